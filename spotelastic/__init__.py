@@ -1,0 +1,24 @@
+"""Train on spot GPUs as if they were never taken away.
+
+`import spotelastic` loads neither torch nor boto3: names for training scripts resolve on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spotelastic.training.checkpointer import Checkpointer as Checkpointer
+
+__version__ = "0.1.0"
+
+_TRAINING = {"Checkpointer": "spotelastic.training.checkpointer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TRAINING:
+        return getattr(import_module(_TRAINING[name]), name)
+    raise AttributeError(f"module 'spotelastic' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_TRAINING])

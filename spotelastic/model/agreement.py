@@ -1,0 +1,40 @@
+"""Agreement on a save step without a collective (docs/protocols.md, Agreement on a save step).
+
+The holder writes a `Proposal`; each member answers with a `Vote`. A proposal without target asks
+for steps; one with a target is confirmed, raised, sealed, or cancelled.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The planned save that a planned change of the round waits for."""
+
+    id: str
+    round: str
+    """Incarnation of the round it belongs to; void in any other."""
+    reason: str
+    target: int = 0
+    """The step to seal and wait at; 0 while steps are being asked for."""
+    deadline: float = 0.0
+    """When the newest complete slot serves instead."""
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """One member's standing on a proposal; overwritten as it advances."""
+
+    node: str
+    proposal: str
+    step: int
+    """The highest step that one of its workers has published."""
+    step_time: float = 0.0
+    """Seconds a step takes, as measured by its workers."""
+    confirmed: int = 0
+    """The target that all its workers are certain to see before they pass it; 0 if none."""
+    sealed: int = 0
+    """The target at which all its workers have sealed and wait; 0 if none."""
+    refused: bool = False
+    """Its workers cannot agree (no checkpointer, or it has been left): cancel."""

@@ -1,0 +1,118 @@
+"""What is told to people: progress, events, status, the ledger and the report."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One optimizer step that was executed."""
+
+    step: int
+    loss: float | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A node's own account of itself, published at most once a second under a leased key."""
+
+    node: str
+    round: int
+    step: int
+    at: float
+    points: tuple[Point, ...] = ()
+    """Steps since the last publication; only from the node in slot 0."""
+    committed: int = 0
+    """The newest step committed in the object store."""
+    committed_at: float = 0.0
+    uploading: int = 0
+    """The step being uploaded, or 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, in the order it was seen."""
+
+    at: float
+    kind: str
+    """One word, e.g. notice, drain, loss, round, failure, etcd, launch, terminate, job."""
+    message: str
+    node: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+NodeRole = Literal["worker", "control"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One row of `spotelastic status`."""
+
+    id: str
+    role: NodeRole
+    state: str
+    """pending, joining, training, waiting, draining, gone; for control: leading, standing by."""
+    zone: str
+    address: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `spotelastic status` shows; an object in S3 that the leading controller publishes."""
+
+    name: str
+    state: str
+    at: float
+    round: int = 0
+    step: int = 0
+    loss: float | None = None
+    world_size: int = 0
+    committed: int = 0
+    step_time: float = 0.0
+    leader: str = ""
+    etcd_leader: str = ""
+    reason: str = ""
+    """Why the job is in this state; for a failure, the first failing rank."""
+    nodes: tuple[NodeStatus, ...] = ()
+
+
+InterruptionKind = Literal["notice", "loss", "worker", "etcd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """One row of the ledger. Seconds unless a name says otherwise; None: not known (yet)."""
+
+    kind: InterruptionKind
+    node: str
+    at: float
+    seen_after_s: float | None
+    saved_step: int | None
+    """The step that training resumed from."""
+    committed: bool | None
+    """Whether that step reached the object store."""
+    pause_s: float | None
+    """From the last step before to the first step after, less one ordinary step."""
+    steps_lost: int | None
+    """Optimizer steps that had to be executed twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportJob:
+    state: str
+    final_step: int
+    steps_run: int
+    """Optimizer steps executed, repeats included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    job: ReportJob
+    interruptions: tuple[Interruption, ...]
+    goodput: float
+    """Share of the time between the first and the last step that went into steps that count."""
+    node_hours: float
+    cost_usd: float
+    on_demand_usd: float

@@ -1,0 +1,178 @@
+"""A round: one incarnation of the worker group (see docs/architecture.md, Rounds)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["proposed", "started"]
+Cause = Literal[
+    "start",  # the first round of the job
+    "arrival",  # nodes joined
+    "drain",  # a node leaves with notice
+    "loss",  # a node vanished
+    "worker",  # a worker failed
+    "store",  # the round's store died
+    "settings",  # min, max, schedule or code changed
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node's place in a round. `slot` is its group rank: 0 to number of members - 1."""
+
+    node: str
+    incarnation: str
+    slot: int
+    address: str
+    zone: str
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds sealed slots that a round resumes from."""
+
+    node: str
+    daemon: str
+    """host:port of the daemon that serves them."""
+    ranks: tuple[int, ...]
+    """The global ranks (of the round that sealed them) whose slots are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The exact source that every rank of a round restores from, never "the latest"."""
+
+    kind: Literal["fresh", "memory", "store"] = "fresh"
+    step: int = 0
+    incarnation: str = ""
+    """kind "memory": the round that sealed the slots."""
+    layout: str = ""
+    """kind "memory": hash of the global layout of those slots."""
+    holders: tuple[Holder, ...] = ()
+    epoch: int = 0
+    """kind "store": the storage epoch that the step was committed under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One ancestor: slots it sealed at steps up to `step` are on the lineage."""
+
+    incarnation: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When to save, in steps: part of the round, so that all ranks save at the same steps."""
+
+    snapshot_every: int = 10
+    checkpoint_every: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The current round, in one key. Proposed, then started once all members are ready."""
+
+    number: int
+    incarnation: str
+    phase: Phase
+    members: tuple[Member, ...]
+    cause: Cause
+    reason: str
+    """One line for people."""
+    nodes: tuple[str, ...] = ()
+    """The nodes that the cause is about (the drained, lost, arrived, or failed ones)."""
+    proposed_at: float = 0.0
+    started_at: float = 0.0
+    parent: str = ""
+    lineage: tuple[Branch, ...] = ()
+    """Ancestors, oldest first, bounded; the branch step of the parent is the last entry's step."""
+    resume: Resume = Resume()
+    store: str = ""
+    """host:port of the round's TCPStore; empty until started."""
+    epoch: int = 0
+    """The storage epoch claimed for this round; 0 where none could be claimed."""
+    schedule: Schedule = Schedule()
+    charged: tuple[float, ...] = ()
+    """When user-code failures were charged to --max-restarts, so far."""
+    missed: tuple[str, ...] = ()
+    """Node incarnations that did not answer a proposal; they must register anew."""
+
+    @property
+    def world_size(self) -> int:
+        return sum(member.workers for member in self.members)
+
+    def member(self, node: str) -> Member | None:
+        return next((m for m in self.members if m.node == node), None)
+
+    def first_rank(self, slot: int) -> int:
+        """The global rank of the first worker of the node in `slot`."""
+        return sum(m.workers for m in self.members if m.slot < slot)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEnd:
+    """What one node saw of a round that ended: times in seconds since the epoch, 0 if none."""
+
+    incarnation: str
+    first_step_at: float = 0.0
+    last_step: int = 0
+    last_step_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Sealed slots of one save on one node, as its daemon reports them."""
+
+    incarnation: str
+    """The round that sealed them."""
+    step: int
+    layout: str
+    """Hash of the global layout."""
+    ranks: tuple[int, ...]
+    """Global ranks of that round whose slots are here and sealed."""
+    world_size: int
+    whole: bool
+    """True when the slots of this node alone hold everything that is not per-rank."""
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A checkpoint committed in the object store."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """A member's answer to a proposed round, one leased key per node."""
+
+    node: str
+    incarnation: str
+    """The node's incarnation."""
+    round: str
+    """The round's incarnation."""
+    phase: Literal["seen", "ready"]
+    daemon: str = ""
+    snapshots: tuple[Snapshot, ...] = ()
+    commit: Commit | None = None
+    """The newest commit that this node's daemon knows of."""
+    store: str = ""
+    """host:port of the store, from the node in slot 0 when ready."""
+    epoch: int = 0
+    """The storage epoch that the node in slot 0 claimed for this round, or 0."""
+    end: RoundEnd | None = None
+    """What it saw of the round before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """A round that ended, kept as history under its number."""
+
+    round: Round
+    first_step_at: float
+    last_step: int
+    last_step_at: float
+    ended_at: float
