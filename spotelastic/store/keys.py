@@ -12,10 +12,10 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | all/settings                 | -          | launcher, controller     | model.job.Settings   |
 | all/holder                   | the node's | election among agents    | node id              |
 | nodes/live/<node>            | the node's | its agent                | model.node.Node      |
-| nodes/ack/<node>             | the node's | its agent                | model.round.Acknowledgement |
+| nodes/ack/<node>             | the node's | its agent                | .round.Acknowledgement |
 | nodes/vote/<node>            | the node's | its agent                | model.agreement.Vote |
 | nodes/progress/<node>        | the node's | its agent                | model.progress.Progress |
-| nodes/snapshots/<node>       | the node's | its agent                | list[model.round.Snapshot] |
+| nodes/snapshots/<node>       | the node's | its agent                | list[.round.Snapshot] |
 | nodes/drain/<node>           | -          | agent, controller        | model.notice.Drain   |
 | nodes/failure/<node>         | -          | its agent                | model.job.Failure    |
 | nodes/finished/<round>/<node>| -          | its agent                | model.job.Finished   |
