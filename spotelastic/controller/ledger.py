@@ -1,0 +1,395 @@
+"""The ledger: what every interruption cost, worked out from what the product itself observed.
+
+Pure. The controller hands over the round history, its events, the executed steps and the bill; the
+result is the report that people and `--json` see. Nothing here knows what a drill injected.
+
+How it works: rounds that executed steps are *runs*; between two runs lies a *transition*, which may
+take several rounds (a worker fails because its peer's machine is gone: the first proposal still
+names the lost node, the second does not). All rounds of one transition explain one pause, so they
+are read together, and each node that went, or each worker that failed, is one row.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from spotelastic.model.job import Job
+from spotelastic.model.progress import (
+    Event,
+    Interruption,
+    InterruptionKind,
+    Point,
+    Report,
+    ReportJob,
+)
+from spotelastic.model.round import Member, Round, RoundRecord
+
+HOUR = 3600.0
+SAME_OUTAGE = 10.0
+"""Seconds within which two accounts of one etcd member's failure are the same failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One instance's time on the bill; `end` is None while it runs."""
+
+    instance: str
+    type: str
+    spot: bool
+    start: float
+    end: float | None
+    usd_per_hour: float
+    on_demand_usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A round with the steps it executed; `last` equals the resume step if it executed none."""
+
+    round: Round
+    first_at: float
+    last: int
+    last_at: float
+
+    @property
+    def start(self) -> int:
+        return self.round.resume.step
+
+    @property
+    def steps(self) -> int:
+        return max(0, self.last - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """From one run to the next. `rounds` are those proposed meanwhile, the next run's included."""
+
+    before: Run
+    rounds: tuple[Round, ...]
+    after: Run | None
+    """None while training has not resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is known of one interruption before its pause and its price are added."""
+
+    kind: InterruptionKind
+    node: str
+    at: float
+    seen_after: float | None
+
+
+def report(
+    history: Sequence[RoundRecord],
+    current: Round | None,
+    job: Job,
+    events: Sequence[Event],
+    points: Sequence[Point],
+    usage: Sequence[Usage],
+    now: float,
+) -> Report:
+    """The account of a job up to `now`, finished or not."""
+    points = sorted(points, key=lambda point: point.at)
+    runs = _runs(history, current, job, points)
+    ordinary = _ordinary_step(points, runs)
+    rounds = [run.round for run in runs]
+    rows = [
+        row
+        for transition in _transitions(runs)
+        for row in _priced(transition, _troubles(transition, rounds, events), events, ordinary)
+    ]
+    outages = _outages(events, points, ordinary)
+    return Report(
+        job=ReportJob(
+            state=job.state,
+            final_step=job.final_step or max((run.last for run in runs), default=0),
+            steps_run=sum(run.steps for run in runs),
+        ),
+        interruptions=tuple(sorted([*rows, *outages], key=lambda row: row.at)),
+        goodput=_goodput(runs, outages, ordinary),
+        node_hours=sum(_hours(item, now) for item in usage),
+        cost_usd=sum(_hours(item, now) * item.usd_per_hour for item in usage),
+        on_demand_usd=sum(_hours(item, now) * item.on_demand_usd_per_hour for item in usage),
+    )
+
+
+def _hours(item: Usage, now: float) -> float:
+    end = now if item.end is None else item.end
+    return max(0.0, end - item.start) / HOUR
+
+
+# -- runs and transitions ------------------------------------------------------------------------
+
+
+def _runs(
+    history: Sequence[RoundRecord], current: Round | None, job: Job, points: Sequence[Point]
+) -> list[Run]:
+    """Every round in order, the current one included; gaps in the records filled from the steps."""
+    records = sorted(history, key=lambda record: record.round.number)
+    runs = []
+    for record in records:
+        seen = _run_from_points(record.round, points, record.ended_at)
+        runs.append(
+            Run(
+                record.round,
+                record.first_step_at or seen.first_at,
+                max(record.last_step, seen.last),
+                record.last_step_at or seen.last_at,
+            )
+        )
+    if current is not None and all(current.incarnation != run.round.incarnation for run in runs):
+        run = _run_from_points(current, points, None)
+        if run.first_at and job.state == "succeeded" and job.final_step > run.last:
+            # The last second before the end may not have been published any more.
+            run = Run(current, run.first_at, job.final_step, max(run.last_at, job.at))
+        runs.append(run)
+    return runs
+
+
+def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | None) -> Run:
+    mine = [
+        point
+        for point in points
+        if round.started_at
+        and round.started_at < point.at
+        and (ended_at is None or point.at <= ended_at)
+        and point.step > round.resume.step
+    ]
+    if not mine:
+        return Run(round, 0.0, round.resume.step, 0.0)
+    return Run(round, mine[0].at, max(point.step for point in mine), mine[-1].at)
+
+
+def _transitions(runs: Sequence[Run]) -> Iterable[Transition]:
+    before: Run | None = None
+    between: list[Round] = []
+    for run in runs:
+        if before is not None:
+            between.append(run.round)
+        if run.steps:
+            if before is not None:
+                yield Transition(before, tuple(between), run)
+            before, between = run, []
+    if before is not None and between:
+        yield Transition(before, tuple(between), None)
+
+
+def _ordinary_step(points: Sequence[Point], runs: Sequence[Run]) -> float:
+    """Median seconds from one step to the next, so that a pause is not charged for its step."""
+    gaps = [b.at - a.at for a, b in pairwise(points) if b.step == a.step + 1]
+    if gaps:
+        return median(gaps)
+    means = [(run.last_at - run.first_at) / (run.steps - 1) for run in runs if run.steps > 1]
+    return median(means) if means else 0.0
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def _troubles(
+    transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
+) -> list[Trouble]:
+    """What happened in one transition: each node that went, else the worker that failed."""
+    causes = {round.cause for round in transition.rounds}
+    if causes <= {"settings", "start"}:
+        return []
+    since = transition.before.round.proposed_at
+    until = transition.after.first_at if transition.after else float("inf")
+    troubles = []
+    for member in transition.before.round.members:
+        joined = min((round.proposed_at for round in rounds if _has(round, member)), default=since)
+        mine = [event for event in events if event.node == member.node and event.at >= joined]
+        kind = _why_gone(member, transition, rounds, mine)
+        if kind:
+            first = _first(mine, "notice" if kind == "notice" else "loss")
+            troubles.append(_trouble(kind, member.node, first, transition))
+    if troubles or not causes & {"worker", "store", "loss"}:
+        return troubles
+    failed = next(
+        round for round in transition.rounds if round.cause in ("worker", "store", "loss")
+    )
+    incarnation = transition.before.round.incarnation
+    failures = [
+        event
+        for event in events
+        if event.kind == "failure"
+        and event.data.get("round", incarnation) == incarnation
+        and since <= event.at <= until
+    ]
+    named = [event for event in failures if event.node in failed.nodes] or failures
+    first = min(named, key=_happened, default=None)
+    node = first.node if first else next(iter(failed.nodes), "")
+    return [_trouble("worker", node, first, transition)]
+
+
+def _has(round: Round, member: Member) -> bool:
+    other = round.member(member.node)
+    return other is not None and other.incarnation == member.incarnation
+
+
+def _why_gone(
+    member: Member, transition: Transition, rounds: Sequence[Round], mine: Sequence[Event]
+) -> InterruptionKind | None:
+    """Why a member of the round before is not in the round after; None if it is, or by choice.
+
+    A node that had a notice counts as noticed even if it was killed while it was still needed.
+    A node that only answered too late comes back, and is then no loss unless a round says so.
+    """
+    last = transition.rounds[-1]
+    if _has(last, member):
+        return None
+    named = {round.cause for round in transition.rounds if member.node in round.nodes}
+    if "drain" in named or _first(mine, "notice"):
+        return "notice"
+    if "loss" in named or _first(mine, "loss"):
+        return "loss"
+    later = (round for round in rounds if round.number >= last.number)
+    if "settings" in named or any(round.member(member.node) for round in later):
+        return None
+    return "loss"
+
+
+def _trouble(
+    kind: InterruptionKind, node: str, event: Event | None, transition: Transition
+) -> Trouble:
+    if event is None:
+        return Trouble(kind, node, transition.rounds[0].proposed_at, None)
+    at = _happened(event)
+    seen = event.data.get("seen_at")
+    return Trouble(kind, node, at, None if seen is None else max(0.0, float(seen) - at))
+
+
+def _first(events: Iterable[Event], kind: str) -> Event | None:
+    """The earliest account of something that befell a node; several observers may report it.
+
+    A rebalance recommendation is told as a notice too, but it moves nobody.
+    """
+    accounts = (
+        event for event in events if event.kind == kind and event.data.get("kind") != "rebalance"
+    )
+    return min(accounts, key=_seen, default=None)
+
+
+def _happened(event: Event) -> float:
+    return float(event.data.get("at", event.at))
+
+
+def _seen(event: Event) -> float:
+    return float(event.data.get("seen_at", event.at))
+
+
+def _priced(
+    transition: Transition, troubles: Sequence[Trouble], events: Sequence[Event], ordinary: float
+) -> list[Interruption]:
+    """Rows with their price. Steps are lost once: the least orderly trouble answers for them."""
+    resume = transition.rounds[-1].resume
+    lost = max(0, transition.before.last - resume.step)
+    blamed = min(
+        troubles, key=lambda trouble: ("loss", "worker", "notice").index(trouble.kind), default=None
+    )
+    pause = None
+    if transition.after is not None and transition.after.first_at and transition.before.last_at:
+        gap = transition.after.first_at - transition.before.last_at
+        pause = max(0.0, gap - ordinary)
+    committed = resume.kind == "store" or any(
+        event.kind == "committed" and event.data.get("step") == resume.step for event in events
+    )
+    return [
+        Interruption(
+            kind=trouble.kind,
+            node=trouble.node,
+            at=trouble.at,
+            seen_after_s=_rounded(trouble.seen_after),
+            saved_step=resume.step,
+            committed=committed,
+            pause_s=_rounded(pause),
+            steps_lost=lost if trouble is blamed else 0,
+        )
+        for trouble in troubles
+    ]
+
+
+def _outages(
+    events: Sequence[Event], points: Sequence[Point], ordinary: float
+) -> list[Interruption]:
+    """One row for each time that an etcd member went away: it moves no round and loses no step."""
+    rows = []
+    for data, at, node in _distinct_outages(events):
+        seen = data.get("seen_at")
+        rows.append(
+            Interruption(
+                kind="etcd",
+                node=node,
+                at=at,
+                seen_after_s=None if seen is None else _rounded(max(0.0, float(seen) - at)),
+                saved_step=None,
+                committed=None,
+                pause_s=_rounded(
+                    _gap_around(at, float(data.get("back_at") or at), points, ordinary)
+                ),
+                steps_lost=0,
+            )
+        )
+    return rows
+
+
+def _distinct_outages(events: Sequence[Event]) -> list[tuple[dict[str, Any], float, str]]:
+    """Accounts of one outage (two controllers', or its start and its end) become one."""
+    outages: list[tuple[dict[str, Any], float, str]] = []
+    for event in sorted((e for e in events if e.kind == "etcd"), key=_happened):
+        at = _happened(event)
+        node = event.node or str(event.data.get("member", ""))
+        for index, (data, start, who) in enumerate(outages):
+            end = float(data.get("back_at") or start)
+            if who == node and at <= end + SAME_OUTAGE:
+                outages[index] = (event.data | data | _later(data, event.data), start, who)
+                break
+        else:
+            outages.append((event.data, at, node))
+    return outages
+
+
+def _later(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    back = max(float(one.get("back_at") or 0), float(other.get("back_at") or 0))
+    return {"back_at": back} if back else {}
+
+
+def _gap_around(start: float, end: float, points: Sequence[Point], ordinary: float) -> float | None:
+    """The longest gap between steps that touches [start, end], less an ordinary step."""
+    gaps = [
+        b.at - a.at
+        for a, b in pairwise(points)
+        if b.step == a.step + 1 and b.at >= start and a.at <= end
+    ]
+    return max(0.0, max(gaps) - ordinary) if gaps else None
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+# -- goodput -------------------------------------------------------------------------------------
+
+
+def _goodput(runs: Sequence[Run], outages: Sequence[Interruption], ordinary: float) -> float:
+    """Time in steps that count, over all the time from the first step to the last.
+
+    A step counts if no later run executed it again. Each run gets one ordinary step on top of the
+    time between its first and its last step, because the first one took time too.
+    """
+    ran = [run for run in runs if run.steps and run.first_at and run.last_at]
+    if not ran:
+        return 0.0
+    useful = 0.0
+    for index, run in enumerate(ran):
+        kept = min([run.last, *(later.start for later in ran[index + 1 :])])
+        stalled = sum(
+            row.pause_s or 0.0 for row in outages if run.first_at <= row.at <= run.last_at
+        )
+        busy = max(0.0, run.last_at - run.first_at - stalled) + ordinary
+        useful += busy * max(0, kept - run.start) / run.steps
+    elapsed = ran[-1].last_at - ran[0].first_at + ordinary
+    return round(min(1.0, useful / elapsed), 4) if elapsed > 0 else 1.0

@@ -1,0 +1,282 @@
+"""The ledger against hand-made histories: one row per interruption, with the right price."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from spotelastic.controller.ledger import Usage, report
+from spotelastic.model.job import Job
+from spotelastic.model.progress import Event, Interruption, Point, Report
+from spotelastic.model.round import Cause, Member, Resume, Round, RoundRecord
+
+STEP = 0.1
+
+
+@dataclass
+class Story:
+    """Builds a job's records the way the product would leave them; `now` is the story's clock."""
+
+    now: float = 1000.0
+    records: list[RoundRecord] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    current: Round | None = None
+
+    def propose(
+        self,
+        cause: Cause,
+        members: str,
+        *,
+        about: str = "",
+        resume: Resume | None = None,
+    ) -> "Story":
+        """A new round over nodes named by letters; a name in capitals came back as another one."""
+        number = len(self.records) + 1
+        self.current = Round(
+            number=number,
+            incarnation=f"round-{number}",
+            phase="started",
+            members=tuple(
+                Member(name.lower(), f"{name}-incarnation", slot, "127.0.0.1", "a", 1)
+                for slot, name in enumerate(members)
+            ),
+            cause=cause,
+            reason="",
+            nodes=tuple(about),
+            proposed_at=self.now,
+            started_at=self.now,
+            resume=resume or Resume(),
+        )
+        return self
+
+    def train(self, until: int, *, after: float) -> "Story":
+        """Run on to step `until`, the next step ending `after` seconds from now."""
+        assert self.current is not None
+        mine = [point.step for point in self.points if point.at > self.current.started_at]
+        start = mine[-1] if mine else self.current.resume.step
+        self.now += after
+        for step in range(start + 1, until + 1):
+            self.points.append(Point(step, 1.0, self.now))
+            self.now += STEP
+        self.now -= STEP
+        return self
+
+    def end(self) -> "Story":
+        """The round ends with what its members saw of it."""
+        assert self.current is not None
+        mine = [p for p in self.points if p.at > self.current.started_at]
+        self.records.append(
+            RoundRecord(
+                round=self.current,
+                first_step_at=mine[0].at if mine else 0.0,
+                last_step=mine[-1].step if mine else 0,
+                last_step_at=mine[-1].at if mine else 0.0,
+                ended_at=self.now,
+            )
+        )
+        self.current = None
+        return self
+
+    def tell(self, event: str, node: str = "", /, **data: object) -> "Story":
+        self.events.append(Event(self.now, event, "", node, dict(data)))
+        return self
+
+    def report(self, *, state: str = "succeeded", usage: tuple[Usage, ...] = ()) -> Report:
+        final = self.points[-1].step if state == "succeeded" else 0
+        job = Job(state, self.now, final_step=final)  # type: ignore[arg-type]
+        return report(self.records, self.current, job, self.events, self.points, usage, self.now)
+
+
+def memory(step: int, round: int = 1) -> Resume:
+    return Resume("memory", step, f"round-{round}")
+
+
+def only(result: Report) -> Interruption:
+    assert len(result.interruptions) == 1
+    return result.interruptions[0]
+
+
+def test_a_job_without_interruption_has_no_rows_and_full_goodput() -> None:
+    story = Story().propose("start", "ab").train(50, after=3.0)
+    result = story.report()
+    assert result.job.final_step == result.job.steps_run == 50
+    assert result.interruptions == ()
+    assert result.goodput == 1.0
+
+
+def test_a_noticed_node_costs_a_pause_but_no_step() -> None:
+    story = Story().propose("start", "abc").train(30, after=1.0)
+    story.tell("notice", "b", kind="notice", at=story.now - 2.0, seen_at=story.now - 1.5).end()
+    story.propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
+    story.tell("committed", epoch=1, step=30, at=story.now)
+    row = only(story.report())
+    assert (row.kind, row.node, row.saved_step, row.steps_lost) == ("notice", "b", 30, 0)
+    assert row.committed is True
+    assert row.seen_after_s == pytest.approx(0.5)
+    assert row.pause_s == pytest.approx(1.0 - STEP)
+
+
+def test_the_drained_node_being_killed_at_last_is_not_a_second_interruption() -> None:
+    story = Story().propose("start", "abc").train(30, after=1.0)
+    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now).end()
+    story.propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
+    story.tell("loss", "b", at=story.now, seen_at=story.now + 0.1).end()
+    story.propose("arrival", "acd", about="d", resume=memory(60, 2)).train(90, after=1.0)
+    assert [row.kind for row in story.report().interruptions] == ["notice"]
+
+
+def test_a_noticed_node_that_was_killed_while_still_needed_counts_as_noticed() -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0)
+    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now + 0.2)
+    story.tell("loss", "b", at=story.now + 15, seen_at=story.now + 16).end()
+    story.propose("loss", "ac", about="b", resume=memory(25)).train(40, after=1.0)
+    row = only(story.report())
+    assert (row.kind, row.steps_lost) == ("notice", 5)
+    assert row.seen_after_s == pytest.approx(0.2)
+
+
+def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
+    """The peers' workers fail at once; the lost node is left out only of the second proposal."""
+    story = Story().propose("start", "abc").train(37, after=1.0)
+    story.tell("failure", "a", rank=0, at=story.now, seen_at=story.now, round="round-1").end()
+    story.propose("worker", "abc", about="a", resume=memory(30)).end()
+    story.now += 0.3
+    story.propose("loss", "ac", about="b", resume=memory(30))
+    story.tell("loss", "b", at=story.now, seen_at=story.now + 0.25)
+    story.train(50, after=0.7)
+    row = only(story.report())
+    assert (row.kind, row.node, row.saved_step, row.steps_lost) == ("loss", "b", 30, 7)
+    assert row.seen_after_s == pytest.approx(0.25)
+    assert row.pause_s == pytest.approx(1.0 - STEP)
+    assert row.committed is False
+
+
+def test_a_lost_node_is_a_loss_even_when_the_round_says_worker_and_nobody_reported_it() -> None:
+    story = Story().propose("start", "abc").train(37, after=1.0).end()
+    story.propose("worker", "ac", about="a", resume=memory(30)).train(50, after=1.0)
+    row = only(story.report())
+    assert (row.kind, row.node, row.seen_after_s) == ("loss", "b", None)
+
+
+def test_a_node_that_only_answered_late_and_came_back_is_no_loss() -> None:
+    story = Story().propose("start", "abc").train(37, after=1.0)
+    story.tell("failure", "a", rank=0, at=story.now, seen_at=story.now + 0.1, round="round-1").end()
+    story.propose("worker", "ac", about="a", resume=memory(30)).train(50, after=1.0).end()
+    story.propose("arrival", "acB", about="b", resume=memory(50, 2)).train(60, after=1.0)
+    row = only(story.report())
+    assert (row.kind, row.node, row.steps_lost) == ("worker", "a", 7)
+
+
+def test_a_worker_that_fails_costs_the_steps_since_the_snapshot() -> None:
+    story = Story().propose("start", "ab").train(36, after=1.0)
+    story.tell(
+        "failure", "b", rank=1, at=story.now, seen_at=story.now + 0.01, round="round-1"
+    ).end()
+    story.propose("worker", "ab", about="b", resume=memory(30)).train(50, after=0.5)
+    result = story.report()
+    row = only(result)
+    assert (row.kind, row.node, row.steps_lost) == ("worker", "b", 6)
+    assert row.seen_after_s == pytest.approx(0.01)
+    assert result.job.steps_run == 56
+
+
+def test_a_notice_and_a_loss_in_one_pause_are_two_rows_that_lose_steps_once() -> None:
+    story = Story().propose("start", "abcd").train(36, after=1.0)
+    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now)
+    story.tell("loss", "c", at=story.now, seen_at=story.now + 1).end()
+    story.propose("loss", "ad", about="c", resume=memory(30)).train(50, after=0.5)
+    result = story.report()
+    assert {row.kind: row.steps_lost for row in result.interruptions} == {"notice": 0, "loss": 6}
+
+
+def test_arrivals_and_changed_settings_are_no_interruptions() -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0).end()
+    story.propose("arrival", "abc", about="c", resume=memory(30)).train(60, after=1.0).end()
+    story.propose("settings", "ab", about="c", resume=memory(60, 2)).train(90, after=1.0)
+    result = story.report()
+    assert result.interruptions == ()
+    assert 0.7 < result.goodput < 1.0
+
+
+def test_a_rebalance_recommendation_moves_nobody() -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0)
+    story.tell("notice", "b", kind="rebalance", at=story.now, seen_at=story.now)
+    story.tell("loss", "b", at=story.now, seen_at=story.now).end()
+    story.propose("loss", "a", about="b", resume=memory(30)).train(60, after=1.0)
+    assert only(story.report()).kind == "loss"
+
+
+def test_an_etcd_member_that_dies_costs_no_round_and_at_most_a_hiccup() -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0)
+    killed = story.now
+    story.train(60, after=0.75)
+    story.tell("etcd", "control-a", at=killed, back_at=killed + 2, member="a")
+    story.tell("etcd", "control-a", at=killed + 0.5, back_at=killed + 3, member="a")
+    row = only(story.report())
+    assert (row.kind, row.node, row.steps_lost) == ("etcd", "control-a", 0)
+    assert (row.saved_step, row.committed) == (None, None)
+    assert row.pause_s == pytest.approx(0.75 - STEP)
+
+
+def test_two_outages_of_one_etcd_member_are_two_rows() -> None:
+    story = Story().propose("start", "ab").train(300, after=1.0)
+    story.tell("etcd", "control-a", at=1003.0, back_at=1004.0, member="a")
+    story.tell("etcd", "control-a", at=1020.0, back_at=1021.0, member="a")
+    assert [row.at for row in story.report().interruptions] == [1003.0, 1020.0]
+
+
+def test_a_restore_from_the_object_store_is_committed_by_nature() -> None:
+    story = Story().propose("start", "ab").train(60, after=1.0).end()
+    story.propose("loss", "cd", about="ab", resume=Resume("store", 50, epoch=1))
+    story.train(80, after=9.0)
+    rows = story.report().interruptions
+    assert {(row.node, row.committed, row.saved_step) for row in rows} == {
+        ("a", True, 50),
+        ("b", True, 50),
+    }
+    assert sum(row.steps_lost or 0 for row in rows) == 10
+
+
+def test_an_interruption_that_training_has_not_recovered_from_has_no_pause_yet() -> None:
+    story = Story().propose("start", "ab").train(36, after=1.0).end()
+    story.propose("loss", "a", about="b", resume=memory(30))
+    row = only(story.report(state="running"))
+    assert (row.saved_step, row.pause_s) == (30, None)
+
+
+def test_steps_run_less_the_final_step_is_what_the_rows_say_was_lost() -> None:
+    story = Story().propose("start", "abc").train(30, after=1.0)
+    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now).end()
+    story.propose("drain", "ac", about="b", resume=memory(30)).train(77, after=1.0).end()
+    story.propose("loss", "a", about="c", resume=memory(70, 2)).train(104, after=1.0).end()
+    story.propose("worker", "a", about="a", resume=memory(100, 3)).train(150, after=1.0)
+    result = story.report()
+    assert [row.kind for row in result.interruptions] == ["notice", "loss", "worker"]
+    lost = sum(row.steps_lost or 0 for row in result.interruptions)
+    assert result.job.steps_run - result.job.final_step == lost == 11
+    assert result.job.final_step == 150
+
+
+def test_the_final_step_counts_even_if_its_point_was_not_published() -> None:
+    story = Story().propose("start", "ab").train(50, after=1.0)
+    last = story.points.pop()
+    job = Job("succeeded", last.at, final_step=50)
+    result = report([], story.current, job, (), story.points, (), story.now)
+    assert result.job.steps_run == 50
+
+
+def test_the_bill_adds_up_hours_and_what_on_demand_would_have_cost() -> None:
+    story = Story().propose("start", "ab").train(10, after=1.0)
+    usage = (
+        Usage("a", "g5.xlarge", True, story.now - 3600, None, 0.4, 1.0),
+        Usage("b", "g5.xlarge", True, story.now - 3600, story.now - 1800, 0.4, 1.0),
+    )
+    result = story.report(usage=usage)
+    assert result.node_hours == pytest.approx(1.5)
+    assert result.cost_usd == pytest.approx(0.6)
+    assert result.on_demand_usd == pytest.approx(1.5)
+
+
+def test_before_the_first_step_there_is_nothing_to_report() -> None:
+    result = report([], None, Job("pending", 0.0), (), (), (), 1.0)
+    assert (result.job.steps_run, result.goodput, result.interruptions) == (0, 0.0, ())
