@@ -1,0 +1,189 @@
+"""The working folder, as the archive that every node unpacks.
+
+`pack` reads the folder as git would (nested .gitignore files, those of the repository above it,
+never .git itself) and makes the same bytes of the same contents, on any machine and at any time:
+the SHA-256 of the archive is its name, and an unchanged folder is shipped once. `unpack` trusts
+nothing: the hash first, then tarfile's data filter, and the target appears complete or not at all.
+"""
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pathspec
+
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+LIMIT = 256 * 2**20
+"""Bytes a working folder may hold: what is larger is data, and belongs in a bucket."""
+NEVER = frozenset({".git", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A packed folder: a gzipped tar, named by the SHA-256 of its bytes."""
+
+    sha256: str
+    data: bytes
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One .gitignore file, for everything below `base`."""
+
+    base: Path
+    spec: pathspec.GitIgnoreSpec
+
+    def verdict(self, path: Path, *, folder: bool) -> bool | None:
+        """True: ignored, False: re-included by a "!" line, None: not mentioned."""
+        name = path.relative_to(self.base).as_posix() + ("/" if folder else "")
+        return self.spec.check_file(name).include
+
+
+def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
+    """Raises `UsageError` for a folder larger than `limit` or with links that lead out of it."""
+    folder = folder.resolve()
+    paths = sorted(_files(folder))
+    _check_size(folder, paths, limit)
+    raw = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=6) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for path in paths:
+            _add(tar, folder, path)
+    data = raw.getvalue()
+    return Archive(hashlib.sha256(data).hexdigest(), data, len(paths))
+
+
+def unpack(data: bytes, sha256: str, target: Path) -> None:
+    """Unpack into the new folder `target`; raises `EnvironmentFailure` for a damaged archive."""
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise EnvironmentFailure(
+            f"the code archive is damaged: expected SHA-256 {sha256[:12]}, found {found[:12]}; "
+            "run `spotelastic up` again to ship it anew"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        beside.chmod(0o755)
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+            tar.extractall(beside, filter="data")
+        beside.rename(target)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise EnvironmentFailure(f"cannot unpack the code archive into {target}: {error}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+# -- what belongs to the folder ------------------------------------------------------------------
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from _walk(folder, _rules_above(folder))
+
+
+def _walk(folder: Path, rules: tuple[Rules, ...]) -> Iterator[Path]:
+    rules = rules + _rules_of(folder)
+    for entry in os.scandir(folder):
+        path = Path(entry.path)
+        if entry.name in NEVER:
+            continue
+        inside = entry.is_dir(follow_symlinks=False)
+        if _ignored(path, rules, folder=inside):
+            continue
+        if not inside:
+            # Sockets, pipes and devices are nothing that could be shipped.
+            if entry.is_symlink() or entry.is_file(follow_symlinks=False):
+                yield path
+        elif not (path / "pyvenv.cfg").exists():  # a virtual environment belongs to its machine
+            yield from _walk(path, rules)
+
+
+def _ignored(path: Path, rules: tuple[Rules, ...], *, folder: bool) -> bool:
+    """The deepest file that mentions the path decides, as in git."""
+    for rule in reversed(rules):
+        verdict = rule.verdict(path, folder=folder)
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _rules_of(folder: Path) -> tuple[Rules, ...]:
+    file = folder / ".gitignore"
+    if not file.is_file():
+        return ()
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return (Rules(folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
+
+
+def _rules_above(folder: Path) -> tuple[Rules, ...]:
+    """The .gitignore files between the repository's root and the folder, outermost first."""
+    above: list[Path] = []
+    for parent in (folder, *folder.parents):
+        if parent != folder:
+            above.append(parent)
+        if (parent / ".git").exists():
+            return tuple(rule for path in reversed(above) for rule in _rules_of(path))
+    return ()
+
+
+def _check_size(folder: Path, paths: list[Path], limit: int) -> None:
+    sizes: Counter[str] = Counter()
+    for path in paths:
+        top = path.relative_to(folder).parts
+        sizes[top[0] + "/" if len(top) > 1 else top[0]] += path.lstat().st_size
+    total = sum(sizes.values())
+    if total > limit:
+        largest = ", ".join(f"{name} ({_mib(size)})" for name, size in sizes.most_common(3))
+        raise UsageError(
+            f"the working folder {folder} holds {_mib(total)}, more than {_mib(limit)}: "
+            f"the largest are {largest}; list what the script does not need in .gitignore"
+        )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+# -- the archive ---------------------------------------------------------------------------------
+
+
+def _add(tar: tarfile.TarFile, folder: Path, path: Path) -> None:
+    """Name, contents and the executable bit: nothing that differs between two machines."""
+    info = tarfile.TarInfo(path.relative_to(folder).as_posix())
+    if path.is_symlink():
+        info.type = tarfile.SYMTYPE
+        info.linkname = _inner_link(folder, path)
+        tar.addfile(info)
+        return
+    try:
+        executable = path.stat().st_mode & stat.S_IXUSR
+        contents = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; list it in .gitignore") from None
+    info.mode = 0o755 if executable else 0o644
+    info.size = len(contents)
+    tar.addfile(info, io.BytesIO(contents))
+
+
+def _inner_link(folder: Path, path: Path) -> str:
+    """The link's target relative to it, so that it also holds where the archive is unpacked."""
+    target = Path(os.path.normpath(path.parent / path.readlink()))
+    if not target.is_relative_to(folder):
+        raise UsageError(
+            f"{path} is a link to {target}, outside of the working folder: "
+            "copy what it links to, or list it in .gitignore"
+        )
+    return os.path.relpath(target, path.parent)

@@ -1,0 +1,158 @@
+"""The working folder's archive: what git would keep, the same bytes every time, safely unpacked."""
+
+import io
+import os
+import socket
+import tarfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from spotelastic.aws.workdir import pack, unpack
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    with tarfile.open(fileobj=io.BytesIO(pack(folder).data)) as tar:
+        return tar.getnames()
+
+
+def test_equal_contents_make_equal_bytes_whatever_their_times_and_place(tmp_path: Path) -> None:
+    files = {"train.py": "print(1)", "pkg/model.py": "x = 1"}
+    one, other = write(tmp_path / "one", files), write(tmp_path / "other", files)
+    os.utime(other / "train.py", (1, 1))
+    (other / "train.py").chmod(0o600)
+    assert pack(one) == pack(other)
+
+
+def test_a_changed_file_or_executable_bit_changes_the_name(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"train.py": "print(1)"})
+    before = pack(folder).sha256
+    (folder / "train.py").chmod(0o755)
+    executable = pack(folder).sha256
+    (folder / "train.py").write_text("print(2)")
+    assert len({before, executable, pack(folder).sha256}) == 3
+
+
+def test_what_git_ignores_is_left_out(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        {
+            ".gitignore": "*.pt\n/build/\n!keep.pt\n",
+            "train.py": "",
+            "model.pt": "",
+            "keep.pt": "",
+            "build/out.txt": "",
+            "src/build/stays.txt": "",
+            "src/.gitignore": "secret\n!model.pt\n",
+            "src/secret": "",
+            "src/model.pt": "",
+            ".git/config": "",
+            "src/__pycache__/a.pyc": "",
+            ".venv/pyvenv.cfg": "",
+            ".venv/lib/torch.py": "",
+        },
+    )
+    assert names(folder) == [
+        ".gitignore",
+        "keep.pt",
+        "src/.gitignore",
+        "src/build/stays.txt",
+        "src/model.pt",
+        "train.py",
+    ]
+
+
+def test_an_ignored_folder_stays_ignored_whatever_is_re_included_below(tmp_path: Path) -> None:
+    files = {".gitignore": "data/\n", "data/.gitignore": "!big.bin\n", "data/big.bin": ""}
+    assert names(write(tmp_path, files)) == [".gitignore"]
+
+
+def test_the_rules_of_the_repository_above_hold_too(tmp_path: Path) -> None:
+    files = {".gitignore": "*.bin\n/sub/x.py\n", "sub/a.bin": "", "sub/x.py": "", "sub/y.py": ""}
+    write(tmp_path, files)
+    (tmp_path / ".git").mkdir()
+    assert names(tmp_path / "sub") == ["y.py"]
+
+
+def test_without_a_repository_folders_above_have_no_say(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "*.bin\n", "sub/a.bin": ""})
+    assert names(tmp_path / "sub") == ["a.bin"]
+
+
+def test_a_folder_too_large_is_refused_with_its_largest_parts(tmp_path: Path) -> None:
+    files = {"data/a.bin": "x" * 3000, "data/b.bin": "x" * 3000, "small/c": "x", "train.py": "x"}
+    with pytest.raises(UsageError, match=r"largest are data/ \(.*\.gitignore"):
+        pack(write(tmp_path, files), limit=4000)
+
+
+def test_links_inside_stay_links_and_links_outside_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "work", {"real/a.txt": "a", "train.py": ""})
+    (folder / "relative").symlink_to("real/a.txt")
+    (folder / "absolute").symlink_to(folder / "real")
+    archive = pack(folder)
+    unpack(archive.data, archive.sha256, tmp_path / "there")
+    assert (tmp_path / "there/relative").read_text() == "a"
+    assert (tmp_path / "there/absolute").readlink() == Path("real")
+
+    (folder / "escape").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=r"escape is a link to .*elsewhere"):
+        pack(folder)
+
+
+def test_sockets_and_pipes_are_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": ""})
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        assert names(tmp_path) == ["train.py"]
+
+
+def test_what_was_packed_is_what_is_unpacked(tmp_path: Path) -> None:
+    folder = write(tmp_path / "work", {"train.py": "print(1)", "pkg/run.sh": "#!/bin/sh"})
+    (folder / "pkg/run.sh").chmod(0o755)
+    archive = pack(folder)
+    unpack(archive.data, archive.sha256, tmp_path / "node/code")
+    assert (tmp_path / "node/code/train.py").read_text() == "print(1)"
+    assert os.access(tmp_path / "node/code/pkg/run.sh", os.X_OK)
+    assert pack(tmp_path / "node/code") == archive
+    assert [path.name for path in (tmp_path / "node").iterdir()] == ["code"]
+
+
+def test_a_damaged_archive_is_refused_before_it_is_opened(tmp_path: Path) -> None:
+    archive = pack(write(tmp_path / "work", {"train.py": ""}))
+    with pytest.raises(EnvironmentFailure, match="damaged"):
+        unpack(archive.data[:-1], archive.sha256, tmp_path / "code")
+    assert not (tmp_path / "code").exists()
+
+
+@pytest.mark.parametrize("name", ["../evil", "/tmp/spotelastic-evil"])
+def test_an_archive_cannot_write_outside_of_its_target(tmp_path: Path, name: str) -> None:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("first.txt"))
+        tar.addfile(tarfile.TarInfo(name))
+    data = raw.getvalue()
+    target = tmp_path / "node/code"
+    try:
+        unpack(data, sha256(data).hexdigest(), target)
+    except EnvironmentFailure:
+        assert not target.exists()
+    assert not (tmp_path / "node/evil").exists()
+    assert not Path("/tmp/spotelastic-evil").exists()
+
+
+def test_an_archive_that_is_no_archive_leaves_nothing_behind(tmp_path: Path) -> None:
+    data = b"not an archive"
+    with pytest.raises(EnvironmentFailure, match="cannot unpack"):
+        unpack(data, sha256(data).hexdigest(), tmp_path / "node/code")
+    assert list((tmp_path / "node").iterdir()) == []
