@@ -1,0 +1,182 @@
+"""The drill: real interruptions, one after the other, while a job trains on the local cloud.
+
+`next_injection` is pure: from the published status and from what was done already it says what to
+do now. `Drill` performs it on the local cloud. The order is fixed, the victims are not: they are
+drawn from a seeded generator, so that a failed drill can be run again.
+
+    notice   a worker node is told that it has 15 seconds, and is then killed
+    loss     another worker node is killed without a word
+    worker   one worker process is killed at a random instant inside a step
+    etcd     the process of the leading etcd member is killed
+
+Each waits until the one before has been overcome: as many nodes as asked for train again, the
+victim is not one of them, and they have run a few steps.
+"""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from spotelastic.model.progress import InterruptionKind, NodeStatus, Status
+
+ORDER: tuple[InterruptionKind, ...] = ("notice", "loss", "worker", "etcd")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the drill does to a job of `nodes` nodes. Steps are optimizer steps, times seconds."""
+
+    nodes: int
+    first_step: int = 30
+    """No interruption before this step."""
+    apart: int = 15
+    """Steps that must have been run since training recovered from the one before."""
+    notice: float = 15.0
+    """The warning that the noticed node gets."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """One interruption to cause: of `node`, `delay` seconds from now."""
+
+    kind: InterruptionKind
+    node: str
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An interruption that was caused, and how training stood then."""
+
+    injection: Injection
+    round: int
+    step: int
+    recovered_at: int | None = None
+    """The step at which training was first seen to have recovered from it."""
+
+
+class Faults(Protocol):
+    """The local cloud's hand on its machines; the part of it that a drill needs."""
+
+    def interrupt(self, instance: str, seconds: float) -> object: ...
+
+    def kill(self, instance: str) -> object: ...
+
+    def kill_process(self, instance: str, role: str) -> object: ...
+
+
+# -- pure ----------------------------------------------------------------------------------------
+
+
+def next_injection(status: Status, plan: Plan, done: Sequence[Done]) -> Injection | None:
+    """What to do now, or None: too early, not recovered yet, or all done."""
+    if len(done) == len(ORDER) or status.state != "running" or status.step < plan.first_step:
+        return None
+    training = _training(status)
+    if len(training) < plan.nodes:
+        return None
+    if done and not _settled(status, plan, done[-1]):
+        return None
+    kind = ORDER[len(done)]
+    draw = random.Random(f"{plan.seed}-{kind}")
+    if kind == "etcd":
+        leads = any(node.id == status.etcd_leader for node in status.nodes)
+        return Injection("etcd", status.etcd_leader) if leads else None
+    struck = {each.injection.node for each in done}
+    candidates = [node.id for node in training if node.id not in struck]
+    if not candidates or len(training) < 2:
+        return None
+    victim = draw.choice(candidates)
+    delay = draw.uniform(0.0, status.step_time) if kind == "worker" else 0.0
+    return Injection(kind, victim, delay)
+
+
+def observe(status: Status, plan: Plan, done: Sequence[Done]) -> tuple[Done, ...]:
+    """`done`, with the last one marked as recovered once the status shows it."""
+    if not done or done[-1].recovered_at is not None or not recovered(status, plan, done[-1]):
+        return tuple(done)
+    return (*done[:-1], replace(done[-1], recovered_at=status.step))
+
+
+def recovered(status: Status, plan: Plan, last: Done) -> bool:
+    """Whether everything that the injection broke is whole again."""
+    training = _training(status)
+    if len(training) < plan.nodes:
+        return False
+    match last.injection.kind:
+        case "notice" | "loss":
+            gone = all(node.id != last.injection.node for node in training)
+            return gone and status.round > last.round
+        case "worker":
+            return status.round > last.round
+        case _:
+            return status.step > last.step
+
+
+def missing(done: Sequence[Done]) -> tuple[InterruptionKind, ...]:
+    """The interruptions that training ended too early for."""
+    return ORDER[len(done) :]
+
+
+def _settled(status: Status, plan: Plan, last: Done) -> bool:
+    return last.recovered_at is not None and status.step >= last.recovered_at + plan.apart
+
+
+def _training(status: Status) -> list[NodeStatus]:
+    return [
+        node
+        for node in status.nodes
+        if node.role == "worker" and node.state == "training" and node.ranks
+    ]
+
+
+# -- effects -------------------------------------------------------------------------------------
+
+
+class Drill:
+    """Causes the interruptions of a plan as the status that it is fed with allows."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        faults: Faults,
+        say: Callable[[str], None],
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._plan = plan
+        self._faults = faults
+        self._say = say
+        self._wait = wait
+        self.done: tuple[Done, ...] = ()
+
+    @property
+    def missing(self) -> tuple[InterruptionKind, ...]:
+        return missing(self.done)
+
+    def feed(self, status: Status) -> None:
+        """Look at a new status, and act on it."""
+        self.done = observe(status, self._plan, self.done)
+        injection = next_injection(status, self._plan, self.done)
+        if injection is not None:
+            self._cause(injection, status)
+            self.done = (*self.done, Done(injection, status.round, status.step))
+
+    def _cause(self, injection: Injection, status: Status) -> None:
+        where = f"drill, step {status.step}:"
+        match injection.kind:
+            case "notice":
+                self._say(f"{where} {injection.node} gets a notice of {self._plan.notice:.0f} s")
+                self._faults.interrupt(injection.node, self._plan.notice)
+            case "loss":
+                self._say(f"{where} {injection.node} is killed without notice")
+                self._faults.kill(injection.node)
+            case "worker":
+                self._wait(injection.delay)
+                self._say(f"{where} the worker process on {injection.node} is killed")
+                self._faults.kill_process(injection.node, "se-worker-0")
+            case "etcd":
+                self._say(f"{where} the leading etcd member, on {injection.node}, is killed")
+                self._faults.kill_process(injection.node, "etcd")
