@@ -1,0 +1,121 @@
+"""One connection to a daemon: requests out, replies in, a deadline on every wait."""
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.errors import BY_NAME, CheckpointsError, DaemonUnavailable
+
+T = TypeVar("T")
+
+
+class Connection:
+    """Not thread-safe. After a time-out or a broken connection it is closed and stays so."""
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        self._socket = sock
+        self._name = name
+        self._last_id = 0
+        self._replies: dict[int, tuple[str, msgspec.Raw]] = {}
+        self._events: deque[wire.DaemonEvent] = deque()
+
+    @classmethod
+    def unix(cls, path: str, timeout: float) -> "Connection":
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(timeout)
+        try:
+            sock.connect(path)
+        except OSError as error:
+            sock.close()
+            raise DaemonUnavailable(
+                f"no checkpoint daemon answers at {path}: {error.strerror or error}"
+            ) from error
+        return cls(sock, path)
+
+    def send(self, request: object) -> int:
+        """Returns the id under which `receive` gives the answer."""
+        self._last_id += 1
+        try:
+            self._socket.sendall(wire.frame(self._last_id, request))
+        except OSError as error:
+            raise self._broken(error) from error
+        return self._last_id
+
+    def receive(self, ident: int, kind: type[T], timeout: float | None) -> T:
+        """The answer to request `ident`; `timeout` in seconds, None waits for as long as it takes.
+
+        Raises `TimeoutError` when it has not come yet (ask again later: nothing is lost), or what
+        the daemon raised.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while ident not in self._replies:
+            self._take(deadline)
+        error, result = self._replies.pop(ident)
+        if error:
+            name, _, message = error.partition(": ")
+            raise BY_NAME.get(name, CheckpointsError)(message)
+        return wire.decode_result(result, kind)
+
+    def call(self, request: object, kind: type[T], timeout: float) -> T:
+        ident = self.send(request)
+        try:
+            return self.receive(ident, kind, timeout)
+        except TimeoutError:
+            self.close()
+            raise DaemonUnavailable(
+                f"the checkpoint daemon at {self._name} did not answer "
+                f"{type(request).__name__} within {timeout:g} s"
+            ) from None
+
+    def events(self, sink: Callable[[wire.DaemonEvent], None]) -> None:
+        """Delivers pushed events until the connection ends."""
+        while True:
+            while self._events:
+                sink(self._events.popleft())
+            self._take(None)
+
+    def close(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._socket.close()
+
+    def _take(self, deadline: float | None) -> None:
+        header = self._read(wire.FRAME.size, deadline, partial=False)
+        (length,) = wire.FRAME.unpack(header)
+        # A frame that has begun is read to its end: giving up half-way would lose the thread.
+        body = self._read(length, None, partial=True)
+        ident, error, result = wire.decode_reply(body)
+        if ident:
+            self._replies[ident] = error, result
+        else:
+            self._events.append(wire.decode_event(result))
+
+    def _read(self, length: int, deadline: float | None, *, partial: bool) -> bytes:
+        parts = bytearray()
+        while len(parts) < length:
+            wait = None if deadline is None or parts or partial else deadline - time.monotonic()
+            if wait is not None and wait <= 0:
+                raise TimeoutError
+            try:
+                self._socket.settimeout(wait)
+                part = self._socket.recv(min(length - len(parts), 1 << 20))
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise self._broken(error) from error
+            if not part:
+                raise self._broken(None)
+            parts += part
+        return bytes(parts)
+
+    def _broken(self, error: OSError | None) -> DaemonUnavailable:
+        self.close()
+        reason = f": {error.strerror or error}" if error else ""
+        return DaemonUnavailable(f"lost the checkpoint daemon at {self._name}{reason}")

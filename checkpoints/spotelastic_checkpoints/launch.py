@@ -1,0 +1,59 @@
+"""Starts the daemon as a process of its own and waits until it answers."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from spotelastic_checkpoints.connection import Connection
+from spotelastic_checkpoints.errors import DaemonUnavailable
+
+
+def start_daemon(
+    *,
+    socket: Path,
+    arena: Path,
+    storage: str,
+    owner: str,
+    node: str,
+    listen: str = "127.0.0.1:0",
+    workers: int = 1,
+    token: str = "",
+    lifeline: int | None = None,
+    log: Path | None = None,
+    timeout: float = 10.0,
+) -> subprocess.Popen[bytes]:
+    """The process, once its socket answers. It is in a session of its own.
+
+    `lifeline` is a descriptor whose end of file makes the daemon finish and clean up; without one
+    it lives until SIGTERM. Raises `DaemonUnavailable` with what the daemon printed.
+    """
+    command = [sys.executable, "-m", "spotelastic_checkpoints.daemon"]
+    command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
+    command += ["--owner", owner, "--node", node, "--listen", listen, "--workers", str(workers)]
+    if lifeline is not None:
+        command += ["--lifeline", str(lifeline)]
+    log = log or socket.with_suffix(".log")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=() if lifeline is None else (lifeline,),
+            env={**os.environ, "SPOTELASTIC_TOKEN": token},
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + timeout
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            Connection.unix(str(socket), 1.0).close()
+        except DaemonUnavailable:
+            time.sleep(0.01)
+        else:
+            return process
+    process.kill()
+    process.wait()
+    said = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    raise DaemonUnavailable(f"the checkpoint daemon did not start: {said or 'see ' + str(log)}")
