@@ -11,6 +11,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | all/job                      | -          | holder, controller       | model.job.Job        |
 | all/settings                 | -          | launcher, controller     | model.job.Settings   |
 | all/holder                   | the node's | election among agents    | node id              |
+| all/reference                | -          | the first node           | model.node.Node      |
 | nodes/live/<node>            | the node's | its agent                | model.node.Node      |
 | nodes/ack/<node>             | the node's | its agent                | .round.Acknowledgement |
 | nodes/vote/<node>            | the node's | its agent                | model.agreement.Vote |
@@ -63,6 +64,11 @@ class Keys:
     @property
     def holder(self) -> str:
         return f"{self.all}holder"
+
+    @property
+    def reference(self) -> str:
+        """The node whose fingerprint all others must match."""
+        return f"{self.all}reference"
 
     @property
     def nodes(self) -> str:

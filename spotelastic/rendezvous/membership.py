@@ -1,0 +1,144 @@
+"""The writes that rounds are made of, each fenced by what it depends on.
+
+Must never happen: a holder that lost its lease, or decided on an outdated round, overwrites the
+current one. So `perform` is one transaction whose preconditions are the holder's election key and
+the revision of the round it decided on; either all of a decision is written or nothing. After an
+unknown outcome (`Unavailable`) nothing is assumed: the watch shows what holds, and the next
+decision starts from there.
+"""
+
+import uuid
+from collections.abc import Sequence
+
+from spotelastic.model.node import Node
+from spotelastic.model.progress import Event
+from spotelastic.model.round import RoundRecord
+from spotelastic.rendezvous.rounds import (
+    Action,
+    CloseRound,
+    CompleteHistory,
+    EndJob,
+    WriteProposal,
+    WriteRound,
+)
+from spotelastic.rendezvous.view import Seen
+from spotelastic.store.codec import decode, encode
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Compare, Delete, Put, Store, Write
+
+
+def create(store: Store, key: str, value: object) -> bool:
+    """Write the key unless it exists; False if it did."""
+    return store.commit([Compare(key, "created", 0)], [Put(key, encode(value))]).succeeded
+
+
+def register(store: Store, keys: Keys, node: Node, lease: int) -> None:
+    """Make the node known for as long as the lease lives, and forget its earlier life's drain."""
+    store.commit(
+        [],
+        [
+            Put(keys.live(node.id), encode(node), lease),
+            Delete(keys.drain(node.id)),
+            Delete(keys.failure(node.id)),
+        ],
+    )
+
+
+def refusal(store: Store, keys: Keys, node: Node) -> str | None:
+    """Why this node may not join, naming both sides; the first node of a run sets the measure."""
+    create(store, keys.reference, node)
+    value = store.get(keys.reference)
+    if value is None:
+        return None
+    reference = decode(value.data, Node)
+    difference = node.fingerprint.difference(reference.fingerprint)
+    if difference is None:
+        return None
+    return f"node {node.id} does not match node {reference.id} of this run: {difference}"
+
+
+def campaign(store: Store, keys: Keys, node: str, lease: int) -> Compare | None:
+    """Try to become the holder; the precondition that later writes carry, or None."""
+    outcome = store.commit(
+        [Compare(keys.holder, "created", 0)], [Put(keys.holder, node.encode(), lease)]
+    )
+    return Compare(keys.holder, "created", outcome.revision) if outcome.succeeded else None
+
+
+def perform(
+    store: Store,
+    keys: Keys,
+    seen: Seen,
+    actions: Sequence[Action],
+    holding: Compare,
+    now: float,
+) -> bool:
+    """Write a whole decision, or nothing. False: something it depended on has changed."""
+    compares = [holding, Compare(keys.round, "modified", seen.round_revision)]
+    writes: list[Write] = []
+    records: dict[int, RoundRecord] = {}
+    for action in actions:
+        match action:
+            case WriteRound(round_):
+                writes.append(Put(keys.round, encode(round_)))
+                writes.append(Put(keys.event(event_name(now)), encode(_round_event(action, now))))
+            case CloseRound(round_):
+                records[round_.number] = RoundRecord(round_, 0.0, 0, 0.0, now)
+            case CompleteHistory():
+                _complete(store, keys, records, action)
+            case WriteProposal(proposal):
+                writes.append(Put(keys.proposal, encode(proposal)))
+            case EndJob(job):
+                writes.append(Put(keys.job, encode(job)))
+                event = Event(now, "job", f"{job.state}: {job.reason}")
+                writes.append(Put(keys.event(event_name(now)), encode(event)))
+    writes += [Put(keys.history(number), encode(record)) for number, record in records.items()]
+    return store.commit(compares, writes).succeeded
+
+
+def record(store: Store, keys: Keys, event: Event) -> None:
+    """Append an event to the run's story."""
+    store.put(keys.event(event_name(event.at)), encode(event))
+
+
+def event_name(at: float) -> str:
+    """Sorts by time; never the same twice."""
+    return f"{at:017.6f}-{uuid.uuid4().hex[:8]}"
+
+
+def _complete(
+    store: Store, keys: Keys, records: dict[int, RoundRecord], action: CompleteHistory
+) -> None:
+    known = records.get(action.number)
+    if known is None:
+        value = store.get(keys.history(action.number))
+        if value is None:
+            return
+        known = decode(value.data, RoundRecord)
+    records[action.number] = RoundRecord(
+        known.round,
+        action.first_step_at or known.first_step_at,
+        action.last_step or known.last_step,
+        action.last_step_at or known.last_step_at,
+        known.ended_at,
+    )
+
+
+def _round_event(action: WriteRound, now: float) -> Event:
+    round_ = action.round
+    step = f" at step {round_.resume.step}" if round_.phase == "started" else ""
+    return Event(
+        now,
+        "round",
+        f"round {round_.number} {round_.phase}{step}: {round_.reason}",
+        data={
+            "number": round_.number,
+            "incarnation": round_.incarnation,
+            "phase": round_.phase,
+            "cause": round_.cause,
+            "nodes": list(round_.nodes),
+            "members": [m.node for m in round_.members],
+            "step": round_.resume.step,
+            "from": round_.resume.kind,
+        },
+    )

@@ -1,0 +1,83 @@
+"""Pure: the one source that every rank of the next round restores from.
+
+Must never happen: two ranks restore different states, or a state that is not on the history of
+the round before (two halves of a split that both reached step 900 are different states). So only
+sealed slots on the lineage count, a source is complete or not used, and the choice is written
+into the round.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spotelastic.model.round import Branch, Commit, Holder, Resume, Round, Snapshot
+
+LINEAGE_KEPT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The sealed slots that one reachable node holds."""
+
+    node: str
+    daemon: str
+    snapshots: Sequence[Snapshot]
+
+
+def choose(
+    parent: str, lineage: Sequence[Branch], held: Iterable[Held], commits: Iterable[Commit]
+) -> Resume:
+    """The newest complete state: in memory if there is one, else the newest commit, else fresh.
+
+    `parent` is the incarnation of the last round that started, `lineage` its ancestors.
+    """
+    newest = max(commits, key=lambda c: (c.epoch, c.step), default=None)
+    memory = _newest_in_memory(_bounds(parent, lineage), held)
+    if newest is not None and (memory is None or newest.step > memory.step):
+        return Resume(kind="store", step=newest.step, epoch=newest.epoch)
+    return memory or Resume()
+
+
+def extend(round_: Round, resume: Resume) -> tuple[Branch, ...]:
+    """The lineage of the round that branches off `round_`'s parent at the resumed step."""
+    if not round_.parent:
+        return ()
+    ancestors = (*round_.lineage, Branch(round_.parent, resume.step))
+    return tuple(Branch(b.incarnation, min(b.step, resume.step)) for b in ancestors)[-LINEAGE_KEPT:]
+
+
+def _bounds(parent: str, lineage: Sequence[Branch]) -> Mapping[str, int | None]:
+    """Per round on the lineage the last step that is still part of the history."""
+    bounds: dict[str, int | None] = {branch.incarnation: branch.step for branch in lineage}
+    if parent:
+        bounds[parent] = None
+    return bounds
+
+
+def _newest_in_memory(bounds: Mapping[str, int | None], held: Iterable[Held]) -> Resume | None:
+    sources: dict[tuple[int, str, str], list[tuple[Held, Snapshot]]] = {}
+    for node in held:
+        for snapshot in node.snapshots:
+            if snapshot.incarnation not in bounds:
+                continue
+            bound = bounds[snapshot.incarnation]
+            if bound is None or snapshot.step <= bound:
+                key = (snapshot.step, snapshot.incarnation, snapshot.layout)
+                sources.setdefault(key, []).append((node, snapshot))
+    complete = [key for key, copies in sources.items() if _is_complete(copies)]
+    if not complete:
+        return None
+    step, incarnation, layout = max(complete)
+    holders = tuple(
+        Holder(node.node, node.daemon, snapshot.ranks)
+        for node, snapshot in sorted(
+            sources[step, incarnation, layout], key=lambda copy: copy[1].ranks
+        )
+    )
+    return Resume("memory", step, incarnation, layout, holders)
+
+
+def _is_complete(copies: Sequence[tuple[Held, Snapshot]]) -> bool:
+    if any(snapshot.whole for _, snapshot in copies):
+        return True
+    ranks = {rank for _, snapshot in copies for rank in snapshot.ranks}
+    return ranks >= set(range(copies[0][1].world_size))

@@ -1,0 +1,165 @@
+"""Pure: the run as its store shows it, folded from watch items into one immutable snapshot.
+
+Stored values are parsed here, once; a value that does not parse is dropped and counted, because a
+foreign or newer writer must not stop a round. Times beside values are the observer's own: when
+*it* saw the change, so that no decision compares clocks of two machines.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.job import Failure, Finished, Job, Settings
+from spotelastic.model.node import Node
+from spotelastic.model.notice import Drain
+from spotelastic.model.progress import Progress
+from spotelastic.model.round import Acknowledgement, Round, Snapshot
+from spotelastic.store.codec import decode
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
+
+
+@dataclass(frozen=True, slots=True)
+class LiveNode:
+    """A node whose lease is alive. `joined` (a store revision) orders nodes by tenure."""
+
+    node: Node
+    joined: int
+    seen_at: float
+
+
+def _empty() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Everything a decision about rounds depends on, but for the time."""
+
+    settings: Settings | None = None
+    job: Job | None = None
+    holder: str = ""
+    reference: Node | None = None
+    round: Round | None = None
+    round_revision: int = 0
+    round_at: float = 0.0
+    proposal: Proposal | None = None
+    proposal_at: float = 0.0
+    nodes: Mapping[str, LiveNode] = field(default_factory=_empty)
+    acks: Mapping[str, Acknowledgement] = field(default_factory=_empty)
+    votes: Mapping[str, Vote] = field(default_factory=_empty)
+    progress: Mapping[str, Progress] = field(default_factory=_empty)
+    snapshots: Mapping[str, tuple[Snapshot, ...]] = field(default_factory=_empty)
+    drains: Mapping[str, Drain] = field(default_factory=_empty)
+    failures: Mapping[str, Failure] = field(default_factory=_empty)
+    finished: Mapping[str, Finished] = field(default_factory=_empty)
+    """By `<round incarnation>/<node>`."""
+    healthy_since: float = 0.0
+    """When the connection to the store last came back; 0 if it was never lost."""
+    healthy: bool = True
+    unreadable: int = 0
+
+
+_SINGLE: dict[str, tuple[str, Any]] = {
+    "settings": ("settings", Settings),
+    "job": ("job", Job),
+    "reference": ("reference", Node),
+    "round": ("round", Round),
+    "proposal": ("proposal", Proposal),
+}
+_PER_NODE: dict[str, tuple[str, Any]] = {
+    "live": ("nodes", Node),
+    "ack": ("acks", Acknowledgement),
+    "vote": ("votes", Vote),
+    "progress": ("progress", Progress),
+    "snapshots": ("snapshots", tuple[Snapshot, ...]),
+    "drain": ("drains", Drain),
+    "failure": ("failures", Failure),
+    "finished": ("finished", Finished),
+}
+
+
+def fold(seen: Seen, items: Iterable[WatchItem], keys: Keys, now: float, prefix: str) -> Seen:
+    """`seen` after the items of the watch on `prefix`, which is `keys.all` or `keys.nodes`."""
+    for item in items:
+        match item:
+            case Change():
+                seen = _change(seen, item.key, item.value, keys, now)
+            case Reset():
+                seen = _reset(seen, item.values, keys, now, prefix)
+            case Health():
+                seen = replace(
+                    seen,
+                    healthy=item.healthy,
+                    healthy_since=now if item.healthy else seen.healthy_since,
+                )
+    return seen
+
+
+def forget_nodes(seen: Seen) -> Seen:
+    """`seen` without what only the holder watches."""
+    empty: dict[str, Any] = {name: _empty() for name, _ in _PER_NODE.values()}
+    return replace(seen, **empty)
+
+
+def _reset(seen: Seen, values: Iterable[Value], keys: Keys, now: float, prefix: str) -> Seen:
+    """Replace the whole branch, keeping the times of values that did not change."""
+    before = seen
+    if prefix == keys.all:
+        nothing: dict[str, Any] = {attribute: None for attribute, _ in _SINGLE.values()}
+        seen = replace(seen, holder="", **nothing)
+    elif prefix == keys.nodes:
+        seen = forget_nodes(seen)
+    for value in values:
+        seen = _change(seen, value.key, value, keys, now)
+    if seen.round is not None and seen.round_revision == before.round_revision:
+        seen = replace(seen, round_at=before.round_at)
+    if seen.proposal is not None and seen.proposal == before.proposal:
+        seen = replace(seen, proposal_at=before.proposal_at)
+    return seen
+
+
+def _change(seen: Seen, key: str, value: Value | None, keys: Keys, now: float) -> Seen:
+    try:
+        if key.startswith(keys.all):
+            return _change_single(seen, key.removeprefix(keys.all), value, now)
+        if key.startswith(keys.nodes):
+            branch, _, name = key.removeprefix(keys.nodes).partition("/")
+            return _change_node(seen, branch, name, value, now)
+    except msgspec.DecodeError:  # includes ValidationError
+        return replace(seen, unreadable=seen.unreadable + 1)
+    return seen
+
+
+def _change_single(seen: Seen, name: str, value: Value | None, now: float) -> Seen:
+    if name == "holder":
+        return replace(seen, holder=value.data.decode() if value else "")
+    if name not in _SINGLE:
+        return seen
+    attribute, kind = _SINGLE[name]
+    parsed: dict[str, Any] = {attribute: decode(value.data, kind) if value else None}
+    seen = replace(seen, **parsed)
+    if name == "round":
+        return replace(seen, round_revision=value.modified if value else 0, round_at=now)
+    if name == "proposal":
+        return replace(seen, proposal_at=now)
+    return seen
+
+
+def _change_node(seen: Seen, branch: str, name: str, value: Value | None, now: float) -> Seen:
+    if branch not in _PER_NODE:
+        return seen
+    attribute, kind = _PER_NODE[branch]
+    table: dict[str, Any] = dict(getattr(seen, attribute))
+    if value is None:
+        table.pop(name, None)
+    elif branch == "live":
+        table[name] = LiveNode(decode(value.data, Node), value.created, now)
+    else:
+        table[name] = decode(value.data, kind)
+    changed: dict[str, Any] = {attribute: MappingProxyType(table)}
+    return replace(seen, **changed)
