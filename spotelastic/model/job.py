@@ -94,7 +94,7 @@ class JobSpec:
     """Names of the members, in the order of `etcd`."""
     log_group: str = ""
     queue: str = ""
-    """URL of the queue that AWS's events arrive on."""
+    """Name of the queue that AWS's events arrive on."""
     worker_group: str = ""
     """Name of the Auto Scaling group of workers."""
     instance_types: tuple[str, ...] = ()

@@ -1,0 +1,253 @@
+"""Worker groups and instances: what the controller observes of them and does to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.identity import BUCKET, CLUSTER, MEMBER, ROLE
+from spotelastic.aws.names import TERMINATE_HOOK, Names
+from spotelastic.aws.template import boot_script
+
+DRAIN_TIME = 180
+"""Seconds that a terminating instance may take to save before its group goes on without asking."""
+ALIVE = frozenset({"pending", "running"})
+GONE = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An instance's place in its group."""
+
+    instance: str
+    state: str
+    """Pending, InService, Terminating, Terminating:Wait, ..."""
+    healthy: bool = True
+
+    @property
+    def leaving(self) -> bool:
+        return self.state.startswith(("Terminat", "Detach"))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    desired: int
+    places: tuple[Place, ...]
+
+    def place(self, instance: str) -> Place | None:
+        return next((place for place in self.places if place.instance == instance), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An instance as EC2 describes it."""
+
+    id: str
+    role: str
+    """worker or control."""
+    state: str
+    type: str
+    zone: str
+    address: str
+    spot: bool
+    launched_at: float
+    member: str = ""
+    """The etcd member that a control instance runs."""
+    grouped: bool = True
+    """Whether an Auto Scaling group launched it."""
+
+
+# -- observe -------------------------------------------------------------------------------------
+
+
+def group(aws: Aws, name: str) -> Group | None:
+    with calling(f"describe the worker group {name}"):
+        answer = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])
+    for item in answer["AutoScalingGroups"]:
+        places = (
+            Place(each["InstanceId"], each["LifecycleState"], each["HealthStatus"] == "Healthy")
+            for each in item.get("Instances", ())
+        )
+        return Group(name, item["DesiredCapacity"], tuple(sorted(places, key=lambda p: p.instance)))
+    return None
+
+
+def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Machine, ...]:
+    """All instances of the cluster that EC2 still knows, terminated ones included."""
+    filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    if role:
+        filters.append({"Name": f"tag:{ROLE}", "Values": [role]})
+    with calling(f"describe the instances of {cluster}"):
+        pages = aws.ec2.get_paginator("describe_instances").paginate(Filters=filters)
+        return tuple(
+            _machine(item)
+            for page in pages
+            for reservation in page["Reservations"]
+            for item in reservation["Instances"]
+        )
+
+
+def _machine(item: dict[str, Any]) -> Machine:
+    tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
+    return Machine(
+        id=item["InstanceId"],
+        role=tags.get(ROLE, ""),
+        state=item["State"]["Name"],
+        type=item["InstanceType"],
+        zone=item.get("Placement", {}).get("AvailabilityZone", ""),
+        address=item.get("PrivateIpAddress", ""),
+        spot=item.get("InstanceLifecycle") == "spot",
+        launched_at=item["LaunchTime"].timestamp(),
+        member=tags.get(MEMBER, ""),
+        grouped="aws:autoscaling:groupName" in tags,
+    )
+
+
+# -- act -----------------------------------------------------------------------------------------
+
+
+def replace(aws: Aws, instance: str) -> None:
+    """Ends an instance of a group, which launches another at once: its desired size stays.
+
+    Done already is done: an instance that is gone or in no group (any more) is no error.
+    """
+    try:
+        with calling(f"replace {instance}"):
+            aws.autoscaling.terminate_instance_in_auto_scaling_group(
+                InstanceId=instance, ShouldDecrementDesiredCapacity=False
+            )
+    except Rejected as error:
+        if error.code != "ValidationError" or "not found" not in str(error).lower():
+            raise
+
+
+def complete_drain(aws: Aws, group: str, instance: str) -> None:
+    """Lets the group go on with an instance that has drained; without effect if it did already."""
+    try:
+        with calling(f"complete the life-cycle action of {instance}"):
+            aws.autoscaling.complete_lifecycle_action(
+                AutoScalingGroupName=group,
+                LifecycleHookName=TERMINATE_HOOK,
+                InstanceId=instance,
+                LifecycleActionResult="CONTINUE",
+            )
+    except Rejected as error:
+        if error.code != "ValidationError":  # no active action: timed out or completed before
+            raise
+
+
+def set_desired(aws: Aws, group: str, desired: int) -> None:
+    with calling(f"set the size of {group} to {desired}"):
+        aws.autoscaling.set_desired_capacity(
+            AutoScalingGroupName=group, DesiredCapacity=desired, HonorCooldown=False
+        )
+
+
+def end(aws: Aws, instances: Sequence[str]) -> None:
+    """Terminates instances outright, in a group or not."""
+    if not instances:
+        return
+    try:
+        with calling(f"terminate {', '.join(instances)}"):
+            aws.ec2.terminate_instances(InstanceIds=list(instances))
+    except Rejected as error:
+        if error.code != "InvalidInstanceID.NotFound":
+            raise
+
+
+# -- the worker group ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGroup:
+    """What a cluster's worker group is made of."""
+
+    names: Names
+    types: tuple[str, ...]
+    size: int
+    spot: bool
+    image: str
+    bucket: str
+    profile: str
+    """ARN of the instance profile."""
+    security_group: str
+    subnets: tuple[str, ...]
+
+
+def create_workers(aws: Aws, wanted: WorkerGroup) -> None:
+    """Creates the launch template and the group, and lets it launch `size` instances."""
+    cluster, name = wanted.names.cluster, wanted.names.workers
+    with calling(f"create the launch template {name}"):
+        template = aws.ec2.create_launch_template(
+            LaunchTemplateName=name,
+            LaunchTemplateData=_launch(wanted),
+            TagSpecifications=[
+                {"ResourceType": "launch-template", "Tags": [{"Key": CLUSTER, "Value": cluster}]}
+            ],
+        )["LaunchTemplate"]
+    with calling(f"create the worker group {name}"):
+        aws.autoscaling.create_auto_scaling_group(
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=wanted.size,
+            DesiredCapacity=wanted.size,
+            VPCZoneIdentifier=",".join(wanted.subnets),
+            MixedInstancesPolicy=_policy(wanted, template["LaunchTemplateId"]),
+            CapacityRebalance=False,  # it would end instances on its own judgement
+            NewInstancesProtectedFromScaleIn=True,  # every victim is named by the controller
+            HealthCheckType="EC2",
+            LifecycleHookSpecificationList=[
+                {
+                    "LifecycleHookName": TERMINATE_HOOK,
+                    "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+                    "HeartbeatTimeout": DRAIN_TIME,
+                    "DefaultResult": "CONTINUE",
+                }
+            ],
+            Tags=[{"Key": CLUSTER, "Value": cluster, "PropagateAtLaunch": False}],
+        )
+        aws.autoscaling.suspend_processes(
+            AutoScalingGroupName=name, ScalingProcesses=["AZRebalance"]
+        )
+
+
+def _launch(wanted: WorkerGroup) -> dict[str, Any]:
+    tags = {
+        CLUSTER: wanted.names.cluster,
+        ROLE: "worker",
+        BUCKET: wanted.bucket,
+        "Name": wanted.names.workers,
+    }
+    return {
+        "ImageId": wanted.image,
+        "InstanceType": wanted.types[0],
+        "IamInstanceProfile": {"Arn": wanted.profile},
+        "SecurityGroupIds": [wanted.security_group],
+        "UserData": boot_script(),
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "enabled",
+        },
+        "TagSpecifications": [
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+            }
+        ],
+    }
+
+
+def _policy(wanted: WorkerGroup, template: str) -> dict[str, Any]:
+    return {
+        "LaunchTemplate": {
+            "LaunchTemplateSpecification": {"LaunchTemplateId": template, "Version": "1"},
+            "Overrides": [{"InstanceType": name} for name in wanted.types],
+        },
+        "InstancesDistribution": {
+            "OnDemandBaseCapacity": 0,
+            "OnDemandPercentageAboveBaseCapacity": 0 if wanted.spot else 100,
+            "SpotAllocationStrategy": "price-capacity-optimized",
+        },
+    }

@@ -1,0 +1,141 @@
+"""boto3 clients of one region, made on first use, each call with deadlines and retries.
+
+boto3 is imported with the first client, so that this module costs nothing to import.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
+
+THROTTLED = frozenset(
+    {
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "TooManyRequestsException",
+        "ServiceUnavailable",
+        "InternalError",
+        "InternalFailure",
+        "SlowDown",
+    }
+)
+DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
+EXPIRED = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+)
+
+
+class Aws:
+    """One region's services. Clients may be used from several threads; making one may not."""
+
+    def __init__(self, region: str | None = None, *, read_timeout: float = 30.0) -> None:
+        self._region = region
+        self._read_timeout = read_timeout
+
+    @cached_property
+    def _session(self) -> Any:
+        import boto3
+
+        return boto3.session.Session(region_name=self._region)
+
+    @property
+    def region(self) -> str:
+        """Raises `EnvironmentFailure` when neither the caller nor the configuration names one."""
+        region = self._session.region_name
+        if not region:
+            raise EnvironmentFailure(
+                "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
+            )
+        return str(region)
+
+    def _client(self, service: str) -> Any:
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=5.0,
+            read_timeout=self._read_timeout,
+            retries={"mode": "standard", "total_max_attempts": 4},
+            # A queue's long poll, the controller's calls and the publisher share a process.
+            max_pool_connections=16,
+        )
+        with calling(f"use {service}"):
+            return self._session.client(service, region_name=self.region, config=config)
+
+    @cached_property
+    def autoscaling(self) -> Any:
+        return self._client("autoscaling")
+
+    @cached_property
+    def cloudformation(self) -> Any:
+        return self._client("cloudformation")
+
+    @cached_property
+    def ec2(self) -> Any:
+        return self._client("ec2")
+
+    @cached_property
+    def logs(self) -> Any:
+        return self._client("logs")
+
+    @cached_property
+    def s3(self) -> Any:
+        return self._client("s3")
+
+    @cached_property
+    def sqs(self) -> Any:
+        return self._client("sqs")
+
+    @cached_property
+    def ssm(self) -> Any:
+        return self._client("ssm")
+
+    @cached_property
+    def sts(self) -> Any:
+        return self._client("sts")
+
+
+class Rejected(EnvironmentFailure):
+    """AWS answered, and said no; `code` is its error code."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextmanager
+def calling(what: str) -> Iterator[None]:
+    """Turns what boto3 raises into our errors; `what` completes "cannot ..."."""
+    from botocore import exceptions as boto
+
+    try:
+        yield
+    except SpotelasticError:
+        raise
+    except boto.ClientError as error:
+        raise _translated(what, error) from error
+    except (boto.NoCredentialsError, boto.PartialCredentialsError) as error:
+        raise EnvironmentFailure(
+            f"cannot {what}: no AWS credentials; run `aws configure`, set AWS_PROFILE, "
+            "or use --local"
+        ) from error
+    except (boto.ConnectionError, boto.HTTPClientError) as error:
+        raise Unavailable(f"cannot {what}: {error}") from error
+    except boto.BotoCoreError as error:
+        raise EnvironmentFailure(f"cannot {what}: {error}") from error
+
+
+def _translated(what: str, error: Any) -> SpotelasticError:
+    details = error.response.get("Error", {})
+    code = str(details.get("Code", ""))
+    message = str(details.get("Message", "")) or str(error)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in THROTTLED or status >= 500:
+        return Unavailable(f"cannot {what}: AWS is busy ({code}: {message})")
+    if code in EXPIRED:
+        return Rejected(f"cannot {what}: the AWS credentials are not valid (any more)", code)
+    if code in DENIED:
+        return Rejected(f"cannot {what}: not permitted ({message})", code)
+    return Rejected(f"cannot {what}: {message} ({code})", code)

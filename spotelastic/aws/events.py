@@ -1,0 +1,165 @@
+"""AWS's events about instances, one small value each (pure).
+
+What EventBridge puts on the queue is read here and nowhere else. An event of a kind that we do not
+know is a value too, and so is a body that cannot be read: both are counted, neither stops anything.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SpotWarning:
+    """AWS will take the instance back, two minutes after `at` (the exact time stands in IMDS)."""
+
+    id: str
+    at: float
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """The instance is at elevated risk."""
+
+    id: str
+    at: float
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateChange:
+    """EC2's state of the instance: pending, running, shutting-down, terminated, stopped, ..."""
+
+    id: str
+    at: float
+    instance: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleAction:
+    """An Auto Scaling group waits at a hook before it goes on with the instance."""
+
+    id: str
+    at: float
+    instance: str
+    group: str
+    transition: str
+    """LAUNCHING or TERMINATING."""
+    hook: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupActivity:
+    """A group launched or terminated an instance, or could not."""
+
+    id: str
+    at: float
+    instance: str
+    """"" where a launch failed before there was one."""
+    group: str
+    name: str
+    """launch or terminate."""
+    succeeded: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    id: str
+    at: float
+    kind: str
+    """Its detail-type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    problem: str
+    id: str = ""
+    at: float = 0.0
+
+
+Known = SpotWarning | Rebalance | StateChange | LifecycleAction | GroupActivity
+AwsEvent = Known | Unknown | Malformed
+
+
+def parse(body: str) -> AwsEvent:
+    """The event in a message's body; never raises."""
+    try:
+        event = json.loads(body)
+    except ValueError as error:
+        return Malformed(f"no JSON: {error}")
+    if not isinstance(event, dict):
+        return Malformed("no JSON object")
+    try:
+        id, at, kind = str(event["id"]), _moment(event["time"]), str(event["detail-type"])
+        reader = READERS.get((str(event.get("source", "")), kind))
+        return Unknown(id, at, kind) if reader is None else reader(id, at, event["detail"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Malformed(f"{type(error).__name__}: {error}")
+
+
+def _spot_warning(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+    return SpotWarning(id, at, _text(detail, "instance-id"))
+
+
+def _rebalance(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+    return Rebalance(id, at, _text(detail, "instance-id"))
+
+
+def _state_change(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+    return StateChange(id, at, _text(detail, "instance-id"), _text(detail, "state"))
+
+
+def _lifecycle(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+    return LifecycleAction(
+        id,
+        at,
+        instance=_text(detail, "EC2InstanceId"),
+        group=_text(detail, "AutoScalingGroupName"),
+        transition=_text(detail, "LifecycleTransition").rpartition("_")[2],
+        hook=_text(detail, "LifecycleHookName"),
+    )
+
+
+def _activity(name: str, succeeded: bool) -> Callable[[str, float, Mapping[str, Any]], AwsEvent]:
+    def read(id: str, at: float, detail: Mapping[str, Any]) -> AwsEvent:
+        return GroupActivity(
+            id,
+            at,
+            instance=str(detail.get("EC2InstanceId", "")),
+            group=_text(detail, "AutoScalingGroupName"),
+            name=name,
+            succeeded=succeeded,
+            message=str(detail.get("StatusMessage") or detail.get("Cause") or ""),
+        )
+
+    return read
+
+
+READERS: Mapping[tuple[str, str], Callable[[str, float, Mapping[str, Any]], AwsEvent]] = {
+    ("aws.ec2", "EC2 Spot Instance Interruption Warning"): _spot_warning,
+    ("aws.ec2", "EC2 Instance Rebalance Recommendation"): _rebalance,
+    ("aws.ec2", "EC2 Instance State-change Notification"): _state_change,
+    ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action"): _lifecycle,
+    ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action"): _lifecycle,
+    ("aws.autoscaling", "EC2 Instance Launch Successful"): _activity("launch", True),
+    ("aws.autoscaling", "EC2 Instance Launch Unsuccessful"): _activity("launch", False),
+    ("aws.autoscaling", "EC2 Instance Terminate Successful"): _activity("terminate", True),
+    ("aws.autoscaling", "EC2 Instance Terminate Unsuccessful"): _activity("terminate", False),
+}
+
+
+def _text(detail: Mapping[str, Any], field: str) -> str:
+    value = detail[field]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{field} is {value!r}")
+    return value
+
+
+def _moment(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,92 @@
+"""What things are called in an AWS account: everything of a cluster follows from its name."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+MEMBERS = ("a", "b", "c")
+"""The etcd members, one per zone."""
+CLIENT_PORT = 2379
+PEER_PORT = 2380
+PREFIX = "spotelastic-"
+TERMINATE_HOOK = "spotelastic-drain"
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one cluster's resources."""
+
+    cluster: str
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.cluster):
+            raise UsageError(
+                f"--name {self.cluster!r}: a name is lower-case letters, digits and hyphens, "
+                "starts with a letter, and has at most 40 characters"
+            )
+
+    @property
+    def stack(self) -> str:
+        return PREFIX + self.cluster
+
+    @property
+    def queue(self) -> str:
+        return PREFIX + self.cluster
+
+    @property
+    def workers(self) -> str:
+        """The Auto Scaling group and the launch template of the workers."""
+        return f"{PREFIX}{self.cluster}-workers"
+
+    @property
+    def log_group(self) -> str:
+        return f"/spotelastic/{self.cluster}"
+
+    @property
+    def token(self) -> str:
+        """The parameter that holds the secret which the cluster's nodes share."""
+        return f"/spotelastic/{self.cluster}/token"
+
+
+def bucket(account: str, region: str) -> str:
+    """The bucket that all clusters of an account and region share."""
+    return f"{PREFIX}{account}-{region}"
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """The blocks of one cluster's network, and the fixed address of each etcd member."""
+
+    block: str
+    subnets: tuple[str, str, str]
+    members: tuple[str, str, str]
+
+    @property
+    def etcd(self) -> tuple[str, ...]:
+        return tuple(f"{address}:{CLIENT_PORT}" for address in self.members)
+
+
+def addresses(pool: str, taken: tuple[str, ...], size: int = 20) -> Addresses:
+    """The first block of `pool` that overlaps none of the `taken` ones, divided.
+
+    Networks in AWS may overlap, but such networks can never be peered; and in the local cloud all
+    share one loopback.
+    """
+    used = [ipaddress.ip_network(block) for block in taken]
+    for block in ipaddress.ip_network(pool).subnets(new_prefix=size):
+        if not any(block.overlaps(other) for other in used):
+            first, second, third, _ = block.subnets(prefixlen_diff=2)
+            return Addresses(
+                block=str(block),
+                subnets=(str(first), str(second), str(third)),
+                # AWS hands addresses out at random; the template reserves these before any launch.
+                # The last address of a subnet is AWS's own.
+                members=(str(first[-3]), str(second[-3]), str(third[-3])),
+            )
+    raise EnvironmentFailure(
+        f"no free /{size} network is left in {pool}: delete a cluster that is not needed "
+        "(`spotelastic ls`, `spotelastic down NAME`)"
+    )

@@ -1,0 +1,105 @@
+"""The objects of a cluster in its bucket: everything under `<cluster>/`."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.job import JobSpec
+from spotelastic.model.progress import Event, Point, Report, Status
+
+JOB = "job.json"
+STATUS = "status.json"
+EVENTS = "events.jsonl"
+CURVE = "curve.json"
+REPORT = "report.json"
+USAGE = "usage.json"
+
+T = TypeVar("T")
+_ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Reads answer None for an object that is not there. All raise `Unavailable` on trouble."""
+
+    aws: Aws
+    bucket: str
+    cluster: str
+
+    def url(self, name: str) -> str:
+        return f"s3://{self.bucket}/{self.cluster}/{name}"
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            with calling(f"read {self.url(name)}"):
+                answer = self.aws.s3.get_object(Bucket=self.bucket, Key=self._key(name))
+                data: bytes = answer["Body"].read()
+                return data
+        except Rejected as error:
+            if error.code in _ABSENT:
+                return None
+            raise
+
+    def put(self, name: str, data: bytes) -> None:
+        with calling(f"write {self.url(name)}"):
+            self.aws.s3.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
+
+    def has(self, name: str) -> bool:
+        try:
+            with calling(f"look for {self.url(name)}"):
+                self.aws.s3.head_object(Bucket=self.bucket, Key=self._key(name))
+        except Rejected as error:
+            if error.code in _ABSENT:
+                return False
+            raise
+        return True
+
+    def delete(self, name: str) -> None:
+        with calling(f"delete {self.url(name)}"):
+            self.aws.s3.delete_object(Bucket=self.bucket, Key=self._key(name))
+
+    def delete_all(self) -> None:
+        """Deletes every object of the cluster, checkpoints included."""
+        with calling(f"delete {self.url('')}"):
+            pages = self.aws.s3.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self._key("")):
+                keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
+                if keys:
+                    self.aws.s3.delete_objects(
+                        Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
+                    )
+
+    # -- the objects that the laptop reads -------------------------------------------------------
+
+    def job(self) -> JobSpec | None:
+        return self._decoded(JOB, JobSpec)
+
+    def status(self) -> Status | None:
+        return self._decoded(STATUS, Status)
+
+    def report(self) -> Report | None:
+        return self._decoded(REPORT, Report)
+
+    def curve(self) -> list[Point]:
+        return self._decoded(CURVE, list[Point]) or []
+
+    def events(self) -> list[Event]:
+        data = self.get(EVENTS) or b""
+        return [msgspec.json.decode(line, type=Event) for line in data.splitlines() if line]
+
+    def _decoded(self, name: str, kind: type[T]) -> T | None:
+        data = self.get(name)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise EnvironmentFailure(
+                f"{self.url(name)} is not what this version of spotelastic writes: {error}"
+            ) from error
+
+    def _key(self, name: str) -> str:
+        return f"{self.cluster}/{name}"
