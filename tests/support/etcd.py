@@ -1,0 +1,169 @@
+"""Real etcd members on loopback for tests, and fixtures around them.
+
+A test folder takes what it needs into its own conftest: `from support.etcd import etcd_store`.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spotelastic.clock import steady
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.server import (
+    EtcdMember,
+    MemberConfig,
+    find_binary,
+    find_leader,
+    free_ports,
+    standalone,
+)
+
+HOST = "127.0.0.1"
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout: float = 15.0) -> None:
+    """For states outside this process that announce themselves to nobody."""
+    deadline = steady() + timeout
+    pause = threading.Event()
+    while not condition():
+        assert steady() < deadline, f"{what}: not so within {timeout:g} s"
+        pause.wait(0.02)
+
+
+class EtcdCluster:
+    """Three members whose processes can be killed, frozen and started again."""
+
+    def __init__(self, folder: Path, size: int = 3) -> None:
+        self._folder = folder
+        names = [chr(ord("a") + index) for index in range(size)]
+        ports = free_ports(2 * size, HOST)
+        clients = dict(zip(names, ports[:size], strict=True))
+        self._peers = {
+            name: f"{HOST}:{port}" for name, port in zip(names, ports[size:], strict=True)
+        }
+        self._clients = {name: f"{HOST}:{port}" for name, port in clients.items()}
+        self._binary = find_binary()
+        self.members = {name: self._member(name, "data") for name in names}
+
+    @property
+    def endpoints(self) -> list[str]:
+        return list(self._clients.values())
+
+    def leader(self) -> str:
+        """The leading member's name."""
+        found = find_leader(self.endpoints)
+        assert found is not None, "nobody leads"
+        return self._at(found.endpoint)
+
+    def followers(self) -> list[str]:
+        leader = self.leader()
+        return [name for name in self.members if name != leader]
+
+    def in_use(self, store: EtcdStore) -> str:
+        """The name of the member that a store talks to."""
+        return self._at(store.endpoint)
+
+    def start(self, *names: str) -> None:
+        """Starts them (all by default) and waits until they serve."""
+        chosen = [self.members[name] for name in names or self.members]
+        for member in chosen:
+            member.start()
+        for member in chosen:
+            member.wait(30)
+
+    def kill(self, *names: str) -> None:
+        for name in names or self.members:
+            self.members[name].kill()
+
+    def freeze(self, name: str) -> None:
+        os.kill(self.members[name].pid, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        os.kill(self.members[name].pid, signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Kills all and lets them start from nothing, under the same names and addresses."""
+        self.kill()
+        fresh = uuid.uuid4().hex
+        self.members = {name: self._member(name, fresh) for name in self.members}
+
+    def stop(self) -> None:
+        for member in self.members.values():
+            member.kill()
+
+    def repair(self) -> None:
+        """Everyone up and served, whatever a test did before."""
+        for name, member in self.members.items():
+            if member.running:
+                self.thaw(name)
+            else:
+                member.start()
+        for member in self.members.values():
+            member.wait(30)
+
+    def _at(self, endpoint: str) -> str:
+        return next(name for name, at in self._clients.items() if at == endpoint)
+
+    def _member(self, name: str, data: str) -> EtcdMember:
+        config = MemberConfig(
+            name,
+            self._folder / f"{name}-{data}",
+            self._clients[name],
+            self._peers[name],
+            cluster=self._peers,
+            heartbeat_ms=50,
+            election_ms=500,
+            fsync=False,
+        )
+        return EtcdMember(config, log=self._folder / f"{name}.log", binary=self._binary)
+
+
+@pytest.fixture(scope="session")
+def etcd_member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
+    """One member for everything that does not break it."""
+    with standalone(tmp_path_factory.mktemp("etcd")) as member:
+        yield member
+
+
+@pytest.fixture
+def etcd_store(etcd_member: EtcdMember) -> Iterator[EtcdStore]:
+    """A store on the shared member; take `prefix` to stay apart from other tests."""
+    with contextlib.closing(EtcdStore([etcd_member.endpoint], timeout=5.0)) as store:
+        yield store
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A part of the key space that no other test uses."""
+    return f"/test/{uuid.uuid4().hex}/"
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    cluster = EtcdCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def etcd_cluster(shared_cluster: EtcdCluster) -> Iterator[EtcdCluster]:
+    """Three members, all up at the start of each test."""
+    shared_cluster.repair()
+    yield shared_cluster
+
+
+@pytest.fixture
+def no_leftover_threads() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = [thread.name for thread in set(threading.enumerate()) - before if thread.is_alive()]
+    assert not left, f"threads left behind: {left}"
