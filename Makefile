@@ -1,0 +1,74 @@
+# Everything runs in .venv, which `make install` builds and all other targets depend on.
+
+SHELL := /bin/sh
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+# Installed first and alone, so that pip never weighs it against anything else.
+# Without a GPU: make TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+SOAK ?= 10
+
+.PHONY: help install demo test soak bench clean lock
+
+help:
+	@echo "make install   build .venv with everything"
+	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
+	@echo "make test      lint, types, import rules and all tests"
+	@echo "make soak      the fault tests, $(SOAK) times (SOAK=)"
+	@echo "make bench     run the benchmarks"
+	@echo "make lock      refresh constraints.txt from .venv"
+	@echo "make clean     remove .venv and what was built"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test "$$(uname -s)" = Linux || { echo "spotelastic runs on Linux only; this is $$(uname -s)"; exit 1; }
+	@python=; for candidate in python3.11 python3; do \
+	  if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    python=$$candidate; break; \
+	  fi; \
+	done; \
+	test -n "$$python" || { echo "Python 3.11 or newer is needed: neither python3.11 nor python3 is"; exit 1; }; \
+	$$python -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "$$python has no venv module: install it (Debian, Ubuntu: python3-venv)"; exit 1; }; \
+	test -x $(PYTHON) || $$python -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,local,dev]'
+	@touch $@
+
+demo: install
+	$(VENV)/bin/spotelastic up --local --min 2 --max 4 --drill \
+	  --report build/demo-report.json --curve build/demo-loss.png \
+	  examples/train_gpt.py -- --steps 400
+
+test: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/pytest
+
+soak: install
+	@passed=0; for turn in $$(seq $(SOAK)); do \
+	  echo "soak: $$turn of $(SOAK)"; \
+	  if $(VENV)/bin/pytest -q -m faults; then passed=$$((passed + 1)); fi; \
+	done; \
+	echo "soak: $$passed of $(SOAK) passed"; test $$passed = $(SOAK)
+
+bench: install
+	@found=; for file in benchmarks/*.py; do \
+	  test -e "$$file" || continue; found=1; \
+	  echo "== $$file"; $(PYTHON) "$$file" || exit 1; \
+	done; \
+	test -n "$$found" || echo "no benchmarks yet"
+
+lock: install
+	$(PYTHON) -m pip freeze --exclude-editable --all \
+	  | grep -E '^[A-Za-z0-9._-]+==' \
+	  | grep -viE '^(torch|triton|nvidia[a-z0-9._-]*|cuda[a-z0-9._-]*|pip|setuptools|wheel|spotelastic)==' \
+	  > constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,106 @@
+"""Finds what a test has left behind: processes, threads, shared memory."""
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "SPOTELASTIC_TEST_SESSION"
+SHARED_MEMORY = Path("/dev/shm")
+GRACE = 5.0
+"""Seconds that what is on its way out may take."""
+
+# Inherited by whatever a test starts, also by what detaches itself from this process.
+os.environ[MARK] = uuid.uuid4().hex
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    processes: frozenset[str]
+    threads: frozenset[str]
+    shared_memory: frozenset[str]
+
+    def since(self, before: "Leftovers") -> list[str]:
+        kinds = (
+            ("process", self.processes - before.processes),
+            ("thread", self.threads - before.threads),
+            ("shared memory", self.shared_memory - before.shared_memory),
+        )
+        return [f"{kind} {each}" for kind, found in kinds for each in sorted(found)]
+
+
+def settled(leftovers: Callable[[], list[str]]) -> list[str]:
+    """What is still there after the grace; returns at once when nothing is."""
+    deadline = time.monotonic() + GRACE
+    while (found := leftovers()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def look() -> Leftovers:
+    threads = (
+        f"{thread.name} ({thread.ident})"
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    )
+    return Leftovers(frozenset(_processes()), frozenset(threads), frozenset(_shared_memory()))
+
+
+def _processes() -> Iterator[str]:
+    """Descendants of this process, and what carries its mark. Zombies have ended."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    marked: set[int] = set()
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            name, _, rest = (entry / "stat").read_text().rpartition(")")
+            state, parent = rest.split()[:2]
+            environment = (entry / "environ").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile, or is somebody else's
+        if state == "Z":
+            continue
+        pid = int(entry.name)
+        parents[pid], names[pid] = int(parent), name.partition("(")[2]
+        if mark in environment.split(b"\0"):
+            marked.add(pid)
+    for pid in parents:
+        if pid != os.getpid() and (pid in marked or _descends(pid, parents)):
+            yield f"{names[pid]} ({pid})"
+
+
+def _descends(pid: int, parents: dict[int, int]) -> bool:
+    while pid in parents:
+        pid = parents[pid]
+        if pid == os.getpid():
+            return True
+    return False
+
+
+def _shared_memory() -> Iterator[str]:
+    """Our entries, less those that a process of another session on this machine works with."""
+    for entry in SHARED_MEMORY.glob("spotelastic*"):
+        if not _used_elsewhere(entry):
+            yield str(entry)
+
+
+def _used_elsewhere(entry: Path) -> bool:
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or process.name == str(os.getpid()):
+            continue
+        try:
+            environment = (process / "environ").read_bytes()
+            told = environment + (process / "cmdline").read_bytes()
+            told += (process / "maps").read_bytes()
+        except OSError:
+            continue
+        if mark not in environment and str(entry).encode() in told:
+            return True
+    return False

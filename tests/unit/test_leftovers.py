@@ -1,0 +1,61 @@
+"""The check for leftovers finds what it is there for."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.leftovers import look
+
+DETACH = """
+import subprocess, sys
+sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+print(subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL).pid)
+"""
+
+
+@contextmanager
+def nothing_new() -> Iterator[list[str]]:
+    """Yields a list that holds what was found once the block is left."""
+    before, found = look(), list[str]()
+    yield found
+    found += look().since(before)
+
+
+def test_a_test_that_ends_what_it_started_leaves_nothing() -> None:
+    with nothing_new() as found:
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    assert found == []
+
+
+def test_a_child_is_found_even_when_it_left_the_session_and_its_parent() -> None:
+    with nothing_new() as found:
+        told = subprocess.run(
+            [sys.executable, "-c", DETACH], check=True, stdout=subprocess.PIPE, text=True
+        )
+    subprocess.run(["kill", "-9", told.stdout.strip()], check=True)
+    assert len(found) == 1
+    assert told.stdout.strip() in found[0]
+
+
+def test_a_thread_is_found() -> None:
+    end = threading.Event()
+    with nothing_new() as found:
+        thread = threading.Thread(target=end.wait, name="forgotten", daemon=False)
+        thread.start()
+    end.set()
+    thread.join()
+    assert any("forgotten" in each for each in found)
+
+
+def test_shared_memory_is_found() -> None:
+    file = Path("/dev/shm/spotelastic-leftover-test")
+    with nothing_new() as found:
+        file.touch()
+    file.unlink()
+    assert f"shared memory {file}" in found
