@@ -6,7 +6,7 @@ refresh that succeeded was sent, so that this process never believes in a lease 
 seen end. The reverse can happen (etcd extends all leases when its leader changes): after a loss the
 old lease may live on for a while, and its keys with it.
 
-`Keeper` decides, without thread or clock; `Session` runs it.
+`Keeper` decides, without a thread; `Session` runs it.
 """
 
 import threading
@@ -33,31 +33,32 @@ class Lost:
 
 
 class Keeper:
-    """Refreshes one lease; `step` is called at the times that it asks for."""
+    """Refreshes one lease; `step` is called again after the seconds that it returns."""
 
-    def __init__(self, store: Store, lease: int, ttl: float, granted_at: float) -> None:
+    def __init__(self, store: Store, lease: int, ttl: float, granted: float, clock: Clock) -> None:
         self.lease = lease
         self._store = store
         self._ttl = ttl
-        self._expires = granted_at + ttl
+        self._expires = granted + ttl
+        self._clock = clock
 
-    def first(self, now: float) -> float:
+    def first(self) -> float:
         """Seconds until the first step."""
-        return max(0.0, self._expires - self._ttl * 2 / 3 - now)
+        return max(0.0, self._expires - self._ttl * 2 / 3 - self._clock())
 
-    def step(self, now: float) -> float | Lost:
+    def step(self) -> float | Lost:
         """Refreshes the lease; returns the seconds until the next step, or that it is lost."""
-        left = self._expires - now
-        if left <= 0:
+        asked = self._clock()
+        if asked >= self._expires:
             return self._lost("the store did not answer in time")
         try:
-            ttl = self._store.refresh(self.lease, timeout=left)
+            ttl = self._store.refresh(self.lease, timeout=self._expires - asked)
         except Unavailable:
-            return min(RETRY, left)
+            return max(0.0, min(RETRY, self._expires - self._clock()))
         if ttl <= 0:
             return self._lost("it ran out or was revoked")
         self._ttl = ttl
-        self._expires = now + ttl
+        self._expires = asked + ttl
         return ttl / 3
 
     def _lost(self, why: str) -> Lost:
@@ -99,10 +100,10 @@ class Session:
 
         Raises `Unavailable`; may then be called again.
         """
-        now = self._clock()
+        asked = self._clock()
         lease = self._store.grant(self._ttl)
         with self._wake:
-            self._keeper = Keeper(self._store, lease, self._ttl, now)
+            self._keeper = Keeper(self._store, lease, self._ttl, asked, self._clock)
             self._lease = lease
             self._wake.notify_all()
         return lease
@@ -123,9 +124,9 @@ class Session:
 
     def _run(self) -> None:
         while (keeper := self._next_keeper()) is not None:
-            wait = keeper.first(self._clock())
+            wait = keeper.first()
             while self._rest(keeper, wait):
-                verdict = keeper.step(self._clock())
+                verdict = keeper.step()
                 if isinstance(verdict, Lost):
                     self._lose(keeper, verdict)
                     break

@@ -19,12 +19,11 @@ pytestmark = pytest.mark.usefixtures("no_leftover_threads")
 
 
 @pytest.fixture(params=["memory", "etcd"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+def store(request: pytest.FixtureRequest, etcd_member: EtcdMember) -> Iterator[Store]:
     if request.param == "memory":
         made: Store = MemoryStore(steady)
     else:
-        member: EtcdMember = request.getfixturevalue("etcd_member")
-        made = EtcdStore([member.endpoint], timeout=5.0)
+        made = EtcdStore([etcd_member.endpoint], timeout=5.0)
     yield made
     made.close()
 
@@ -196,7 +195,7 @@ def test_the_end_of_a_lease_is_seen_by_watches(store: Store, prefix: str) -> Non
     seen.wait(lambda seen: seen.resets)
     store.revoke(lease)
     seen.wait(lambda seen: len(seen.changes) == 2)
-    assert {key: data for key, data in seen.told} == {prefix + "a": None, prefix + "b": None}
+    assert dict(seen.told) == {prefix + "a": None, prefix + "b": None}
     watch.close()
 
 

@@ -93,20 +93,6 @@ class EtcdCluster:
         fresh = uuid.uuid4().hex
         self.members = {name: self._member(name, fresh) for name in self.members}
 
-    def stop(self) -> None:
-        for member in self.members.values():
-            member.kill()
-
-    def repair(self) -> None:
-        """Everyone up and served, whatever a test did before."""
-        for name, member in self.members.items():
-            if member.running:
-                self.thaw(name)
-            else:
-                member.start()
-        for member in self.members.values():
-            member.wait(30)
-
     def _at(self, endpoint: str) -> str:
         return next(name for name, at in self._clients.items() if at == endpoint)
 
@@ -144,21 +130,15 @@ def prefix() -> str:
     return f"/test/{uuid.uuid4().hex}/"
 
 
-@pytest.fixture(scope="module")
-def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    cluster = EtcdCluster(tmp_path_factory.mktemp("cluster"))
+@pytest.fixture
+def etcd_cluster(tmp_path: Path) -> Iterator[EtcdCluster]:
+    """Three members of the test's own, all serving."""
+    cluster = EtcdCluster(tmp_path)
     try:
         cluster.start()
         yield cluster
     finally:
-        cluster.stop()
-
-
-@pytest.fixture
-def etcd_cluster(shared_cluster: EtcdCluster) -> Iterator[EtcdCluster]:
-    """Three members, all up at the start of each test."""
-    shared_cluster.repair()
-    yield shared_cluster
+        cluster.kill()
 
 
 @pytest.fixture
