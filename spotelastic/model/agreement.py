@@ -32,6 +32,8 @@ class Vote:
     """The highest step that one of its workers has published."""
     step_time: float = 0.0
     """Seconds a step takes, as measured by its workers."""
+    aimed: int = 0
+    """The target that its workers' pages hold; 0 if none."""
     confirmed: int = 0
     """The target that all its workers are certain to see before they pass it; 0 if none."""
     sealed: int = 0

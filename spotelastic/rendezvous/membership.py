@@ -24,7 +24,7 @@ from spotelastic.rendezvous.rounds import (
 from spotelastic.rendezvous.view import Seen
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Compare, Delete, Put, Store, Write
+from spotelastic.store.port import Compare, Delete, Outcome, Put, Store, Write
 
 
 def create(store: Store, key: str, value: object) -> bool:
@@ -57,14 +57,6 @@ def refusal(store: Store, keys: Keys, node: Node) -> str | None:
     return f"node {node.id} does not match node {reference.id} of this run: {difference}"
 
 
-def campaign(store: Store, keys: Keys, node: str, lease: int) -> Compare | None:
-    """Try to become the holder; the precondition that later writes carry, or None."""
-    outcome = store.commit(
-        [Compare(keys.holder, "created", 0)], [Put(keys.holder, node.encode(), lease)]
-    )
-    return Compare(keys.holder, "created", outcome.revision) if outcome.succeeded else None
-
-
 def perform(
     store: Store,
     keys: Keys,
@@ -72,8 +64,8 @@ def perform(
     actions: Sequence[Action],
     holding: Compare,
     now: float,
-) -> bool:
-    """Write a whole decision, or nothing. False: something it depended on has changed."""
+) -> Outcome:
+    """Write a whole decision, or nothing when something that it depended on has changed."""
     compares = [holding, Compare(keys.round, "modified", seen.round_revision)]
     writes: list[Write] = []
     records: dict[int, RoundRecord] = {}
@@ -93,7 +85,7 @@ def perform(
                 event = Event(now, "job", f"{job.state}: {job.reason}")
                 writes.append(Put(keys.event(event_name(now)), encode(event)))
     writes += [Put(keys.history(number), encode(record)) for number, record in records.items()]
-    return store.commit(compares, writes).succeeded
+    return store.commit(compares, writes)
 
 
 def record(store: Store, keys: Keys, event: Event) -> None:

@@ -401,8 +401,10 @@ def _eligible(at: _Moment, round_: Round | None) -> dict[str, LiveNode]:
 
 
 def _must_leave_at(seen: Seen, node: str) -> float:
-    deadline = seen.drains[node].notice.deadline
-    return math.inf if deadline is None else deadline - SAVE_RESERVE
+    notice = seen.drains[node].notice
+    if notice.kind == "leave":
+        return 0.0
+    return math.inf if notice.deadline is None else notice.deadline - SAVE_RESERVE
 
 
 def _matches(seen: Seen, live: LiveNode) -> bool:

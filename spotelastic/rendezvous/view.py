@@ -61,6 +61,8 @@ class Seen:
     healthy_since: float = 0.0
     """When the connection to the store last came back; 0 if it was never lost."""
     healthy: bool = True
+    revision: int = 0
+    """Of the newest change under `all/` that has been folded in."""
     unreadable: int = 0
 
 
@@ -89,8 +91,10 @@ def fold(seen: Seen, items: Iterable[WatchItem], keys: Keys, now: float, prefix:
         match item:
             case Change():
                 seen = _change(seen, item.key, item.value, keys, now)
+                seen = _at_revision(seen, item.revision, prefix == keys.all)
             case Reset():
                 seen = _reset(seen, item.values, keys, now, prefix)
+                seen = _at_revision(seen, item.revision, prefix == keys.all)
             case Health():
                 seen = replace(
                     seen,
@@ -104,6 +108,10 @@ def forget_nodes(seen: Seen) -> Seen:
     """`seen` without what only the holder watches."""
     empty: dict[str, Any] = {name: _empty() for name, _ in _PER_NODE.values()}
     return replace(seen, **empty)
+
+
+def _at_revision(seen: Seen, revision: int, counts: bool) -> Seen:
+    return replace(seen, revision=max(seen.revision, revision)) if counts else seen
 
 
 def _reset(seen: Seen, values: Iterable[Value], keys: Keys, now: float, prefix: str) -> Seen:

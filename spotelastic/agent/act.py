@@ -1,0 +1,655 @@
+"""Performs what `decide.py` decided: one method per action, each returning the new `Local`.
+
+Nothing here decides. A store that does not answer postpones further writes (`Local.write_at`); a
+daemon that does not answer is started again.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import singledispatchmethod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
+from spotelastic_checkpoints.launch import start_daemon
+
+from spotelastic.agent import decide, environment
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.observe import (
+    Attached,
+    Claimed,
+    CommitSeen,
+    DaemonGone,
+    Flushed,
+    LeftCheckpointer,
+    Local,
+    LocalEvent,
+    RoundStore,
+    Sealed,
+    Stepped,
+    StorageClaim,
+    Workers,
+)
+from spotelastic.agent.workers.logs import Logs
+from spotelastic.agent.workers.pool import Order, Zygote, read_error_file
+from spotelastic.clock import wall
+from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError
+from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.job import Failure, Finished
+from spotelastic.model.node import Node
+from spotelastic.model.notice import Drain
+from spotelastic.model.progress import Event, Point, Progress
+from spotelastic.model.round import (
+    Acknowledgement,
+    Commit,
+    Member,
+    Round,
+    RoundEnd,
+    Snapshot,
+)
+from spotelastic.rendezvous import membership
+from spotelastic.rendezvous.view import Seen
+from spotelastic.store.codec import encode
+from spotelastic.store.election import campaign
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Store
+from spotelastic.store.session import Session
+
+PRELOAD = (
+    "torch",
+    "torch._dynamo",  # the first optimizer imports it: 1.0 to 1.3 s in each fork otherwise
+    "torch.distributed.checkpoint.state_dict",
+    "torch.nn.parallel",
+    "spotelastic.training.checkpointer",
+)
+WRITE_RETRY = 0.2
+CLAIM_TIMEOUT = 10.0
+FLUSH_TIMEOUT = 120.0
+STORE_TIMEOUT = 10.0
+
+Post = Callable[[LocalEvent], None]
+
+
+class Actor:
+    """Holds what an agent owns: its session, zygote, daemon, logs. Used by the main thread only."""
+
+    def __init__(self, config: AgentConfig, store: Store, session: Session, post: Post) -> None:
+        self.config = config
+        self.keys = Keys(config.run)
+        self._store = store
+        self._session = session
+        self._post = post
+        self._shared_env = environment.base(os.environ, config.address)
+        self._zygote: Zygote | None = None
+        self._daemon: DaemonClient | None = None
+        self._daemon_process: Any = None
+        self._lifeline = -1
+        self._logs = Logs(config.line or (lambda _rank, _line: None))
+        self._socket = config.state / "daemon.sock"
+
+    def perform(self, local: Local, seen: Seen, action: decide.Action) -> Local:
+        """`local` after the action. What could not be done is tried again by the next decision."""
+        try:
+            return self._do(action, local, seen)
+        except (Unavailable, LeaseLost):
+            return replace(local, write_at=wall() + WRITE_RETRY)
+        except DaemonUnavailable:
+            return replace(local, daemon="")
+
+    def close(self) -> None:
+        """End everything this agent started; nothing of it is left."""
+        if self._zygote is not None:
+            self._zygote.close()
+        if self._daemon is not None:
+            self._daemon.close()
+        if self._daemon_process is not None:
+            self._daemon_process.terminate()
+            with contextlib.suppress(Exception):
+                self._daemon_process.wait(timeout=10)
+            self._daemon_process.kill()
+            self._daemon_process.wait()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+        self._logs.close()
+
+    @singledispatchmethod
+    def _do(self, action: decide.Action, local: Local, seen: Seen) -> Local:
+        raise TypeError(f"no handler for {action!r}")
+
+    # -- processes ----------------------------------------------------------------------------
+
+    @_do.register
+    def _(self, action: decide.StartZygote, local: Local, seen: Seen) -> Local:
+        if self._zygote is not None:
+            self._zygote.close()
+        modules = (*PRELOAD, *self.config.preload)
+        self._zygote = Zygote(modules, self._shared_env, self._post)
+        return replace(local, zygote=True, fingerprint=None)
+
+    @_do.register
+    def _(self, action: decide.StartDaemon, local: Local, seen: Seen) -> Local:
+        client = self._connect_daemon()
+        if client is None:
+            self._daemon_process = self._start_daemon()
+            client = DaemonClient(str(self._socket))
+        client.subscribe(self._daemon_said)
+        self._daemon = client
+        local = replace(local, daemon=client.status().listen)
+        workers, round_ = local.workers, seen.round
+        if workers is not None and round_ is not None and round_.incarnation == workers.round:
+            member = round_.member(self.config.node)
+            if member is not None:
+                client.begin(self._round_info(round_, member))
+        return local
+
+    def _connect_daemon(self) -> DaemonClient | None:
+        """One that outlived an earlier agent on this node."""
+        if self._daemon is not None:
+            self._daemon.close()
+            self._daemon = None
+        with contextlib.suppress(CheckpointsError):
+            client = DaemonClient(str(self._socket))
+            client.status()
+            return client
+        return None
+
+    def _start_daemon(self) -> Any:
+        if self._daemon_process is not None:
+            self._daemon_process.kill()
+            self._daemon_process.wait()
+        lifeline = None
+        if not self.config.keep_daemon:
+            lifeline, write = os.pipe2(os.O_CLOEXEC)
+            if self._lifeline >= 0:
+                os.close(self._lifeline)
+            self._lifeline = write
+        try:
+            return start_daemon(
+                socket=self._socket,
+                arena=self.config.shm,
+                storage=self.config.storage,
+                owner=self.config.run,
+                node=self.config.node,
+                listen=f"{self.config.address}:0",
+                workers=self.config.settings.workers,
+                token=self.config.token,
+                lifeline=lifeline,
+            )
+        except DaemonUnavailable as error:
+            raise EnvironmentFailure(str(error)) from error
+        finally:
+            if lifeline is not None:
+                os.close(lifeline)
+
+    def _daemon_said(self, event: wire.DaemonEvent) -> None:
+        match event:
+            case wire.Attached():
+                self._post(Attached())
+            case wire.Sealed(step=step, waiting=waiting):
+                self._post(Sealed(step, waiting))
+            case wire.Points(points=points):
+                self._post(Stepped(tuple(Point(p.step, p.loss, p.at) for p in points)))
+            case wire.Committed(epoch=epoch, step=step, at=at):
+                self._post(CommitSeen(Commit(epoch, step), at))
+            case wire.Left():
+                self._post(LeftCheckpointer())
+            case wire.Failed(message=message):
+                self.config.say(f"checkpoints: {message}")
+            case wire.Closed():
+                self._post(DaemonGone())
+
+    @_do.register
+    def _(self, action: decide.KillWorkers, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        self._zygote.kill(sorted(workers.alive), action.signal)
+        planned = action.signal == signal.SIGTERM
+        kill_at = wall() + self.config.grace if planned else float("inf")
+        return replace(local, workers=replace(workers, killed=True, kill_at=kill_at))
+
+    @_do.register
+    def _(self, action: decide.EndRound, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        local = replace(local, workers=None, vote=None)
+        with contextlib.suppress(DaemonUnavailable):
+            self.daemon.end()
+            return replace(local, end=self._round_end(workers))
+        return local
+
+    def _round_end(self, workers: Workers) -> RoundEnd:
+        steps = [w for w in self.daemon.status().workers if w.attached or w.last_step_at]
+        return RoundEnd(
+            workers.round,
+            first_step_at=min((w.first_step_at for w in steps if w.first_step_at), default=0.0),
+            last_step=max((w.step for w in steps), default=0),
+            last_step_at=max((w.last_step_at for w in steps), default=0.0),
+        )
+
+    @_do.register
+    def _(self, action: decide.OpenStore, local: Local, seen: Seen) -> Local:
+        """Fork a store; its port comes through a pipe once it listens."""
+        name = f"store/{action.round.incarnation}"
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            self.zygote.fork(Order(name, "store", host=self.config.address), write)
+            os.close(write)
+            ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
+            port = os.read(read, 64).decode().strip() if ready else ""
+        except OSError:
+            port = ""
+        finally:
+            os.close(read)
+        if not port:
+            self.zygote.kill([name])
+            return local
+        address = f"{self.config.address}:{port}"
+        return replace(local, store=RoundStore(action.round.incarnation, name, address))
+
+    @_do.register
+    def _(self, action: decide.CloseStore, local: Local, seen: Seen) -> Local:
+        if local.store is not None and not local.store.dead:
+            self.zygote.kill([local.store.id])
+        return replace(local, store=None)
+
+    @_do.register
+    def _(self, action: decide.StartWorkers, local: Local, seen: Seen) -> Local:
+        round_, member, settings = action.round, action.member, seen.settings
+        if settings is None:
+            return local
+        self.daemon.begin(self._round_info(round_, member))
+        folder = self.config.state / "logs" / f"{round_.number:04d}"
+        first, alive = round_.first_rank(member.slot), []
+        for local_rank in range(member.workers):
+            name = f"{round_.incarnation}/{local_rank}"
+            error_file = folder / f"error-{first + local_rank}.json"
+            log = self._logs.open(first + local_rank, folder / f"rank-{first + local_rank}.log")
+            error_file.unlink(missing_ok=True)
+            env = environment.worker(
+                self._shared_env,
+                self.config,
+                settings,
+                round_,
+                member,
+                local_rank,
+                daemon=self._socket,
+                error_file=error_file,
+            )
+            command = (str(self._script()), *self.config.command[1:])
+            order = Order(name, "worker", command, env, str(self.config.workdir))
+            with contextlib.suppress(OSError):
+                self.zygote.fork(order, log)
+            os.close(log)
+            alive.append(name)
+        self.config.say(_describe(round_, member))
+        workers = Workers(
+            round_.incarnation, round_.number, first, round_.epoch, wall(), frozenset(alive)
+        )
+        return replace(local, workers=workers, vote=None, step=round_.resume.step)
+
+    def _script(self) -> Path:
+        return self.config.workdir / self.config.command[0]
+
+    def _round_info(self, round_: Round, member: Member) -> wire.RoundInfo:
+        return wire.RoundInfo(
+            incarnation=round_.incarnation,
+            number=round_.number,
+            world_size=round_.world_size,
+            slot=member.slot,
+            members=tuple(
+                wire.Member(m.slot, m.node, round_.first_rank(m.slot), m.workers)
+                for m in round_.members
+            ),
+            epoch=round_.epoch,
+            lineage=msgspec.convert(round_.lineage, tuple[wire.Branch, ...], from_attributes=True),
+            schedule=msgspec.convert(round_.schedule, wire.Schedule, from_attributes=True),
+            resume=msgspec.convert(round_.resume, wire.Resume, from_attributes=True),
+        )
+
+    @_do.register
+    def _(self, action: decide.AdoptEpoch, local: Local, seen: Seen) -> Local:
+        self.daemon.begin(self._round_info(action.round, action.member))
+        if local.workers is None:
+            return local
+        return replace(local, workers=replace(local.workers, epoch=action.round.epoch))
+
+    # -- belonging to the run -----------------------------------------------------------------
+
+    @_do.register
+    def _(self, action: decide.Register, local: Local, seen: Seen) -> Local:
+        if not self._session.alive:
+            self._session.renew()
+        incarnation = local.node.incarnation if local.node and not action.anew else uuid.uuid4().hex
+        if local.fingerprint is None:
+            return local
+        node = Node(
+            id=self.config.node,
+            incarnation=incarnation,
+            address=self.config.address,
+            zone=self.config.zone,
+            fingerprint=local.fingerprint,
+            daemon=local.daemon,
+            spot=self.config.spot,
+            node_rank=self.config.node_rank,
+            registered_at=wall(),
+        )
+        membership.create(self._store, self.keys.settings, self.config.settings)
+        refused = membership.refusal(self._store, self.keys, node)
+        if refused is not None:
+            raise UsageError(refused)
+        membership.register(self._store, self.keys, node, self._session.lease)
+        return replace(local, node=node, registered=True, offered="", told_step=-1)
+
+    @_do.register
+    def _(self, action: decide.Campaign, local: Local, seen: Seen) -> Local:
+        leadership = campaign(
+            self._store, self.keys.holder, self.config.node.encode(), self._session.lease
+        )
+        if leadership is None:
+            return replace(local, write_at=wall() + 0.05)
+        return replace(local, leadership=leadership, nodes_seen=False, lead_after=0)
+
+    @_do.register
+    def _(self, action: decide.Lead, local: Local, seen: Seen) -> Local:
+        if local.leadership is None:
+            return local
+        now = wall()
+        outcome = membership.perform(
+            self._store, self.keys, seen, action.actions, local.leadership.compare, now
+        )
+        after = outcome.revision if outcome.succeeded else seen.revision + 1
+        return replace(local, lead_after=after, lead_at=now + 0.5)
+
+    @_do.register
+    def _(self, action: decide.WriteDrain, local: Local, seen: Seen) -> Local:
+        notice = local.notice
+        if notice is None:
+            return local
+        notice = replace(notice, node=self.config.node)
+        if notice.kind != "rebalance":
+            membership.create(self._store, self.keys.drain(notice.node), Drain(notice.node, notice))
+            if notice.deadline is not None and notice.kind != "leave":
+                with contextlib.suppress(DaemonUnavailable):
+                    self.daemon.hurry(notice.deadline)
+        self._record(
+            Event(
+                notice.seen_at,
+                notice.kind if notice.kind in ("rebalance", "leave") else "notice",
+                _describe_notice(notice.deadline, notice.seen_at),
+                notice.node,
+                {
+                    "kind": notice.kind,
+                    "source": notice.source,
+                    "at": notice.at,
+                    "seen_at": notice.seen_at,
+                    "deadline": notice.deadline,
+                },
+            )
+        )
+        return replace(local, drained=True)
+
+    # -- rounds -------------------------------------------------------------------------------
+
+    @_do.register
+    def _(self, action: decide.Acknowledge, local: Local, seen: Seen) -> Local:
+        round_, node = action.round, local.node
+        if node is None:
+            return local
+        epoch = 0
+        ack = Acknowledgement(node.id, node.incarnation, round_.incarnation, "seen")
+        if action.ready:
+            status = self.daemon.status()
+            if local.claim is not None and local.claim.round == round_.incarnation:
+                epoch = local.claim.epoch
+            ack = replace(
+                ack,
+                phase="ready",
+                daemon=local.daemon,
+                snapshots=_snapshots(status),
+                commit=_commit(status, local.commit),
+                store=local.store.address if local.store is not None else "",
+                epoch=epoch,
+                end=local.end,
+            )
+        self._store.put(self.keys.ack(node.id), encode(ack), self._session.lease)
+        return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
+
+    @_do.register
+    def _(self, action: decide.ClaimStorage, local: Local, seen: Seen) -> Local:
+        """From a thread of its own: the object store may be slow or away."""
+        round_ = action.round.incarnation
+        daemon, config = self.daemon, self.config
+
+        def claim() -> None:
+            try:
+                answer = daemon.claim(config.run, timeout=CLAIM_TIMEOUT, take_over=config.take_over)
+                commit = Commit(answer.commit.epoch, answer.commit.step) if answer.commit else None
+                self._post(Claimed(round_, answer.epoch, commit))
+            except CheckpointsError as error:
+                self._post(Claimed(round_, 0, None, str(error)))
+
+        threading.Thread(target=claim, name="claim", daemon=True).start()
+        return replace(local, claim=StorageClaim(round_, wall()))
+
+    @_do.register
+    def _(self, action: decide.OfferSlots, local: Local, seen: Seen) -> Local:
+        snapshots = _snapshots(self.daemon.status())
+        self._store.put(
+            self.keys.snapshots(self.config.node), encode(snapshots), self._session.lease
+        )
+        return replace(local, offered=action.round)
+
+    @_do.register
+    def _(self, action: decide.ReportFailure, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        folder = self.config.state / "logs" / f"{workers.number:04d}"
+        first = min((e for e in workers.exits if e.code), key=lambda e: e.at)
+        rank = workers.first_rank + first.local_rank
+        message, trace = read_error_file(folder / f"error-{rank}.json")
+        failure = Failure(
+            id=uuid.uuid4().hex,
+            node=self.config.node,
+            round=workers.round,
+            rank=rank,
+            local_rank=first.local_rank,
+            at=first.at,
+            exit_code=first.code,
+            message=message or _describe_exit(first.code),
+            traceback=trace,
+            log=str(folder / f"rank-{rank}.log"),
+        )
+        return self._report(local, failure, f"rank {rank}: {failure.message}")
+
+    @_do.register
+    def _(self, action: decide.ReportStoreDeath, local: Local, seen: Seen) -> Local:
+        failure = Failure(
+            uuid.uuid4().hex, self.config.node, action.round.incarnation, -1, -1, wall(), 0,
+            "the round's store ended",
+        )  # fmt: skip
+        return self._report(local, failure, failure.message)
+
+    def _report(self, local: Local, failure: Failure, message: str) -> Local:
+        self._store.put(self.keys.failure(self.config.node), encode(failure))
+        data = {
+            "rank": failure.rank,
+            "at": failure.at,
+            "seen_at": wall(),
+            "round": failure.round,
+            "exit_code": failure.exit_code,
+        }
+        self._record(Event(failure.at, "failure", message, self.config.node, data))
+        self.config.say(message)
+        if local.workers is None:
+            return local
+        return replace(local, workers=replace(local.workers, failed=True))
+
+    @_do.register
+    def _(self, action: decide.Flush, local: Local, seen: Seen) -> Local:
+        daemon, round_ = self.daemon, action.round
+        deadline = wall() + FLUSH_TIMEOUT
+        if local.notice is not None and local.notice.deadline is not None:
+            deadline = min(deadline, max(local.notice.deadline, wall() + 1.0))
+
+        def flush() -> None:
+            with contextlib.suppress(CheckpointsError):
+                daemon.flush(deadline=deadline)
+            self._post(Flushed(round_))
+
+        threading.Thread(target=flush, name="flush", daemon=True).start()
+        return replace(local, flushing=round_)
+
+    @_do.register
+    def _(self, action: decide.ReportFinished, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        end = self._round_end(workers)
+        finished = Finished(
+            self.config.node,
+            workers.round,
+            wall(),
+            end_step=max(end.last_step, action.round.resume.step),
+            first_step_at=end.first_step_at,
+            last_step_at=end.last_step_at,
+        )
+        self._store.put(self.keys.finished(workers.round, self.config.node), encode(finished))
+        return replace(local, finished=workers.round)
+
+    # -- agreement on a save step -------------------------------------------------------------
+
+    @_do.register
+    def _(self, action: decide.AnswerSteps, local: Local, seen: Seen) -> Local:
+        steps = self.daemon.status().workers
+        return self._vote(local, action.proposal, steps, Vote(self.config.node, "", 0))
+
+    @_do.register
+    def _(self, action: decide.Aim, local: Local, seen: Seen) -> Local:
+        """Target first, then steps: a worker that had not seen it must still be two steps short."""
+        proposal = action.proposal
+        steps = self.daemon.set_target(proposal.round, proposal.id, proposal.target)
+        sure = all(worker.step <= proposal.target - 2 for worker in steps)
+        vote = Vote(
+            self.config.node,
+            "",
+            0,
+            aimed=proposal.target,
+            confirmed=proposal.target if sure else 0,
+        )
+        return self._vote(local, proposal, steps, vote)
+
+    @_do.register
+    def _(self, action: decide.VoteSealed, local: Local, seen: Seen) -> Local:
+        target = action.proposal.target
+        vote = Vote(self.config.node, "", 0, aimed=target, confirmed=target, sealed=target)
+        return self._vote(local, action.proposal, self.daemon.status().workers, vote)
+
+    @_do.register
+    def _(self, action: decide.Refuse, local: Local, seen: Seen) -> Local:
+        return self._vote(local, action.proposal, (), Vote(self.config.node, "", 0, refused=True))
+
+    @_do.register
+    def _(self, action: decide.Release, local: Local, seen: Seen) -> Local:
+        self.daemon.set_target(action.proposal.round, action.proposal.id, 0)
+        return replace(local, vote=None)
+
+    def _vote(self, local: Local, proposal: Proposal, steps: Any, vote: Vote) -> Local:
+        times = [worker.step_time for worker in steps if worker.step_time > 0]
+        vote = replace(
+            vote,
+            proposal=proposal.id,
+            step=max((worker.step for worker in steps), default=0),
+            step_time=max(times, default=0.0),
+        )
+        self._store.put(self.keys.vote(vote.node), encode(vote), self._session.lease)
+        return replace(local, vote=vote)
+
+    # -- telling ------------------------------------------------------------------------------
+
+    @_do.register
+    def _(self, action: decide.TellProgress, local: Local, seen: Seen) -> Local:
+        status = self.daemon.status()
+        commit = _commit(status, local.commit)
+        step = max((w.step for w in status.workers), default=local.step)
+        progress = Progress(
+            node=self.config.node,
+            round=seen.round.number if seen.round is not None else 0,
+            step=step,
+            at=wall(),
+            points=local.points,
+            committed=commit.step if commit is not None else 0,
+            uploading=status.uploading,
+        )
+        key = self.keys.progress(self.config.node)
+        self._store.put(key, encode(progress), self._session.lease)
+        return replace(local, points=(), step=step, told_at=progress.at, told_step=step)
+
+    def tell_commit(self, commit: Commit, at: float) -> None:
+        """A commit made by this node's daemon becomes part of the run's story."""
+        message = f"step {commit.step} is committed"
+        data = {"epoch": commit.epoch, "step": commit.step, "at": at}
+        with contextlib.suppress(Unavailable):
+            self._record(Event(at, "committed", message, self.config.node, data))
+
+    def _record(self, event: Event) -> None:
+        membership.record(self._store, self.keys, event)
+
+    @property
+    def daemon(self) -> DaemonClient:
+        if self._daemon is None:
+            raise DaemonUnavailable("the checkpoint daemon is being started")
+        return self._daemon
+
+    @property
+    def zygote(self) -> Zygote:
+        if self._zygote is None:
+            raise OSError("the zygote is being started")
+        return self._zygote
+
+
+def _snapshots(status: wire.DaemonStatus) -> tuple[Snapshot, ...]:
+    return msgspec.convert(status.snapshots, tuple[Snapshot, ...], from_attributes=True)
+
+
+def _commit(status: wire.DaemonStatus, known: Commit | None) -> Commit | None:
+    commits = [known] if known is not None else []
+    if status.commit is not None:
+        commits.append(Commit(status.commit.epoch, status.commit.step))
+    return max(commits, key=lambda c: (c.epoch, c.step), default=None)
+
+
+def _describe(round_: Round, member: Member) -> str:
+    source = {
+        "fresh": "from the start",
+        "memory": f"from step {round_.resume.step} in memory",
+        "store": f"from step {round_.resume.step} in the object store",
+    }[round_.resume.kind]
+    return (
+        f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
+        f"{len(round_.members)}, {round_.world_size} workers, {source}"
+    )
+
+
+def _describe_notice(deadline: float | None, now: float) -> str:
+    return "will go" if deadline is None else f"will go in {max(0.0, deadline - now):.0f} s"
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"ended by signal {-code}"

@@ -1,0 +1,520 @@
+"""Pure: what a node's agent does next. `act.py` performs it; `observe.py` is what it knows.
+
+Level-triggered: every call compares what should be with what is, so that it does not matter which
+event came first or whether one was missed. Must never happen:
+
+- a worker trains in a round that is not the current one: whatever else is wrong, workers of
+  another round are killed first, and that needs no store;
+- a node is admitted while it is not able to start at once: it registers only when its zygote is
+  warm and its daemon answers;
+- a node says ready while an old worker lives: readiness waits until all are reaped;
+- a node confirms a save step that one of its workers might have passed (`Vote.confirmed`, set by
+  `act.py` only from steps read after the target was written).
+"""
+
+import math
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from spotelastic.agent.observe import Local, Workers
+from spotelastic.model.agreement import Proposal
+from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.view import Seen
+
+CLAIM_PATIENCE = 2.0
+"""Seconds that a round waits for its storage epoch before it starts without commits."""
+CLAIM_RETRY = 5.0
+ATTACH_PATIENCE = 10.0
+"""Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
+TELL_EVERY = 1.0
+"""Seconds between publications of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartZygote:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StartDaemon:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Make this node known, with a new incarnation if `anew`."""
+
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Try to become the holder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Write what the holder decided."""
+
+    actions: tuple[rounds.Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorkers:
+    signal: int = signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class EndRound:
+    """All workers are reaped: take down what they saw, and their pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    round: Round
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStore:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStorage:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    round: Round
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptEpoch:
+    """The round got its storage epoch after it had started."""
+
+    round: Round
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFailure:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStoreDeath:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Wait, elsewhere, until what is due is committed."""
+
+    round: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFinished:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSteps:
+    """Vote with the steps of this node's workers."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Write the proposal's target into the workers' pages, then read their steps, and vote."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class VoteSealed:
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The workers of this node cannot agree on a step."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The proposal was withdrawn: workers that wait go on."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSlots:
+    """Publish what this node, left out of a round, still holds."""
+
+    round: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDrain:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TellProgress:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    code: int
+
+
+Action = (
+    StartZygote
+    | StartDaemon
+    | Register
+    | Campaign
+    | Lead
+    | KillWorkers
+    | EndRound
+    | Acknowledge
+    | OpenStore
+    | CloseStore
+    | ClaimStorage
+    | StartWorkers
+    | AdoptEpoch
+    | ReportFailure
+    | ReportStoreDeath
+    | Flush
+    | ReportFinished
+    | AnswerSteps
+    | Aim
+    | VoteSealed
+    | Refuse
+    | Release
+    | OfferSlots
+    | WriteDrain
+    | TellProgress
+    | Exit
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    actions: tuple[Action, ...] = ()
+    wake_at: float = math.inf
+    """When to look again if nothing happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Yielded among actions: look again at this time."""
+
+    at: float
+
+
+def decide(local: Local, seen: Seen, now: float, new_id: Callable[[], str]) -> Decision:
+    """The next actions of this node, in order. What needs no store comes first."""
+    actions: list[Action] = []
+    wake_at = math.inf
+    can_write = now >= local.write_at
+    for step in _steps(local, seen, now, new_id):
+        if isinstance(step, Wake):
+            wake_at = min(wake_at, step.at)
+        elif can_write or isinstance(step, _NEEDS_NO_STORE):
+            actions.append(step)
+            if isinstance(step, Exit):
+                break
+        else:
+            wake_at = min(wake_at, local.write_at)
+    return Decision(tuple(actions), wake_at)
+
+
+_NEEDS_NO_STORE = (
+    StartZygote,
+    StartDaemon,
+    KillWorkers,
+    EndRound,
+    OpenStore,
+    CloseStore,
+    ClaimStorage,
+    StartWorkers,
+    AdoptEpoch,
+    Flush,
+    Release,
+    Exit,
+)
+
+
+def _steps(
+    local: Local, seen: Seen, now: float, new_id: Callable[[], str]
+) -> Iterator[Action | Wake]:
+    yield from _grace(local, now)
+    job = seen.job
+    if job is not None and job.state in ("succeeded", "failed", "stopped"):
+        yield from _end(local, 0 if job.state == "succeeded" else 1)
+        return
+    if local.leaving:
+        yield from _leave(local, seen, now)
+    if not local.zygote:
+        yield StartZygote()
+    if not local.daemon:
+        yield StartDaemon()
+    yield from _workers_of_another_round(local, seen)
+    yield from _belong(local, seen)
+    yield from _hold(local, seen, now, new_id)
+    if local.notice is not None and not local.drained and local.registered:
+        yield WriteDrain()
+    round_ = seen.round
+    if round_ is not None and local.node is not None and local.daemon:
+        member = round_.member(local.node.id)
+        if member is None or member.incarnation != local.node.incarnation:
+            yield from _left_out(local, round_)
+        elif round_.phase == "proposed":
+            yield from _get_ready(local, round_, member, now)
+        else:
+            yield from _train(local, seen, round_, member, now)
+    yield from _tell(local, now)
+
+
+# -- being part of the run ------------------------------------------------------------------------
+
+
+def _belong(local: Local, seen: Seen) -> Iterator[Action | Wake]:
+    if local.fingerprint is None or not local.zygote or not local.daemon or local.leaving:
+        return
+    missed = (
+        local.node is not None
+        and seen.round is not None
+        and local.node.incarnation in seen.round.missed
+    )
+    if missed:
+        yield Register(anew=True)
+    elif not local.registered:
+        yield Register()
+
+
+def _hold(
+    local: Local, seen: Seen, now: float, new_id: Callable[[], str]
+) -> Iterator[Action | Wake]:
+    """Whoever holds the election key decides for all; anybody may."""
+    if not local.registered or seen.settings is None:
+        return
+    if local.leadership is None:
+        if not seen.holder:
+            yield Campaign()
+        return
+    if not local.nodes_seen:
+        return
+    if seen.revision < local.lead_after and now < local.lead_at:
+        yield Wake(local.lead_at)
+        return
+    decision = rounds.decide(seen, now, new_id)
+    if decision.wake_at is not None:
+        yield Wake(decision.wake_at)
+    if decision.actions:
+        yield Lead(decision.actions)
+
+
+def _end(local: Local, code: int) -> Iterator[Action | Wake]:
+    workers = local.workers
+    if workers is not None and workers.alive:
+        if not workers.killed:
+            yield KillWorkers(signal.SIGKILL if code else signal.SIGTERM)
+        return
+    yield Exit(code)
+
+
+def _leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
+    """Asked to end: the others agree on a save and go on without this node; then it ends.
+
+    When they do not within the time given, or nobody can be asked, the workers just end.
+    """
+    workers, round_ = local.workers, seen.round
+    if workers is not None and workers.alive:
+        late = local.notice.deadline if local.notice is not None else None
+        if (late is None or now >= late or not local.registered) and not workers.killed:
+            yield KillWorkers(signal.SIGTERM)
+        elif late is not None and now < late:
+            yield Wake(late)
+        return
+    in_round = (
+        round_ is not None
+        and local.registered
+        and local.node is not None
+        and round_.member(local.node.id) is not None
+    )
+    if in_round and workers is not None and not workers.killed:
+        return
+    flush = f"leave-{local.node.incarnation}" if local.node is not None else ""
+    if local.left or not flush or not local.daemon:
+        yield Exit(128 + local.leaving)
+    elif local.flushing != flush:
+        yield Flush(flush)
+
+
+def _grace(local: Local, now: float) -> Iterator[Action | Wake]:
+    workers = local.workers
+    if workers is None or not workers.alive or workers.kill_at == math.inf:
+        return
+    if now >= workers.kill_at:
+        yield KillWorkers()
+    else:
+        yield Wake(workers.kill_at)
+
+
+# -- rounds ---------------------------------------------------------------------------------------
+
+
+def _workers_of_another_round(local: Local, seen: Seen) -> Iterator[Action | Wake]:
+    workers, round_ = local.workers, seen.round
+    if workers is None or round_ is None:
+        return
+    mine = round_.member(local.node.id) if local.node is not None else None
+    if workers.round == round_.incarnation and mine is not None:
+        return
+    if workers.alive and not workers.killed:
+        yield KillWorkers()
+    elif not workers.alive:
+        yield EndRound()
+
+
+def _left_out(local: Local, round_: Round) -> Iterator[Action | Wake]:
+    """Not a member: keep offering what is sealed here, hold no store."""
+    if local.workers is None and local.registered and local.offered != round_.incarnation:
+        yield OfferSlots(round_.incarnation)
+    if local.store is not None:
+        yield CloseStore()
+
+
+def _get_ready(local: Local, round_: Round, member: Member, now: float) -> Iterator[Action | Wake]:
+    incarnation = round_.incarnation
+    if not local.registered:
+        return
+    if local.acknowledged[0] != incarnation:
+        yield Acknowledge(round_, ready=False)
+    if local.store is not None and local.store.round != incarnation:
+        yield CloseStore()
+    if member.slot == 0:
+        if local.claim is None or local.claim.round != incarnation:
+            yield ClaimStorage(round_)
+        if local.store is None:
+            yield OpenStore(round_)
+    if local.workers is not None or local.acknowledged == (incarnation, "ready", _epoch(local)):
+        return
+    if member.slot == 0:
+        claim, store = local.claim, local.store
+        if claim is None or claim.round != incarnation or store is None or store.dead:
+            return
+        if claim.pending and now < claim.asked_at + CLAIM_PATIENCE:
+            yield Wake(claim.asked_at + CLAIM_PATIENCE)
+            return
+    if local.acknowledged[:2] != (incarnation, "ready") or member.slot == 0:
+        yield Acknowledge(round_, ready=True)
+
+
+def _epoch(local: Local) -> int:
+    return local.claim.epoch if local.claim is not None else 0
+
+
+def _train(
+    local: Local, seen: Seen, round_: Round, member: Member, now: float
+) -> Iterator[Action | Wake]:
+    workers = local.workers
+    if workers is None:
+        if local.zygote and not local.leaving:
+            yield StartWorkers(round_, member)
+        return
+    if workers.round != round_.incarnation:
+        return
+    if round_.epoch > workers.epoch:
+        yield AdoptEpoch(round_, member)
+    if member.slot == 0:
+        yield from _keep_first(local, round_, workers, now)
+    yield from _exits(local, round_, workers)
+    proposal = seen.proposal
+    if proposal is not None and proposal.round == round_.incarnation:
+        yield from _agree(local, workers, proposal, now)
+
+
+def _keep_first(
+    local: Local, round_: Round, workers: Workers, now: float
+) -> Iterator[Action | Wake]:
+    """The node in slot 0: the round's store, and its storage epoch if it came without one."""
+    store, claim = local.store, local.claim
+    if store is not None and store.dead and not workers.failed and not workers.exits:
+        yield ReportStoreDeath(round_)
+    if round_.epoch == 0 and claim is not None and not claim.pending:
+        if claim.epoch and claim.round == round_.incarnation:
+            if local.acknowledged != (round_.incarnation, "ready", claim.epoch):
+                yield Acknowledge(round_, ready=True)
+        elif now >= claim.asked_at + CLAIM_RETRY:
+            yield ClaimStorage(round_)
+        else:
+            yield Wake(claim.asked_at + CLAIM_RETRY)
+
+
+def _exits(local: Local, round_: Round, workers: Workers) -> Iterator[Action | Wake]:
+    failed = [exit_ for exit_ in workers.exits if exit_.code != 0]
+    if failed and not workers.failed:
+        if workers.alive and not workers.killed:
+            yield KillWorkers()
+        yield ReportFailure(round_)
+    elif not failed and not workers.alive and not workers.killed:
+        if local.flushing != round_.incarnation:
+            yield Flush(round_.incarnation)
+        elif local.flushed == round_.incarnation and local.finished != round_.incarnation:
+            yield ReportFinished(round_)
+
+
+def _agree(
+    local: Local, workers: Workers, proposal: Proposal, now: float
+) -> Iterator[Action | Wake]:
+    vote = local.vote
+    mine = vote if vote is not None and vote.proposal == proposal.id else None
+    if proposal.cancelled:
+        if mine is not None and mine.confirmed:
+            yield Release(proposal)
+        return
+    if mine is not None and mine.refused:
+        return
+    if workers.left or (not workers.attached and now >= workers.started_at + ATTACH_PATIENCE):
+        yield Refuse(proposal)
+        return
+    if not workers.attached:
+        yield Wake(workers.started_at + ATTACH_PATIENCE)
+        return
+    if proposal.target == 0:
+        if mine is None:
+            yield AnswerSteps(proposal)
+    elif workers.waiting_at == proposal.target:
+        if mine is None or mine.sealed != proposal.target:
+            yield VoteSealed(proposal)
+    elif mine is None or mine.aimed != proposal.target:
+        yield Aim(proposal)
+
+
+# -- telling --------------------------------------------------------------------------------------
+
+
+def _tell(local: Local, now: float) -> Iterator[Action | Wake]:
+    if not local.registered or (not local.points and local.step == local.told_step):
+        return
+    if now >= local.told_at + TELL_EVERY:
+        yield TellProgress()
+    else:
+        yield Wake(local.told_at + TELL_EVERY)

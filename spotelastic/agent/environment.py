@@ -1,0 +1,63 @@
+"""Pure: the environment that a worker is started with: torchrun's variables, and ours."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from spotelastic.agent.config import AgentConfig
+from spotelastic.model.job import Settings
+from spotelastic.model.round import Member, Round
+
+
+def base(environ: Mapping[str, str], address: str) -> dict[str, str]:
+    """What the zygote and all workers share."""
+    env = dict(environ)
+    env.setdefault("OMP_NUM_THREADS", "1")
+    env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    env["PYTHONUNBUFFERED"] = "1"
+    if address.startswith("127."):
+        # All nodes are on this machine: gloo would look for an interface by the host's name.
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return env
+
+
+def worker(
+    shared: Mapping[str, str],
+    config: AgentConfig,
+    settings: Settings,
+    round_: Round,
+    member: Member,
+    local_rank: int,
+    *,
+    daemon: Path,
+    error_file: Path,
+) -> dict[str, str]:
+    """For the worker with `local_rank` on `member`, in the started `round_`."""
+    host, _, port = round_.store.rpartition(":")
+    rank = round_.first_rank(member.slot) + local_rank
+    ours = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "GROUP_RANK": member.slot,
+        "ROLE_RANK": rank,
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": round_.world_size,
+        "LOCAL_WORLD_SIZE": member.workers,
+        "GROUP_WORLD_SIZE": len(round_.members),
+        "ROLE_WORLD_SIZE": round_.world_size,
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RESTART_COUNT": len(round_.charged),
+        "TORCHELASTIC_MAX_RESTARTS": settings.max_restarts,
+        "TORCHELASTIC_RUN_ID": config.run,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "SPOTELASTIC_DAEMON": daemon,
+        "SPOTELASTIC_NODE": config.node,
+        "SPOTELASTIC_ROUND": round_.incarnation,
+        "SPOTELASTIC_RESUME": msgspec.json.encode(asdict(round_.resume)).decode(),
+        "SPOTELASTIC_SCHEDULE": msgspec.json.encode(asdict(round_.schedule)).decode(),
+    }
+    return {**shared, **{name: str(value) for name, value in ours.items()}}

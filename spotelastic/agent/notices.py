@@ -1,0 +1,60 @@
+"""Polls the instance metadata service every second, because the warning must not wait for anybody.
+
+Trouble with the service (503, a hanging request) is waited out with a longer pause, never raised.
+"""
+
+import threading
+from collections.abc import Callable
+
+from spotelastic.aws.imds import Imds
+from spotelastic.clock import wall
+from spotelastic.errors import Unavailable
+from spotelastic.model.notice import Notice
+
+POLL = 1.0
+BACK_OFF = 5.0
+LEAD = 120.0
+"""Seconds before the end at which AWS issues an interruption notice; the document has the end."""
+
+
+class NoticePoller:
+    """Calls `sink` once for each notice about `node`, from its own thread."""
+
+    def __init__(self, base_url: str, node: str, sink: Callable[[Notice], None]) -> None:
+        self._imds = Imds(base_url, timeout=1.0)
+        self._node = node
+        self._sink = sink
+        self._told: set[tuple[str, float]] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        pause = POLL
+        while not self._stop.wait(pause):
+            try:
+                self._poll()
+                pause = POLL
+            except Unavailable:
+                pause = min(pause * 2, BACK_OFF)
+
+    def _poll(self) -> None:
+        now = wall()
+        end = self._imds.interruption()
+        if end is not None:
+            self._tell(Notice("notice", self._node, "imds", min(now, end - LEAD), now, end), end)
+            return
+        if self._imds.lifecycle_state() == "Terminated":
+            self._tell(Notice("scheduled", self._node, "imds", now, now, now + LEAD), 0.0)
+        advised = self._imds.rebalance()
+        if advised is not None:
+            self._tell(Notice("rebalance", self._node, "imds", advised, now), advised)
+
+    def _tell(self, notice: Notice, identity: float) -> None:
+        if (notice.kind, identity) not in self._told:
+            self._told.add((notice.kind, identity))
+            self._sink(notice)

@@ -1,0 +1,297 @@
+"""Pure: what the agent knows of its own node, folded from events into one immutable value.
+
+Together with `rendezvous.view.Seen` (the run, as etcd shows it) this is all that `decide` sees.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from spotelastic.agent.workers.pool import Exited, Warm, ZygoteGone
+from spotelastic.model.agreement import Vote
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Notice
+from spotelastic.model.progress import Point
+from spotelastic.model.round import Commit, RoundEnd
+from spotelastic.store.election import Leadership
+
+POINTS_KEPT = 512
+LEAVE_WITHIN = 10.0
+"""Seconds that a node asked to end gives the others to agree on a save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """A worker of this node that ended by itself."""
+
+    local_rank: int
+    code: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers that this node runs, or has run until they are reaped."""
+
+    round: str
+    number: int
+    first_rank: int
+    epoch: int
+    started_at: float
+    alive: frozenset[str]
+    """Names of those that have not been reaped: `<round>/<local rank>`."""
+    exits: tuple[Exit, ...] = ()
+    killed: bool = False
+    """They are being ended by us: their exits mean nothing."""
+    kill_at: float = math.inf
+    """When what is left after SIGTERM gets SIGKILL."""
+    attached: bool = False
+    """One of them has entered its Checkpointer."""
+    left: bool = False
+    """One of them has left its Checkpointer, or never will have one."""
+    waiting_at: int = 0
+    """The agreed step at which all of them have sealed and wait."""
+    failed: bool = False
+    """A failure of theirs has been reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStore:
+    """The TCPStore process that this node runs for a round."""
+
+    round: str
+    id: str
+    address: str
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StorageClaim:
+    """A claim of the object store for a round. `epoch` 0: not answered, or failed."""
+
+    round: str
+    asked_at: float
+    pending: bool = True
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This node, as its agent knows it."""
+
+    node: Node | None = None
+    """As registered, or to be registered again under a new lease."""
+    fingerprint: Fingerprint | None = None
+    """Known once the zygote is warm."""
+    zygote: bool = False
+    daemon: str = ""
+    """host:port of the running daemon; empty while there is none."""
+    registered: bool = False
+    leadership: Leadership | None = None
+    lead_after: int = 0
+    """Revision that must be seen before the next decision as the holder."""
+    lead_at: float = 0.0
+    """And the time at which it is tried again anyway."""
+    nodes_seen: bool = False
+    """The holder's own branch of the store has been read."""
+    write_at: float = 0.0
+    """No write to the store before this: the last one found it unavailable."""
+    workers: Workers | None = None
+    store: RoundStore | None = None
+    claim: StorageClaim | None = None
+    commit: Commit | None = None
+    acknowledged: tuple[str, str, int] = ("", "", 0)
+    """(round, phase, epoch) of the last acknowledgement."""
+    vote: Vote | None = None
+    end: RoundEnd | None = None
+    """Of the last round that this node took part in."""
+    offered: str = ""
+    """Round for which the slots of a node that is left out were published."""
+    flushing: str = ""
+    flushed: str = ""
+    finished: str = ""
+    notice: Notice | None = None
+    drained: bool = False
+    """The notice has been written as a drain."""
+    leaving: int = 0
+    """Signal that asked the agent to end."""
+    left: bool = False
+    """What had to be uploaded before leaving is."""
+    points: tuple[Point, ...] = field(default=())
+    step: int = 0
+    told_at: float = 0.0
+    """When progress was last published."""
+    told_step: int = -1
+
+
+# -- events beside those of the pool and the daemon ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer to a claim; epoch 0 when it failed."""
+
+    round: str
+    epoch: int
+    commit: Commit | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    round: str
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonGone:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    step: int
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeftCheckpointer:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSeen:
+    commit: Commit
+    at: float
+
+
+LocalEvent = (
+    Warm
+    | Exited
+    | ZygoteGone
+    | Noticed
+    | SessionLost
+    | Signalled
+    | Claimed
+    | Flushed
+    | DaemonGone
+    | Attached
+    | Sealed
+    | LeftCheckpointer
+    | Stepped
+    | CommitSeen
+)
+
+
+def observe(local: Local, event: LocalEvent, now: float) -> Local:
+    """`local` after `event`."""
+    match event:
+        case Exited(name, code):
+            return _exited(local, name, code, now)
+        case ZygoteGone():
+            return replace(local, zygote=False)
+        case Noticed(notice):
+            return _noticed(local, notice)
+        case SessionLost():
+            return replace(local, registered=False, leadership=None, nodes_seen=False)
+        case Signalled(sig):
+            return _asked_to_leave(local, sig, now)
+        case Claimed():
+            return _claimed(local, event)
+        case Flushed(round_):
+            return replace(local, flushed=round_, left=local.left or bool(local.leaving))
+        case DaemonGone():
+            return replace(local, daemon="")
+        case Stepped(points):
+            kept = (*local.points, *points)[-POINTS_KEPT:]
+            return replace(local, points=kept, step=points[-1].step if points else local.step)
+        case CommitSeen(commit, _):
+            newest = max(commit, local.commit or commit, key=lambda c: (c.epoch, c.step))
+            return replace(local, commit=newest)
+        case Attached() | Sealed() | LeftCheckpointer():
+            return _workers_said(local, event)
+    return local
+
+
+def _exited(local: Local, name: str, code: int, now: float) -> Local:
+    if local.store is not None and local.store.id == name:
+        return replace(local, store=replace(local.store, dead=True))
+    workers = local.workers
+    if workers is None or name not in workers.alive:
+        return local
+    alive = workers.alive - {name}
+    exits = workers.exits
+    if not workers.killed:
+        exits = (*exits, Exit(int(name.rpartition("/")[2]), code, now))
+    return replace(local, workers=replace(workers, alive=alive, exits=exits))
+
+
+def _asked_to_leave(local: Local, sig: int, now: float) -> Local:
+    local = replace(local, leaving=sig)
+    node = local.node.id if local.node is not None else ""
+    deadline = now + LEAVE_WITHIN
+    return _noticed(local, Notice("leave", node, "signal", now, now, deadline))
+
+
+def _noticed(local: Local, notice: Notice) -> Local:
+    """The first notice counts, unless a later one leaves less time; a rebalance is a hint only."""
+    current = local.notice
+    if current is not None and notice.kind == "rebalance":
+        return local
+    if (
+        current is not None
+        and current.kind != "rebalance"
+        and (
+            notice.deadline is None
+            or (current.deadline is not None and current.deadline <= notice.deadline + 0.5)
+        )
+    ):
+        return local
+    return replace(local, notice=notice, drained=False)
+
+
+def _claimed(local: Local, event: Claimed) -> Local:
+    claim = local.claim
+    if event.commit is not None:
+        newest = max(event.commit, local.commit or event.commit, key=lambda c: (c.epoch, c.step))
+        local = replace(local, commit=newest)
+    if claim is None or claim.round != event.round:
+        return local
+    return replace(local, claim=replace(claim, pending=False, epoch=event.epoch))
+
+
+def _workers_said(local: Local, event: Attached | Sealed | LeftCheckpointer) -> Local:
+    workers = local.workers
+    if workers is None:
+        return local
+    match event:
+        case Attached():
+            workers = replace(workers, attached=True, left=False)
+        case LeftCheckpointer():
+            workers = replace(workers, left=True)
+        case Sealed(step, waiting):
+            workers = replace(workers, waiting_at=step if waiting else workers.waiting_at)
+    return replace(local, workers=workers)

@@ -1,0 +1,211 @@
+"""The agent's loop: take in what happened, decide, act, wait for the next event.
+
+One thread (the main one) decides and acts. Watches, the session, the zygote's and the daemon's
+messages and the notices arrive as events in one queue.
+"""
+
+import math
+import os
+import queue
+import signal
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+from spotelastic.agent.act import Actor
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.decide import Exit, decide
+from spotelastic.agent.notices import NoticePoller
+from spotelastic.agent.observe import (
+    Claimed,
+    CommitSeen,
+    Local,
+    LocalEvent,
+    Noticed,
+    SessionLost,
+    Signalled,
+    observe,
+)
+from spotelastic.agent.workers.pool import Warm
+from spotelastic.agent.workers.process import name_process
+from spotelastic.clock import steady, wall
+from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.model.job import Job
+from spotelastic.model.node import Fingerprint
+from spotelastic.model.notice import Notice
+from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Store, Watch, WatchItem
+from spotelastic.store.session import Session
+
+CONNECT_WITHIN = 10.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChanged:
+    """Items of the watch on `prefix`."""
+
+    prefix: str
+    items: tuple[WatchItem, ...]
+
+
+Happening = LocalEvent | StoreChanged
+
+
+def run(config: AgentConfig) -> int:
+    """Run this node until the job ends or the node leaves; the exit code.
+
+    0: the job succeeded; 1: it failed; 128 + n: ended by signal n. Must be called on the main
+    thread. Raises `UsageError` when this node does not match the run, `EnvironmentFailure` when
+    no etcd member answers.
+    """
+    name_process("se-agent")
+    for folder in (config.state, config.shm):
+        folder.mkdir(parents=True, exist_ok=True)
+    store = EtcdStore(config.endpoints)
+    try:
+        return _Agent(config, store).serve()
+    finally:
+        store.close()
+
+
+class _Agent:
+    """The queue, and what fills it."""
+
+    def __init__(self, config: AgentConfig, store: Store) -> None:
+        self._config = config
+        self._keys = Keys(config.run)
+        self._store = store
+        self._queue: queue.SimpleQueue[Happening] = queue.SimpleQueue()
+        self._session = self._open_session()
+        self._actor = Actor(config, store, self._session, self._queue.put)
+        self._watches: dict[str, Watch] = {}
+        self._local = Local()
+        self._seen = Seen()
+        self._said = ""
+
+    def serve(self) -> int:
+        """Until a decision says to exit."""
+        handlers = {sig: signal.signal(sig, self._signalled) for sig in SIGNALS}
+        poller = None
+        try:
+            if self._config.imds:
+                poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
+            self._watch(self._keys.all)
+            return self._loop()
+        finally:
+            if poller is not None:
+                poller.close()
+            for watch in self._watches.values():
+                watch.close()
+            self._actor.close()
+            self._session.close()
+            for sig, handler in handlers.items():
+                signal.signal(sig, handler)
+
+    def _loop(self) -> int:
+        while True:
+            decision = decide(self._local, self._seen, wall(), _new_id)
+            for action in decision.actions:
+                if isinstance(action, Exit):
+                    self._say_goodbye(self._seen.job)
+                    return action.code
+                self._local = self._actor.perform(self._local, self._seen, action)
+            self._follow_leadership()
+            wait = 0.0 if decision.actions else max(0.0, decision.wake_at - wall())
+            self._take_in(wait)
+
+    def _take_in(self, wait: float) -> None:
+        """Fold the next event, and all that are there already."""
+        try:
+            event = self._queue.get(timeout=None if wait == math.inf else wait)
+            while True:
+                self._fold(event)
+                event = self._queue.get_nowait()
+        except queue.Empty:
+            return
+
+    def _fold(self, event: Happening) -> None:
+        now = wall()
+        if isinstance(event, StoreChanged):
+            self._seen = fold(self._seen, event.items, self._keys, now, event.prefix)
+            if event.prefix == self._keys.nodes:
+                self._local = replace(self._local, nodes_seen=self._local.leadership is not None)
+            return
+        self._local = observe(self._local, event, now)
+        match event:
+            case Warm(info):
+                self._warm(info)
+            case CommitSeen(commit, at):
+                self._actor.tell_commit(commit, at)
+            case Claimed(error=error) if error:
+                self._config.say(f"no storage epoch yet: {error}")
+
+    def _warm(self, info: Any) -> None:
+        for module, error in info["failed"].items():
+            self._config.say(f"could not preload {module}: {error}")
+        self._local = replace(
+            self._local,
+            fingerprint=Fingerprint(
+                python=info["python"],
+                torch=info["torch"],
+                cuda=info["cuda"],
+                code=self._config.code,
+                workers=self._config.settings.workers,
+            ),
+        )
+
+    def _follow_leadership(self) -> None:
+        """The holder watches the nodes; nobody else does, so that events stay linear in them."""
+        nodes = self._keys.nodes
+        if self._local.leadership is not None and nodes not in self._watches:
+            self._watch(nodes)
+        elif self._local.leadership is None and nodes in self._watches:
+            self._watches.pop(nodes).close()
+            self._seen = forget_nodes(self._seen)
+
+    def _watch(self, prefix: str) -> None:
+        def deliver(items: Sequence[WatchItem]) -> None:
+            self._queue.put(StoreChanged(prefix, tuple(items)))
+
+        self._watches[prefix] = self._store.watch(prefix, deliver)
+
+    def _open_session(self) -> Session:
+        give_up = steady() + CONNECT_WITHIN
+        while True:
+            try:
+                return Session(
+                    self._store,
+                    self._config.settings.lease,
+                    lambda reason: self._queue.put(SessionLost(reason)),
+                )
+            except Unavailable as error:
+                if steady() >= give_up:
+                    members = ", ".join(self._config.endpoints)
+                    raise EnvironmentFailure(f"no etcd member answers at {members}") from error
+
+    def _noticed(self, notice: Notice) -> None:
+        self._queue.put(Noticed(notice))
+
+    def _signalled(self, sig: int, _frame: FrameType | None) -> None:
+        if self._local.leaving:  # asked twice: at once
+            self._actor.close()
+            os._exit(128 + sig)
+        self._queue.put(Signalled(sig))
+
+    def _say_goodbye(self, job: Job | None) -> None:
+        if job is None or job.state != "failed":
+            return
+        self._config.say(f"the job failed: {job.reason}")
+        failure = job.failure
+        if failure is not None:
+            self._config.say(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
+            self._config.say(failure.traceback or failure.message)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
