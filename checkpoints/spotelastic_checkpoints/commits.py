@@ -1,0 +1,250 @@
+"""The commit protocol over an object store (docs/protocols.md, Commit).
+
+    <root>/LATEST                                   {owner, epoch, commit}
+    <root>/<epoch>/step-<step>/__<rank>_0.distcp    a rank's shard, then
+    <root>/<epoch>/step-<step>/manifest-<rank>.json its manifest, and when all are there
+    <root>/<epoch>/step-<step>/.metadata            the commit record, created once
+
+Must never happen: LATEST names a step that is not complete, or moves back, or is moved by a round
+that another has fenced. So everything is written before what makes it count, LATEST is only ever
+swapped, and a swap is given up when the epoch in it is not ours.
+
+Synchronous, without retries: `StorageUnavailable` means that nothing is known and that the whole
+call may be made again.
+"""
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from spotelastic_checkpoints import manifest, metadata, stages
+from spotelastic_checkpoints.errors import Fenced, RestoreFailed, StorageRefused
+from spotelastic_checkpoints.manifest import Manifest
+from spotelastic_checkpoints.stages import Stage
+from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.wire import Claim, Commit
+
+LATEST = "LATEST"
+_STEP = re.compile(r"(\d+)/step-(\d+)/(.+)")
+
+
+class Latest(msgspec.Struct, frozen=True):
+    """Content of LATEST. `nonce` is new with every write: it tells whose write came through."""
+
+    owner: str
+    epoch: int
+    commit: Commit | None
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepFolder:
+    """A step as listed: its file names, without the folder."""
+
+    commit: Commit
+    names: frozenset[str]
+
+    @property
+    def has_record(self) -> bool:
+        return metadata.NAME in self.names
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        found = (manifest.rank_of(name) for name in self.names)
+        return frozenset(rank for rank in found if rank is not None)
+
+    @property
+    def keys(self) -> list[str]:
+        """Of everything but the commit record."""
+        return [f"{folder(self.commit)}/{name}" for name in sorted(self.names - {metadata.NAME})]
+
+
+def folder(commit: Commit) -> str:
+    return f"{commit.epoch}/step-{commit.step:08d}"
+
+
+def step_folders(keys: Iterable[str]) -> Mapping[Commit, StepFolder]:
+    """What a listing shows, oldest first."""
+    names: dict[Commit, set[str]] = defaultdict(set)
+    for key in keys:
+        match = _STEP.fullmatch(key)
+        if match:
+            names[Commit(int(match[1]), int(match[2]))].add(match[3])
+    return {commit: StepFolder(commit, frozenset(names[commit])) for commit in sorted(names)}
+
+
+class Commits:
+    """The store as one owner sees it."""
+
+    def __init__(self, storage: Storage, owner: str) -> None:
+        self.storage = storage
+        self.owner = owner
+
+    # -- epochs -----------------------------------------------------------------------------------
+
+    def claim(self, *, take_over: bool = False) -> Claim:
+        """Fence every earlier round, and adopt what the last one finished but did not record."""
+        latest, etag = self._read_latest()
+        if latest is not None and latest.owner != self.owner and not take_over:
+            raise StorageRefused(
+                f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
+                "use another place, or take it over"
+            )
+        if latest is None:
+            latest = self._recovered()
+        claimed = Latest(self.owner, latest.epoch + 1, latest.commit, _nonce())
+        if not self._write_latest(claimed, etag):
+            return self.claim(take_over=take_over)
+        stages.reached(Stage.EPOCH_CLAIMED)
+        return Claim(claimed.epoch, self._adopt(claimed, latest.epoch))
+
+    def _recovered(self) -> Latest:
+        """What LATEST would say, from a listing."""
+        folders = step_folders(self.storage.keys())
+        commits = [
+            commit for commit, found in folders.items() if found.has_record and self._alive(commit)
+        ]
+        highest = max((commit.epoch for commit in folders), default=0)
+        return Latest(self.owner, highest, max(commits, default=None), "")
+
+    def _adopt(self, latest: Latest, epoch: int) -> Commit | None:
+        """Steps of the epoch before that were complete when their last writer died."""
+        newest = latest.commit
+        for commit, found in step_folders(self.storage.keys(f"{epoch}/")).items():
+            if (newest is None or commit > newest) and found.ranks and self._record(commit, found):
+                self._advance(commit, latest.epoch)
+                newest = commit
+        return newest
+
+    # -- committing -------------------------------------------------------------------------------
+
+    def has_manifest(self, commit: Commit, rank: int) -> bool:
+        name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
+        return self.storage.get(name) is not None
+
+    def put_shard(self, commit: Commit, rank: int, data: memoryview) -> None:
+        self.storage.put(f"{folder(commit)}/{manifest.shard_name(rank)}", data)
+        stages.reached(Stage.SHARD_PUT)
+
+    def put_manifest(self, content: Manifest) -> None:
+        """After the shard, so that a manifest that exists vouches for its shard."""
+        commit = Commit(content.epoch, content.step)
+        name = f"{folder(commit)}/{manifest.manifest_name(content.rank)}"
+        self.storage.put(name, memoryview(manifest.encode(content)))
+        stages.reached(Stage.MANIFEST_PUT)
+
+    def commit(self, commit: Commit, epoch: int) -> bool:
+        """Record the step if all ranks' manifests are there, and move LATEST to it.
+
+        `epoch` is the one that the daemon's current round holds. False: not complete yet. Raises
+        `Fenced` when the step was retired, or the store belongs to a later round.
+        """
+        found = step_folders(self.storage.keys(folder(commit) + "/")).get(commit)
+        if found is None or not self._record(commit, found):
+            return False
+        self._advance(commit, epoch)
+        return True
+
+    def _record(self, commit: Commit, found: StepFolder) -> bool:
+        """True when the commit record is there, by us or another."""
+        key = f"{folder(commit)}/{metadata.NAME}"
+        if found.has_record:
+            if not self._alive(commit):
+                raise Fenced(f"step {commit.step} of epoch {commit.epoch} was retired")
+            return True
+        ranks = found.ranks
+        if ranks != frozenset(range(len(ranks))):
+            return False
+        manifests = self.manifests(commit, ranks)
+        if manifest.complaint(manifests):
+            return False
+        stages.reached(Stage.STEP_COMPLETE)
+        record = metadata.write(manifests)
+        if not self.storage.create(key, record):
+            there = self.storage.get(key)
+            if there is None or there.data != record:
+                raise Fenced(f"step {commit.step} of epoch {commit.epoch} was retired")
+        stages.reached(Stage.RECORD_PUT)
+        return True
+
+    def _advance(self, commit: Commit, epoch: int) -> None:
+        """LATEST moves forward only, and only while its epoch is ours."""
+        while True:
+            latest, etag = self._read_latest()
+            if latest is None:
+                latest, etag = self._recovered(), ""
+                latest = msgspec.structs.replace(latest, epoch=max(latest.epoch, epoch))
+            if latest.owner != self.owner or latest.epoch != epoch:
+                raise Fenced(
+                    f"{self.storage.url} is at epoch {latest.epoch} of {latest.owner}; "
+                    f"this node's round has epoch {epoch}"
+                )
+            if latest.commit is not None and latest.commit >= commit and etag:
+                return
+            newest = max(filter(None, (latest.commit, commit)))
+            if self._write_latest(Latest(self.owner, epoch, newest, _nonce()), etag):
+                stages.reached(Stage.LATEST_MOVED)
+                return
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def latest(self) -> Commit | None:
+        latest, _ = self._read_latest()
+        return latest.commit if latest is not None else None
+
+    def manifests(self, commit: Commit, ranks: Iterable[int]) -> list[Manifest]:
+        read = []
+        for rank in sorted(ranks):
+            name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
+            blob = self.storage.get(name)
+            if blob is None:
+                raise RestoreFailed(f"{self.storage.url}/{name} is missing")
+            read.append(manifest.decode(blob.data, name))
+        return read
+
+    def checkpoint(self, commit: Commit) -> Sequence[Manifest]:
+        """The manifests of a committed step; raises `RestoreFailed` for any other."""
+        place = f"{self.storage.url}/{folder(commit)}"
+        if not self._alive(commit):
+            raise RestoreFailed(f"{place} is not a committed checkpoint")
+        found = step_folders(self.storage.keys(folder(commit) + "/"))[commit]
+        manifests = self.manifests(commit, found.ranks)
+        if complaint := manifest.complaint(manifests):
+            raise RestoreFailed(f"{place}: {complaint}")
+        return manifests
+
+    def _alive(self, commit: Commit) -> bool:
+        record = self.storage.get(f"{folder(commit)}/{metadata.NAME}")
+        return record is not None and not metadata.is_tombstone(record.data)
+
+    # -- LATEST -----------------------------------------------------------------------------------
+
+    def _read_latest(self) -> tuple[Latest | None, str]:
+        blob = self.storage.get(LATEST)
+        if blob is None:
+            return None, ""
+        try:
+            return msgspec.json.decode(blob.data, type=Latest), blob.etag
+        except msgspec.MsgspecError as error:
+            raise StorageRefused(f"{self.storage.url}/{LATEST} is not ours: {error}") from None
+
+    def _write_latest(self, latest: Latest, etag: str) -> bool:
+        """Over the content named by `etag`, or anew where that is empty."""
+        data = msgspec.json.encode(latest)
+        if etag:
+            written = self.storage.swap(LATEST, data, etag)
+        else:
+            written = self.storage.create(LATEST, data)
+        if written:
+            return True
+        # A request that was repeated below us meets its own first try: the nonce tells.
+        now, _ = self._read_latest()
+        return now is not None and now.nonce == latest.nonce
+
+
+def _nonce() -> str:
+    return os.urandom(8).hex()

@@ -1,0 +1,85 @@
+"""Pure: what stands beside the shards, one JSON file per rank, and when a step is complete."""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.wire import Item
+
+VERSION = 1
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Rank `rank`'s share of a checkpoint: its file, and every item in it with a checksum."""
+
+    version: int
+    epoch: int
+    step: int
+    incarnation: str
+    """Of the round that sealed it."""
+    layout: str
+    rank: int
+    world_size: int
+    chunks: int
+    """Items that all ranks' files hold together."""
+    file: str
+    nbytes: int
+    items: tuple[Item, ...]
+
+
+def shard_name(rank: int) -> str:
+    """The rank's file, named as torch.distributed.checkpoint does."""
+    return f"__{rank}_0.distcp"
+
+
+def manifest_name(rank: int) -> str:
+    return f"manifest-{rank}.json"
+
+
+def rank_of(name: str) -> int | None:
+    """The rank whose manifest has this name; None where it is not a manifest's."""
+    middle = name.removeprefix("manifest-").removesuffix(".json")
+    return int(middle) if name == f"manifest-{middle}.json" and middle.isdigit() else None
+
+
+def encode(manifest: Manifest) -> bytes:
+    return msgspec.json.encode(manifest)
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise RestoreFailed(f"{name} is not a manifest of ours: {error}") from None
+
+
+def complaint(manifests: Sequence[Manifest]) -> str:
+    """Why these manifests do not make a checkpoint; empty where they do."""
+    if not manifests:
+        return "there is no manifest"
+    first = manifests[0]
+    ranks = {manifest.rank for manifest in manifests}
+    missing = set(range(first.world_size)) - ranks
+    if missing:
+        return f"the manifest of rank {min(missing)} is missing"
+    for manifest in manifests:
+        if (manifest.layout, manifest.incarnation) != (first.layout, first.incarnation):
+            return f"ranks {first.rank} and {manifest.rank} saved different states"
+    volumes: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    for manifest in manifests:
+        for item in manifest.items:
+            if item.key in seen:
+                return f"{item.fqn} at {item.offsets} was written twice"
+            seen.add(item.key)
+            volumes[item.fqn] = volumes.get(item.fqn, 0) + math.prod(item.sizes)
+            shapes[item.fqn] = item.shape
+    if len(seen) != first.chunks:
+        return f"{len(seen)} of {first.chunks} items were written"
+    for fqn, shape in shapes.items():
+        if volumes[fqn] != math.prod(shape):
+            return f"{fqn} covers {volumes[fqn]} of {math.prod(shape)} elements"
+    return ""

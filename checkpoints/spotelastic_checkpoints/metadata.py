@@ -1,0 +1,123 @@
+"""Pure: `.metadata`, the commit record, as torch.distributed.checkpoint reads it; without torch.
+
+The same manifests give the same bytes, so that two daemons that both find a step complete write
+identical records.
+"""
+
+from collections.abc import Sequence
+
+from spotelastic_checkpoints.manifest import Manifest
+from spotelastic_checkpoints.opcodes import Emitter
+from spotelastic_checkpoints.wire import Item
+
+NAME = ".metadata"
+TOMBSTONE = b"spotelastic: this checkpoint was retired\n"
+"""Overwrites the commit record of a step that is collected, or that must never be committed."""
+
+_DCP = "torch.distributed.checkpoint.metadata"
+_FILES = "torch.distributed.checkpoint.filesystem"
+_DCP_VERSION = "1.0.0"
+
+
+def is_tombstone(data: bytes) -> bool:
+    return data.startswith(TOMBSTONE[:-1])
+
+
+def write(manifests: Sequence[Manifest]) -> bytes:
+    """The pickle of a `Metadata` over all items of all manifests."""
+    manifests = sorted(manifests, key=lambda manifest: manifest.rank)
+    by_name: dict[str, list[Item]] = {}
+    for manifest in manifests:
+        for item in manifest.items:
+            by_name.setdefault(item.fqn, []).append(item)
+    for chunks in by_name.values():
+        chunks.sort(key=lambda item: item.offsets)
+    indices = {
+        item.key: number for chunks in by_name.values() for number, item in enumerate(chunks)
+    }
+
+    out = Emitter()
+    out.new(_DCP, "Metadata")
+    out.raw(b"}(")
+    out.value("state_dict_metadata")
+    out.raw(b"}(")
+    for fqn in sorted(by_name):
+        out.value(fqn)
+        _storage_type(out, by_name[fqn])
+    out.raw(b"u")
+    out.value("planner_data")
+    out.value({fqn: by_name[fqn][0].path for fqn in sorted(by_name)})
+    out.value("storage_data")
+    out.raw(b"}(")
+    for manifest in manifests:
+        for item in manifest.items:
+            _index(out, item, indices[item.key])
+            _place(out, item, manifest.file)
+    out.raw(b"u")
+    out.value("storage_meta")
+    out.value(None)
+    out.value("version")
+    out.value(_DCP_VERSION)
+    out.raw(b"u")
+    out.build()
+    return out.done()
+
+
+def _storage_type(out: Emitter, chunks: Sequence[Item]) -> None:
+    first = chunks[0]
+    if not first.is_tensor:
+        out.new(_DCP, "BytesStorageMetadata")
+        return
+    out.new(_DCP, "TensorStorageMetadata")
+    out.raw(b"}(")
+    out.value("properties")
+    _properties(out, first.dtype)
+    out.value("size")
+    out.reduce("torch", "Size", first.shape)
+    out.value("chunks")
+    out.raw(b"](")
+    for chunk in chunks:
+        out.new(_DCP, "ChunkStorageMetadata")
+        out.raw(b"}(")
+        out.value("offsets")
+        out.reduce("torch", "Size", chunk.offsets)
+        out.value("sizes")
+        out.reduce("torch", "Size", chunk.sizes)
+        out.raw(b"u")
+        out.build()
+    out.raw(b"eu")
+    out.build()
+
+
+def _properties(out: Emitter, dtype: str) -> None:
+    out.new(_DCP, "TensorProperties")
+    out.raw(b"(")
+    out.global_("torch", dtype)
+    out.reduce("torch.serialization", "_get_layout", "torch.strided")
+    out.value(False)
+    out.reduce(_DCP, "_MEM_FORMAT_ENCODING", 0)
+    out.value(False)
+    out.raw(b"t")
+    out.build()
+
+
+def _index(out: Emitter, item: Item, number: int) -> None:
+    out.new(_DCP, "MetadataIndex")
+    out.raw(b"}(")
+    out.value("fqn")
+    out.value(item.fqn)
+    out.value("offset")
+    if item.is_tensor:
+        out.reduce("torch", "Size", item.offsets)
+    else:
+        out.value(None)
+    out.value("index")
+    out.value(number if item.is_tensor else None)
+    out.raw(b"u")
+    out.build()
+
+
+def _place(out: Emitter, item: Item, file: str) -> None:
+    out.new(_FILES, "_StorageInfo")
+    out.value({"relative_path": file, "offset": item.offset, "length": item.length})
+    out.build()

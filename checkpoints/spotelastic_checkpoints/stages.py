@@ -1,0 +1,44 @@
+"""Every point of the pipeline at which a process may die: the fault tests kill at each of them.
+
+A stage is named where it has just been reached. With `SPOTELASTIC_DIE_AT=<stage>` in a process's
+environment it ends there, as by SIGKILL; without it `reached` does nothing.
+"""
+
+import os
+import signal
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    # the worker
+    SLOT_OPENED = "slot-opened"
+    """Marked as being written; nothing copied yet."""
+    SLOT_COPIED = "slot-copied"
+    """All bytes are there; not sealed."""
+    SLOT_SEALED = "slot-sealed"
+    """Sealed; the daemon has not been told."""
+    SLOT_REPORTED = "slot-reported"
+    # the daemon
+    UPLOAD_STARTED = "upload-started"
+    SHARD_HASHED = "shard-hashed"
+    SHARD_PUT = "shard-put"
+    MANIFEST_PUT = "manifest-put"
+    STEP_COMPLETE = "step-complete"
+    """All manifests were seen; no commit record yet."""
+    RECORD_PUT = "record-put"
+    """Committed; LATEST does not say so yet."""
+    LATEST_MOVED = "latest-moved"
+    TOMBSTONE_PUT = "tombstone-put"
+    SHARDS_DELETED = "shards-deleted"
+    EPOCH_CLAIMED = "epoch-claimed"
+
+
+WORKER_STAGES = tuple(stage for stage in Stage if stage.startswith("slot-"))
+DAEMON_STAGES = tuple(stage for stage in Stage if stage not in WORKER_STAGES)
+
+_DIE_AT = os.environ.get("SPOTELASTIC_DIE_AT", "")
+
+
+def reached(stage: Stage) -> None:
+    if stage == _DIE_AT:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,124 @@
+"""A folder as an object store: on a local disk, or one that all nodes mount."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import xxhash
+
+from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.port import Blob
+
+_TEMPORARY = ".writing-"
+_LOCK = ".lock"
+
+
+class FolderStorage:
+    """Writes go to a temporary name first; creation is a hard link, a swap is done under a lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = str(root)
+        self._root = root
+        with _explained(self.url):
+            root.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> Blob | None:
+        with _explained(key):
+            try:
+                data = (self._root / key).read_bytes()
+            except FileNotFoundError:
+                return None
+        return Blob(data, _etag(data))
+
+    def read(self, key: str, offset: int, length: int) -> bytes:
+        with _explained(key):
+            try:
+                with (self._root / key).open("rb") as file:
+                    return os.pread(file.fileno(), length, offset)
+            except FileNotFoundError:
+                return b""
+
+    def put(self, key: str, data: memoryview) -> None:
+        with _explained(key), self._written(key, data) as temporary:
+            temporary.rename(self._root / key)
+
+    def create(self, key: str, data: bytes) -> bool:
+        with _explained(key), self._written(key, memoryview(data)) as temporary:
+            try:
+                os.link(temporary, self._root / key)
+            except FileExistsError:
+                return False
+            return True
+
+    def swap(self, key: str, data: bytes, etag: str) -> bool:
+        with _explained(key), self._locked():
+            found = self.get(key)
+            if found is None or found.etag != etag:
+                return False
+            with self._written(key, memoryview(data)) as temporary:
+                temporary.rename(self._root / key)
+            return True
+
+    def keys(self, prefix: str = "") -> list[str]:
+        with _explained(prefix):
+            start = self._root / prefix
+            files = start.rglob("*") if start.is_dir() else start.parent.glob(start.name + "*")
+            names = [
+                path.relative_to(self._root).as_posix()
+                for path in files
+                if not path.name.startswith(_TEMPORARY) and path.name != _LOCK and path.is_file()
+            ]
+        return sorted(names)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        with _explained("a retired checkpoint"):
+            for key in keys:
+                (self._root / key).unlink(missing_ok=True)
+
+    def abort_uploads(self, prefix: str) -> int:
+        with _explained(prefix):
+            left = list((self._root / prefix).rglob(_TEMPORARY + "*"))
+            for path in left:
+                path.unlink(missing_ok=True)
+        return len(left)
+
+    def close(self) -> None:
+        pass
+
+    @contextmanager
+    def _written(self, key: str, data: memoryview) -> Iterator[Path]:
+        target = self._root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._root / _LOCK).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _etag(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        raise StorageRefused(f"{what}: {error.strerror} ({error.filename})") from error
+    except OSError as error:
+        raise StorageUnavailable(f"{what}: {error.strerror or error}") from error
