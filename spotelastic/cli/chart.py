@@ -1,0 +1,48 @@
+"""The loss curve as a picture, with every interruption where it struck."""
+
+import bisect
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotelastic.model.progress import Interruption, Point
+
+COLOURS = {"notice": "#e69f00", "loss": "#d55e00", "worker": "#cc79a7", "etcd": "#0072b2"}
+LABELS = {
+    "notice": "spot notice",
+    "loss": "node lost",
+    "worker": "worker killed",
+    "etcd": "etcd member lost",
+}
+
+
+def draw(points: Sequence[Point], interruptions: Sequence[Interruption], file: Path) -> None:
+    """Loss over steps. Steps that were run twice are drawn twice, as they happened."""
+    # Figure itself, not pyplot: no display, and no state that outlives the picture.
+    from matplotlib.figure import Figure
+
+    executed = sorted(points, key=lambda point: point.at)
+    curve = [(point.step, point.loss) for point in executed if point.loss is not None]
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([step for step, _ in curve], [loss for _, loss in curve], color="#444444", lw=1.2)
+    times = [point.at for point in executed]
+    labelled: set[str] = set()
+    for row in interruptions:
+        before = bisect.bisect_right(times, row.at) - 1
+        axes.axvline(
+            executed[before].step if before >= 0 else 0,
+            color=COLOURS[row.kind],
+            linestyle="--",
+            linewidth=1.4,
+            label=None if row.kind in labelled else LABELS[row.kind],
+        )
+        labelled.add(row.kind)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.set_title("Training loss across interruptions")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25)
+    if labelled:
+        axes.legend(frameon=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=140)

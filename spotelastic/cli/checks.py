@@ -1,0 +1,137 @@
+"""What `up` checks before anything starts: each mistake is one line that says what to do."""
+
+import ast
+import gzip
+import importlib.util
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+MIB = 2**20
+DISK_PER_NODE = 100 * MIB
+"""Of a local node: its copy of the code, logs, and its share of the object store."""
+SHM_PER_WORKER = 64 * MIB
+"""Of a local worker: three slots of the example's state, and gloo's own needs."""
+CONTROL_NODES = 3
+LARGEST_ARRAY = 1000
+"""Nodes: what one etcd and one group of workers are meant for."""
+
+
+def linux(platform: str = sys.platform) -> None:
+    if platform != "linux":
+        raise EnvironmentFailure(f"spotelastic runs on Linux only; this is {platform}")
+
+
+def sizes(*, minimum: int, maximum: int, per_node: int | None, **positive: int) -> None:
+    """Numbers of nodes, workers and steps; `positive` by the name of their flag."""
+    if minimum < 1:
+        raise UsageError(f"--min {minimum}: a job needs at least one node")
+    if maximum < minimum:
+        raise UsageError(f"--min {minimum} is above --max {maximum}")
+    if maximum > LARGEST_ARRAY:
+        raise UsageError(f"--max {maximum}: at most {LARGEST_ARRAY} nodes")
+    if per_node is not None and per_node < 1:
+        raise UsageError(f"--nproc-per-node {per_node}: a node runs at least one worker")
+    for flag, value in positive.items():
+        if value < 1:
+            raise UsageError(f"--{flag.replace('_', '-')} {value}: must be at least 1")
+
+
+def script(given: Path, folder: Path) -> str:
+    """The script's path within the working folder that is shipped, with forward slashes."""
+    path = given if given.is_absolute() else folder / given
+    if not path.exists():
+        raise UsageError(f"there is no script {given}")
+    if not path.is_file() or path.suffix != ".py":
+        raise UsageError(f"{given} is not a Python file")
+    try:
+        ast.parse(path.read_bytes(), filename=str(given))
+    except SyntaxError as error:
+        raise UsageError(
+            f"{given} is not a Python file: line {error.lineno}: {error.msg}"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{given} is not a Python file: {error}") from None
+    path, folder = path.resolve(), folder.resolve()
+    if not path.is_relative_to(folder):
+        raise UsageError(
+            f"{given} lies outside of the working folder {folder}, which is what the nodes get: "
+            "run the command from a folder that holds it"
+        )
+    return path.relative_to(folder).as_posix()
+
+
+def default_name(script: Path) -> str:
+    """A cluster's name made from the script's, e.g. "train-gpt"."""
+    name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")
+    return (name if name[:1].isalpha() else f"job-{name}".strip("-"))[:40].rstrip("-")
+
+
+def unused(name: str, taken: Iterable[str]) -> None:
+    if name in taken:
+        raise UsageError(
+            f"a cluster named {name} exists: choose another with --name, "
+            f"or end it with `spotelastic down {name}`"
+        )
+
+
+def writable(**files: Path | None) -> None:
+    """The files that are written when the job ends, by their flag."""
+    for flag, file in files.items():
+        if file is None:
+            continue
+        if file.is_dir():
+            raise UsageError(f"--{flag} {file} is a folder")
+        nearest = next(path for path in (file, *file.absolute().parents) if path.exists())
+        if not os.access(nearest, os.W_OK) or (nearest != file and not nearest.is_dir()):
+            raise UsageError(f"--{flag} {file} cannot be written: {nearest} does not allow it")
+
+
+# -- the local cloud -----------------------------------------------------------------------------
+
+
+def local_parts() -> None:
+    """That everything which the local cloud runs is installed; imports nothing heavy."""
+    for module, what in (("moto", "moto"), ("flask", "moto's server"), ("torch", "torch")):
+        if importlib.util.find_spec(module) is None:
+            raise EnvironmentFailure(
+                f"the local cloud needs {what}: pip install 'spotelastic[local,train]'"
+            )
+    from spotelastic.store.server import find_binary
+
+    find_binary()
+
+
+def local_types(types: Sequence[str]) -> None:
+    """That moto knows the instance types, read from its data without importing it."""
+    spec = importlib.util.find_spec("moto")
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    data = folder / "ec2/resources/instance_types.json.gz"
+    known = json.loads(gzip.decompress(data.read_bytes()))
+    for name in types:
+        if name not in known:
+            raise UsageError(f"--instance-types {name}: there is no such instance type")
+
+
+def room(nodes: int, workers: int, *, folder: Path, shm: Path = Path("/dev/shm")) -> None:
+    """Disk for all nodes, shared memory for all workers (`workers` per node) of a local cluster."""
+    _room(folder, (nodes + CONTROL_NODES) * DISK_PER_NODE, f"{nodes} local nodes")
+    _room(shm, nodes * workers * SHM_PER_WORKER, f"{nodes * workers} workers")
+
+
+def _room(folder: Path, needed: int, whose: str) -> None:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise EnvironmentFailure(f"{folder} cannot be used: {error.strerror}") from None
+    if free < needed:
+        raise EnvironmentFailure(
+            f"{folder} has {free // MIB} MiB free, {whose} need {needed // MIB} MiB: "
+            "free some space or lower --max"
+        )

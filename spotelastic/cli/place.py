@@ -1,0 +1,120 @@
+"""Where clusters are: the local cloud that runs on this machine, or an AWS account."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.names import Names
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.local import cloud as local
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.model.progress import Status
+
+READ_TIMEOUT = 10.0
+"""Seconds that a person waits for one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An account, real or local, and the clusters in it."""
+
+    aws: Aws
+    cloud: CloudInfo | None
+    """None on AWS."""
+
+    @classmethod
+    def find(cls, wish: bool | None) -> "Place":
+        """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs."""
+        cloud = None if wish is False else local.find()
+        if cloud is not None:
+            return cls.of(cloud)
+        if wish:
+            raise UsageError(
+                "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`"
+            )
+        if wish is None and not _aws_is_configured():
+            raise UsageError(
+                "no local cloud is running and no AWS account is configured: start a local one "
+                "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
+            )
+        return cls(Aws(read_timeout=READ_TIMEOUT), None)
+
+    @classmethod
+    def of(cls, cloud: CloudInfo) -> "Place":
+        # boto3 is told through the environment, as in the instances: one way for both clouds.
+        os.environ.update(local.environment(cloud))
+        return cls(Aws(cloud.region, read_timeout=READ_TIMEOUT), cloud)
+
+    def check(self) -> None:
+        """Raises `EnvironmentFailure` once the local cloud has ended under its clusters."""
+        if self.cloud is not None and not Path(f"/proc/{self.cloud.pid}").exists():
+            raise EnvironmentFailure("the local cloud has ended, and its clusters with it")
+
+    def names(self) -> tuple[str, ...]:
+        return clusters.all_names(self.aws)
+
+    def cluster(self, name: str | None) -> Cluster:
+        """The cluster of that name, or the only one there is."""
+        if name is None:
+            name = self._only_one()
+        found = clusters.find(Names(name).cluster, self.aws)
+        if found is None:
+            others = ", ".join(self.names())
+            raise UsageError(
+                f"there is no cluster named {name}" + (f"; there is {others}" if others else "")
+            )
+        return found
+
+    def _only_one(self) -> str:
+        names = self.names()
+        if len(names) > 1:
+            raise UsageError(f"name one of the clusters: {', '.join(names)}")
+        if not names:
+            raise UsageError("there is no cluster: start one with `spotelastic up SCRIPT`")
+        return names[0]
+
+    def interrupt(self, cluster: Cluster, node: str, seconds: float) -> None:
+        if self.cloud is None:
+            raise UsageError(
+                "only the local cloud can be told to interrupt a node; on AWS start an experiment "
+                "in its Fault Injection Service (aws:ec2:send-spot-instance-interruptions)"
+            )
+        known = [each.id for each in status_of(cluster).nodes if each.state != "gone"]
+        if node not in known:
+            raise UsageError(f"{cluster.name} has no node {node}; it has {', '.join(known)}")
+        faults = local.Faults(self.cloud)
+        if seconds:
+            faults.interrupt(node, seconds)
+        else:
+            faults.kill(node)
+
+    def down(self, name: str | None, say: Callable[[str], None]) -> None:
+        """End one cluster; with its last cluster the local cloud ends too."""
+        if name is None:
+            name = self._only_one()
+        elif name not in self.names():
+            self.cluster(name)  # says what there is
+        if self.cloud is not None and self.names() == (name,):
+            say(f"ending the local cloud with {name}")
+            local.stop(self.cloud)
+        else:
+            clusters.delete(name, say=say, aws=self.aws)
+        say(f"{name} is gone")
+
+
+def status_of(cluster: Cluster) -> Status:
+    """Its published status; before there is one, what the job's description says."""
+    status = cluster.objects.status()
+    if status is None:
+        return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
+    return status
+
+
+def _aws_is_configured() -> bool:
+    import boto3
+
+    return boto3.session.Session().get_credentials() is not None

@@ -1,0 +1,90 @@
+"""Commands that look at a cluster: status, logs, events, report."""
+
+from typing import Annotated
+
+import typer
+
+from spotelastic.cli.options import AsJson, Name, Where
+from spotelastic.errors import UsageError
+
+LS_EXAMPLES = """[bold]Example[/]
+
+spotelastic ls
+"""
+STATUS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic status
+
+spotelastic status demo --json | jq .step
+"""
+LOGS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic logs -f
+
+spotelastic logs demo --rank 0
+"""
+EVENTS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic events
+
+spotelastic events demo --json
+"""
+REPORT_EXAMPLES = """[bold]Examples[/]
+
+spotelastic report
+
+spotelastic report demo --json > report.json
+"""
+
+
+def ls(where: Where = None, json: AsJson = False) -> None:
+    """List the clusters."""
+    from spotelastic.cli import output
+    from spotelastic.cli.place import Place
+
+    output.show(Place.find(where).names(), output.names_table, as_json=json)
+
+
+def status(name: Name = None, where: Where = None, json: AsJson = False) -> None:
+    """Show how a job stands: its round, step and loss, and every node."""
+    from spotelastic.cli import output
+    from spotelastic.cli.place import Place, status_of
+
+    cluster = Place.find(where).cluster(name)
+    output.show(status_of(cluster), output.status_table, as_json=json)
+
+
+def logs(
+    name: Name = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines arrive.")] = False,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
+    node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
+    where: Where = None,
+) -> None:
+    """Print what the workers wrote."""
+    from spotelastic.cli.place import Place
+    from spotelastic.cli.tail import tail
+
+    for line in tail(Place.find(where).cluster(name), follow=follow, rank=rank, node=node):
+        typer.echo(line)
+
+
+def events(name: Name = None, where: Where = None, json: AsJson = False) -> None:
+    """List what happened: notices, losses, rounds, replacements."""
+    from spotelastic.cli import output
+    from spotelastic.cli.place import Place
+
+    cluster = Place.find(where).cluster(name)
+    output.show(cluster.objects.events(), output.events_table, as_json=json)
+
+
+def report(name: Name = None, where: Where = None, json: AsJson = False) -> None:
+    """Show what every interruption cost, the goodput and the bill."""
+    from spotelastic.cli import output
+    from spotelastic.cli.place import Place
+
+    cluster = Place.find(where).cluster(name)
+    made = cluster.objects.report()
+    if made is None:
+        raise UsageError(f"{cluster.name} has no report yet: it is written when the job ends")
+    output.show(made, output.report_table, as_json=json)

@@ -1,0 +1,43 @@
+"""Ctrl-C and its kin while a command holds things that must be undone in order."""
+
+import signal
+import sys
+from types import FrameType
+from typing import Self
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """The first signal raises `KeyboardInterrupt`; none that follows disturbs the undoing.
+
+    Children run in sessions of their own, so that a terminal's Ctrl-C reaches this process alone.
+    """
+
+    def __init__(self) -> None:
+        self._received = signal.SIGINT
+        self._before: dict[signal.Signals, object] = {}
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self._received
+
+    def ignore(self) -> None:
+        """From now on nothing interrupts."""
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_IGN)
+
+    def __enter__(self) -> Self:
+        for each in STOPPING:
+            self._before[each] = signal.signal(each, self._stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)  # type: ignore[arg-type]
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.ignore()
+        self._received = signal.Signals(number)
+        print("\nstopping: taking down what was started", file=sys.stderr, flush=True)
+        raise KeyboardInterrupt

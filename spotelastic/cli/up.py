@@ -1,0 +1,97 @@
+"""The command `up`: what it accepts. What it does is in launch.py."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLES = """[bold]Examples[/]
+
+spotelastic up --local --min 2 --max 4 train.py -- --epochs 3
+
+spotelastic up --local --drill examples/train_gpt.py -- --steps 400
+
+spotelastic up --min 4 --max 8 --instance-types g5.12xlarge,g6.12xlarge train.py
+"""
+
+
+def up(
+    script: Annotated[
+        Path, typer.Argument(help="A Python script in the current folder, which is shipped.")
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the script, after --.")
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Use a cloud emulated on this machine, not AWS.")
+    ] = False,
+    minimum: Annotated[int, typer.Option("--min", help="Train with no fewer nodes than this.")] = 1,
+    maximum: Annotated[
+        int | None, typer.Option("--max", help="Train with at most so many.", show_default="--min")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the cluster.", show_default="from the script")
+    ] = None,
+    types: Annotated[
+        str,
+        typer.Option(
+            "--instance-types",
+            "--instance-type",
+            metavar="T[,T...]",
+            help="Instance types that workers may get, best first.",
+        ),
+    ] = "g5.xlarge",
+    nproc_per_node: Annotated[
+        int | None, typer.Option(help="Workers per node.", show_default="one per GPU")
+    ] = None,
+    snapshot_every: Annotated[
+        int, typer.Option(help="Steps between snapshots in shared memory.")
+    ] = 10,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Steps between checkpoints in the object store.")
+    ] = 50,
+    max_restarts: Annotated[
+        int, typer.Option(help="Restarts after failures of the script; interruptions are free.")
+    ] = 3,
+    drill: Annotated[
+        bool, typer.Option("--drill", help="Interrupt nodes while it trains. Needs --local.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once the job trains.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the cluster up when the job has ended.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as JSON.")
+    ] = None,
+    curve: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the loss curve as PNG.")
+    ] = None,
+) -> None:
+    """Bring up a cluster, train the script on it, carry it through every interruption.
+
+    Ends with the report, and takes the cluster down: nothing that costs money is left but the
+    checkpoints.
+    """
+    from spotelastic.cli.launch import Request, launch
+
+    request = Request(
+        script=script,
+        args=tuple(args or ()),
+        local=local,
+        minimum=minimum,
+        maximum=minimum if maximum is None else maximum,
+        name=name,
+        types=tuple(part.strip() for part in types.split(",") if part.strip()),
+        nproc_per_node=nproc_per_node,
+        snapshot_every=snapshot_every,
+        checkpoint_every=checkpoint_every,
+        max_restarts=max_restarts,
+        drill=drill,
+        detach=detach,
+        keep=keep,
+        report=report,
+        curve=curve,
+    )
+    raise typer.Exit(launch(request))

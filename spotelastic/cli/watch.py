@@ -1,0 +1,87 @@
+"""Follows a job through what its cluster publishes, until it has ended."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotelastic.aws.cluster import Cluster
+from spotelastic.cli.view import View
+from spotelastic.clock import steady
+from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.model.progress import Event, Point, Report, Status
+
+ENDED = frozenset({"succeeded", "failed", "stopped"})
+EVERY = 0.5
+"""Seconds between two looks."""
+PATIENCE = 60.0
+"""Seconds without an answer from the cluster's bucket before the watch gives up."""
+REPORT_TIMEOUT = 30.0
+"""Seconds that the report may come after the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the job ended, and its last account of itself."""
+
+    status: Status
+    report: Report
+    points: tuple[Point, ...]
+    events: tuple[Event, ...]
+
+
+def watch(
+    cluster: Cluster,
+    view: View,
+    *,
+    until: Callable[[Status], bool],
+    look: Callable[[Status], None],
+    alive: Callable[[], None],
+) -> Status:
+    """Shows the status and new events, and hands each status to `look`, until `until` holds.
+
+    `alive` is asked before each look, and raises when there is nothing left to look at.
+    """
+    told = 0
+    answered = steady()
+    while True:
+        alive()
+        try:
+            events = cluster.objects.events()
+            status = cluster.objects.status()
+            answered = steady()
+        except Unavailable:
+            if steady() > answered + PATIENCE:
+                raise
+            events, status = [], None
+        for event in events[told:]:
+            view.event(event)
+        told = max(told, len(events))
+        if status is not None:
+            view.status(status)
+            look(status)
+            if until(status):
+                return status
+        threading.Event().wait(EVERY)
+
+
+def ended(status: Status) -> bool:
+    return status.state in ENDED
+
+
+def training(status: Status) -> bool:
+    """The first step is done, or the job is over before it."""
+    return ended(status) or (status.state == "running" and status.step > 0)
+
+
+def outcome(cluster: Cluster, status: Status) -> Outcome:
+    """The report of a job that has ended; the controller writes it last."""
+    deadline = steady() + REPORT_TIMEOUT
+    while (report := cluster.objects.report()) is None:
+        if steady() > deadline:
+            raise EnvironmentFailure(
+                f"{cluster.name} has ended ({status.state}) but left no report: "
+                "see `spotelastic events`"
+            )
+        threading.Event().wait(EVERY)
+    objects = cluster.objects
+    return Outcome(status, report, tuple(objects.curve()), tuple(objects.events()))

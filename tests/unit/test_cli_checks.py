@@ -1,0 +1,147 @@
+"""What `up` refuses before anything starts, and that each refusal says what to do."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spotelastic.cli import checks
+from spotelastic.cli.launch import Request, check
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+
+
+def request(**changes: object) -> Request:
+    usual: dict[str, object] = {
+        "script": Path("train.py"),
+        "args": ("--steps", "3"),
+        "local": True,
+        "minimum": 2,
+        "maximum": 4,
+        "name": None,
+        "types": ("g5.xlarge",),
+        "nproc_per_node": None,
+        "snapshot_every": 10,
+        "checkpoint_every": 50,
+        "max_restarts": 3,
+        "drill": False,
+        "detach": False,
+        "keep": False,
+        "report": None,
+        "curve": None,
+    }
+    return Request(**(usual | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "notes.txt").write_text("not a script\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    return tmp_path
+
+
+def test_a_sound_request_becomes_a_plan(folder: Path) -> None:
+    plan = check(request(), folder)
+    assert (plan.name, plan.script) == ("train", "train.py")
+    assert (plan.settings.min_nodes, plan.settings.max_nodes, plan.settings.workers) == (2, 4, 1)
+    assert (plan.settings.schedule.snapshot_every, plan.settings.schedule.checkpoint_every) == (
+        10,
+        50,
+    )
+    assert plan.archive.files == 3
+
+
+def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: Path) -> None:
+    assert check(request(local=False), folder).settings.workers == 0
+    assert check(request(local=False, nproc_per_node=8), folder).settings.workers == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"script": Path("absent.py")}, "there is no script absent.py"),
+        ({"script": Path("notes.txt")}, "notes.txt is not a Python file"),
+        ({"script": Path("broken.py")}, "broken.py is not a Python file: line 1"),
+        ({"script": Path()}, "is not a Python file"),
+        ({"minimum": 5}, "--min 5 is above --max 4"),
+        ({"minimum": 0}, "--min 0: a job needs at least one node"),
+        ({"maximum": 5000}, "--max 5000: at most 1000 nodes"),
+        ({"nproc_per_node": 0}, "--nproc-per-node 0"),
+        ({"snapshot_every": 0}, "--snapshot-every 0: must be at least 1"),
+        ({"checkpoint_every": -1}, "--checkpoint-every -1"),
+        ({"max_restarts": -1}, "--max-restarts -1"),
+        ({"types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
+        ({"types": ()}, "--instance-types"),
+        ({"name": "Not A Name"}, "--name 'Not A Name'"),
+        ({"drill": True, "local": False}, "add --local"),
+        ({"drill": True, "detach": True}, "--drill needs a command that stays"),
+        ({"drill": True, "minimum": 1, "maximum": 1}, "--max 2 at least"),
+        ({"report": Path("r.json"), "detach": True}, "--report needs a command that stays"),
+        ({"report": Path("/proc/r.json")}, "/proc/r.json cannot be written"),
+        ({"curve": Path("/")}, "--curve / is a folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    folder: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(SpotelasticError) as caught:
+        check(request(**changes), folder)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_script_elsewhere_would_not_be_shipped(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    with pytest.raises(UsageError, match="outside of the working folder"):
+        check(request(script=folder / "train.py"), folder / "sub")
+
+
+def test_an_absolute_path_within_the_folder_is_fine(folder: Path) -> None:
+    assert check(request(script=folder / "train.py"), folder).script == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [("train_gpt.py", "train-gpt"), ("Train.py", "train"), ("1st.py", "job-1st"), ("_.py", "job")],
+)
+def test_the_cluster_is_named_after_the_script(script: str, name: str) -> None:
+    assert checks.default_name(Path(script)) == name
+
+
+def test_a_name_in_use_is_refused() -> None:
+    checks.unused("demo", ["other"])
+    with pytest.raises(UsageError, match="spotelastic down demo"):
+        checks.unused("demo", ["demo"])
+
+
+def test_other_systems_are_told_in_one_line() -> None:
+    with pytest.raises(EnvironmentFailure, match="Linux only; this is darwin"):
+        checks.linux("darwin")
+
+
+def test_too_little_room_is_told_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {tmp_path: 10 * 2**30, Path("/dev/shm"): 64 * 2**20}
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[path]))
+    checks.room(1, 1, folder=tmp_path)
+    with pytest.raises(EnvironmentFailure, match=r"/dev/shm has 64 MiB free, 4 workers need 256"):
+        checks.room(4, 1, folder=tmp_path)
+    free[tmp_path] = 100 * 2**20
+    with pytest.raises(EnvironmentFailure, match=r"100 MiB free, 4 local nodes need 700 MiB"):
+        checks.room(4, 1, folder=tmp_path)
+
+
+@pytest.mark.parametrize("absent", ["moto", "torch"])
+def test_a_missing_part_of_the_local_cloud_is_named(
+    absent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == absent else find(name)
+    )
+    with pytest.raises(EnvironmentFailure, match=rf"needs {absent}: pip install"):
+        checks.local_parts()

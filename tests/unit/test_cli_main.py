@@ -1,0 +1,86 @@
+"""The command line as a whole: its help, its speed of import, its one-line errors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
+COMMANDS = ("up", "ls", "status", "logs", "events", "report", "interrupt", "down", "run")
+
+
+def spotelastic(
+    *args: str, cwd: Path | None = None, home: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": str(Path(sys.executable).parent),
+        "SPOTELASTIC_HOME": str(home or "/nonexistent"),
+        "HOME": "/nonexistent",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "COLUMNS": "200",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "spotelastic", *args],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['spotelastic', '--help']\n"
+        "from spotelastic.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "heavy: []" in told.stdout
+    assert all(f" {command} " in told.stdout for command in COMMANDS)
+    assert " boot " not in told.stdout
+
+
+def test_the_version_is_told() -> None:
+    assert spotelastic("--version").stdout.startswith("spotelastic 0.")
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "run"])
+def test_every_command_explains_itself_with_an_example(command: str) -> None:
+    told = spotelastic(command, "--help")
+    assert told.returncode == 0
+    assert "Example" in told.stdout
+    assert f"spotelastic {command}" in told.stdout.split("Example")[1]
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "events", "report", "down", "ls"])
+def test_without_a_local_cloud_each_command_says_so_in_one_line(command: str) -> None:
+    told = spotelastic(command, "--local")
+    assert told.returncode == 2
+    assert told.stdout == ""
+    assert told.stderr.count("\n") == 1
+    assert "no local cloud is running" in told.stderr
+
+
+def test_without_any_cloud_both_ways_out_are_named() -> None:
+    told = spotelastic("status")
+    assert told.returncode == 2
+    assert "up --local" in told.stderr
+    assert "AWS_PROFILE" in told.stderr
+
+
+def test_a_mistake_in_up_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
+    told = spotelastic("up", "--local", "absent.py", cwd=tmp_path, home=tmp_path / "home")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == "spotelastic: there is no script absent.py\n"
+    assert not (tmp_path / "home").exists()
+
+
+def test_an_option_that_does_not_exist_is_a_usage_error() -> None:
+    told = spotelastic("up", "--no-such-flag", "x.py")
+    assert told.returncode == 2
+    assert "--no-such-flag" in told.stderr

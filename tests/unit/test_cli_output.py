@@ -1,0 +1,146 @@
+"""What people and programs get to see."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from spotelastic.cli import chart, output
+from spotelastic.cli.view import EVERY, Plain
+from spotelastic.model.progress import (
+    Event,
+    Interruption,
+    NodeStatus,
+    Point,
+    Report,
+    ReportJob,
+    Status,
+)
+
+NOTICE = Interruption("notice", "i-1", 1003.0, 0.4, 60, True, 1.2, 0)
+LOSS = Interruption("loss", "i-2", 1008.0, None, 80, False, None, 7)
+ETCD = Interruption("etcd", "i-3", 1015.0, 0.1, None, None, 0.0, 0)
+REPORT = Report(ReportJob("succeeded", 400, 407), (NOTICE, LOSS, ETCD), 0.875, 0.1, 0.0246, 0.1)
+STATUS = Status(
+    name="demo",
+    state="running",
+    at=1000.0,
+    round=3,
+    step=120,
+    loss=2.3456,
+    step_time=0.14,
+    committed=100,
+    nodes=(
+        NodeStatus("i-1", "worker", "training", "us-east-1a", "127.80.0.4", (0, 1)),
+        NodeStatus("i-9", "control", "leading", "us-east-1b", "127.80.4.4"),
+    ),
+)
+
+
+def rendered(renderable: object) -> str:
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    with console.file:
+        console.print(renderable)
+        return console.export_text()
+
+
+def test_the_report_as_json_has_the_promised_shape() -> None:
+    told = json.loads(output.to_json(REPORT))
+    assert told["job"] == {"state": "succeeded", "final_step": 400, "steps_run": 407}
+    assert set(told) == {
+        "job",
+        "interruptions",
+        "goodput",
+        "node_hours",
+        "cost_usd",
+        "on_demand_usd",
+    }
+    assert told["interruptions"][0] == {
+        "kind": "notice",
+        "node": "i-1",
+        "at": 1003.0,
+        "seen_after_s": 0.4,
+        "saved_step": 60,
+        "committed": True,
+        "pause_s": 1.2,
+        "steps_lost": 0,
+    }
+
+
+def test_the_status_as_json_has_the_promised_shape() -> None:
+    told = json.loads(output.to_json(STATUS))
+    assert (told["name"], told["state"], told["round"], told["step"]) == ("demo", "running", 3, 120)
+    assert told["nodes"][0] == {
+        "id": "i-1",
+        "role": "worker",
+        "state": "training",
+        "zone": "us-east-1a",
+        "address": "127.80.0.4",
+        "ranks": [0, 1],
+    }
+
+
+def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
+    text = rendered(output.report_table(REPORT))
+    assert "400 steps (407 run, 7 of them repeated)" in text
+    assert "goodput 87.5%" in text
+    assert "$0.025 (estimated), $0.10 on demand (75% saved)" in text
+    rows = [line for line in text.splitlines() if "i-" in line]
+    assert [row.split()[-1] for row in rows] == ["0", "7", "0"]
+    assert "interrupted with notice" in rows[0]
+
+
+def test_the_status_shows_every_node() -> None:
+    text = rendered(output.status_table(STATUS))
+    assert "step 120  round 3  1 node  loss 2.346  140 ms/step  checkpoint 100" in text
+    assert all(word in text for word in ("i-1", "0,1", "control", "leading"))
+
+
+def test_plain_progress_speaks_when_something_changed_or_some_seconds_passed() -> None:
+    lines, now = list[str](), [0.0]
+    plain = Plain(lines.append, clock=lambda: now[0])
+
+    def tell(step: int, round: int) -> None:
+        plain.status(Status("demo", "running", 0.0, round=round, step=step))
+
+    tell(1, 1)
+    tell(2, 1)
+    tell(3, 2)
+    now[0] += EVERY
+    tell(3, 2)
+    tell(4, 2)
+    assert [line.split("  ")[0] for line in lines] == ["step 1", "step 3", "step 4"]
+
+
+def test_plain_events_stand_on_a_line_each() -> None:
+    lines = list[str]()
+    with Plain(lines.append) as plain:
+        plain.event(Event(0.0, "notice", "i-1 will go in 15 s"))
+        plain.say("drill")
+    assert lines[0].endswith("notice    i-1 will go in 15 s")
+    assert lines[1] == "drill"
+
+
+def test_the_loss_curve_is_a_picture_even_of_a_job_without_loss(tmp_path: Path) -> None:
+    points = [Point(step, 3.0 - step / 40, 1000.0 + step / 5) for step in range(1, 100)]
+    for name, data in (("curve.png", points), ("none.png", [])):
+        chart.draw(data, REPORT.interruptions, tmp_path / "build" / name)
+        assert (tmp_path / "build" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_interruption_is_marked_at_the_step_it_struck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    marks, draw_line = list[float](), Axes.axvline
+
+    def axvline(self: Axes, x: float, **how: object) -> object:
+        marks.append(x)
+        return draw_line(self, x, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Axes, "axvline", axvline)
+    points = [Point(step, 1.0, 1000.0 + step) for step in range(1, 20)]
+    chart.draw(points, REPORT.interruptions, tmp_path / "curve.png")
+    assert marks == [3, 8, 15]
