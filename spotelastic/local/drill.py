@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from spotelastic.errors import Unavailable, UsageError
 from spotelastic.model.progress import InterruptionKind, NodeStatus, Status
 
 ORDER: tuple[InterruptionKind, ...] = ("notice", "loss", "worker", "etcd")
@@ -150,6 +151,7 @@ class Drill:
         self._faults = faults
         self._say = say
         self._wait = wait
+        self._complaint = ""
         self.done: tuple[Done, ...] = ()
 
     @property
@@ -160,23 +162,38 @@ class Drill:
         """Look at a new status, and act on it."""
         self.done = observe(status, self._plan, self.done)
         injection = next_injection(status, self._plan, self.done)
-        if injection is not None:
-            self._cause(injection, status)
-            self.done = (*self.done, Done(injection, status.round, status.step))
+        if injection is None:
+            return
+        try:
+            self._cause(injection)
+        except (UsageError, Unavailable) as error:
+            # The victim has changed since the status was written; a later status will tell.
+            self._complain(f"drill: not yet: {error}")
+            return
+        self.done = (*self.done, Done(injection, status.round, status.step))
+        self._say(f"drill, step {status.step}: {self._story(injection)}")
 
-    def _cause(self, injection: Injection, status: Status) -> None:
-        where = f"drill, step {status.step}:"
+    def _cause(self, injection: Injection) -> None:
         match injection.kind:
             case "notice":
-                self._say(f"{where} {injection.node} gets a notice of {self._plan.notice:.0f} s")
                 self._faults.interrupt(injection.node, self._plan.notice)
             case "loss":
-                self._say(f"{where} {injection.node} is killed without notice")
                 self._faults.kill(injection.node)
             case "worker":
                 self._wait(injection.delay)
-                self._say(f"{where} the worker process on {injection.node} is killed")
                 self._faults.kill_process(injection.node, "se-worker-0")
             case "etcd":
-                self._say(f"{where} the leading etcd member, on {injection.node}, is killed")
                 self._faults.kill_process(injection.node, "etcd")
+
+    def _story(self, injection: Injection) -> str:
+        return {
+            "notice": f"{injection.node} has notice of {self._plan.notice:.0f} s",
+            "loss": f"{injection.node} was killed without notice",
+            "worker": f"the worker process on {injection.node} was killed",
+            "etcd": f"the leading etcd member, on {injection.node}, was killed",
+        }[injection.kind]
+
+    def _complain(self, line: str) -> None:
+        if line != self._complaint:
+            self._complaint = line
+            self._say(line)

@@ -1,0 +1,131 @@
+"""`python -m spotelastic.local SETTINGS ANNOUNCE [STARTER]`: the cloud's process.
+
+SETTINGS is JSON from `cloud.start`; ANNOUNCE a descriptor that is told when the cloud is ready, or
+why it is not; STARTER a pidfd: when that process dies, the cloud ends.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from ipaddress import ip_network
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from spotelastic.errors import EnvironmentFailure, SpotelasticError
+from spotelastic.local import processes
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.remains import Remains, write_atomically
+from spotelastic.local.server import Config, Server
+
+_IMDS_PORT = 1338
+_ZONES = ("a", "b", "c")
+_LIBC_NAME = 15  # PR_SET_NAME
+
+
+def main() -> None:
+    settings, announce = json.loads(sys.argv[1]), int(sys.argv[2])
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    ctypes.CDLL(None).prctl(_LIBC_NAME, b"se-cloud", 0, 0, 0)
+    over = Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: over.set())
+    for starter in map(int, sys.argv[3:]):
+        Thread(target=_await_death, args=(starter, over), daemon=True).start()
+    remains = Remains(**settings["remains"])
+    try:
+        with _claim_net(settings["nets"]) as claim:
+            _run(settings, remains, claim.net, announce, over)
+    except SpotelasticError as error:
+        os.write(announce, json.dumps({"error": str(error)}).encode())
+        raise SystemExit(error.exit_code) from None
+    finally:
+        remains.remove()
+
+
+def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, over: Event) -> None:
+    config = Config(
+        remains=remains,
+        net=net,
+        region=settings["region"],
+        imds_port=_imds_port(net),
+        boot_command=tuple(settings["boot_command"]),
+        capacity=tuple((type, zone, count) for type, zone, count in settings["capacity"]),
+    )
+    server = Server(config, lost=over.set)
+    server.start()
+    try:
+        info = CloudInfo(
+            endpoint=server.endpoint,
+            pid=os.getpid(),
+            folder=remains.folder,
+            net=net,
+            region=config.region,
+            zones=tuple(config.region + zone for zone in _ZONES),
+            imds_port=config.imds_port,
+            started=processes.started_at(os.getpid()),
+        )
+        text = json.dumps(asdict(info))
+        write_atomically(Path(remains.record), text)
+        os.write(announce, text.encode())
+        os.close(announce)
+        over.wait()
+    finally:
+        server.close()
+
+
+def _await_death(starter: int, over: Event) -> None:
+    select.select([starter], [], [])
+    over.set()
+
+
+class _Claim:
+    """A block of addresses that no other cloud on the machine uses while this one lives.
+
+    Held by the name of an abstract socket: it is as wide as the loopback interface (one network
+    namespace), and the kernel gives it back however the process ends.
+    """
+
+    def __init__(self, net: str) -> None:
+        self.net = net
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(f"\0spotelastic-net-{net}")
+
+    def __enter__(self) -> "_Claim":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def _claim_net(nets: Sequence[str]) -> _Claim:
+    for net in nets:
+        try:
+            return _Claim(net)
+        except OSError:
+            continue
+    raise EnvironmentFailure(f"other local clouds use {', '.join(nets)}")
+
+
+def _imds_port(net: str) -> int:
+    """One port for the metadata services of all instances: the usual one, or any that is free."""
+    address = str(ip_network(net)[-2])
+    for port in (_IMDS_PORT, 0):
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise EnvironmentFailure(f"cannot bind a port on {address}")
+
+
+if __name__ == "__main__":
+    main()

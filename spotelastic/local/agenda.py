@@ -1,0 +1,64 @@
+"""What the cloud does by itself: one thread that does things when they are due, under its lock."""
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from threading import Condition, RLock, Thread
+
+from spotelastic.clock import Clock, wall
+
+Task = Callable[[], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Agenda:
+    """Tasks run one at a time, in order of time, holding `lock`; they must not wait for anything.
+
+    A task that raises is logged and the agenda goes on: one broken group must not stop the cloud.
+    """
+
+    def __init__(self, lock: RLock, clock: Clock = wall) -> None:  # type: ignore[valid-type]
+        self._lock = lock
+        self._clock = clock
+        self._due: list[tuple[float, int, Task]] = []
+        self._order = itertools.count()
+        self._changed = Condition()
+        self._going = True
+        self._thread = Thread(target=self._run, name="agenda", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def soon(self, task: Task) -> None:
+        self.at(0.0, task)
+
+    def at(self, when: float, task: Task) -> None:
+        """`when` in seconds since the epoch."""
+        with self._changed:
+            heapq.heappush(self._due, (when, next(self._order), task))
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._going = False
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            try:
+                with self._lock:  # type: ignore[attr-defined]
+                    task()
+            except Exception:
+                _log.exception("a task of the local cloud failed")
+
+    def _next(self) -> Task | None:
+        with self._changed:
+            while self._going:
+                wait = self._due[0][0] - self._clock() if self._due else None
+                if wait is not None and wait <= 0:
+                    return heapq.heappop(self._due)[2]
+                self._changed.wait(wait)
+            return None

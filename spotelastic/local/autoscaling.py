@@ -1,0 +1,494 @@
+"""Auto Scaling groups that behave: moto keeps and shows them, this makes them act.
+
+`pass_over` looks at every group and takes it one step towards what it should be; it runs on the
+agenda whenever something changed (a call, an instance's state, capacity, a deadline), so that
+calls return at once and launches happen after them, as on AWS. What to launch and whom to
+terminate is decided in `scaling.py`.
+
+A member's way: Pending, Pending:Wait (launch hooks), Pending:Proceed, InService, Terminating,
+Terminating:Wait (termination hooks), Terminating:Proceed, and out. Those that are terminating no
+longer count, so that their replacements launch at once. An instance that EC2 has already taken
+leaves its group without waiting for hooks: there is nothing left to wait for.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.autoscaling.exceptions import ValidationError
+from moto.autoscaling.models import AutoScalingBackend
+from moto.core.exceptions import ServiceException
+
+from spotelastic.clock import wall
+from spotelastic.local import events, machines, scaling
+from spotelastic.local.agenda import Agenda
+from spotelastic.local.capacity import Market
+from spotelastic.local.machines import Machine, Machines
+from spotelastic.local.members import Member
+
+LAUNCHING = "autoscaling:EC2_INSTANCE_LAUNCHING"
+TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
+
+RETRY = 15.0
+"""Seconds until a launch that failed is tried again, unless capacity changes before."""
+_KEPT_ACTIVITIES = 200  # per group
+
+Launch = Callable[[Any, scaling.Place, bool], Any]
+"""Launches one instance for (group, place, spot); raises what EC2 answers."""
+
+
+@dataclass(slots=True)
+class Activity:
+    """A scaling activity, with the attribute names that moto serializes."""
+
+    auto_scaling_group_name: str
+    description: str
+    cause: str
+    launching: bool
+    place: dict[str, str] = field(default_factory=dict)
+    activity_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    start_time: datetime = field(default_factory=lambda: _now())
+    end_time: datetime | None = None
+    status_code: str = "InProgress"
+    status_message: str | None = None
+    progress: int = 0
+
+    @property
+    def details(self) -> str:
+        return str(self.place).replace("'", '"')
+
+    def ended(self, status: str, message: str | None = None) -> None:
+        self.status_code, self.status_message = status, message
+        self.end_time, self.progress = _now(), 100
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What moto does not keep of a group."""
+
+    activities: list[Activity] = field(default_factory=list)
+    retry_at: float = 0.0
+    deleting: bool = False
+
+
+class AutoScaling:
+    def __init__(
+        self,
+        *,
+        backend: AutoScalingBackend,
+        machines: Machines,
+        market: Market,
+        agenda: Agenda,
+        emit: Callable[[events.CloudEvent], None],
+        launch: Launch,
+    ) -> None:
+        self._backend = backend
+        self._machines = machines
+        self._market = market
+        self._agenda = agenda
+        self._emit = emit
+        self._launch = launch
+        self._ledgers: dict[str, _Ledger] = {}
+        self._planned = False
+
+    # -- what calls ask for ------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something changed: look at all groups soon."""
+        if not self._planned:
+            self._planned = True
+            self._agenda.soon(self.pass_over)
+
+    def capacity_changed(self) -> None:
+        for ledger in self._ledgers.values():
+            ledger.retry_at = 0.0
+        self.wake()
+
+    def activities(self, group: str = "") -> list[Activity]:
+        """Newest first."""
+        ledgers = self._ledgers.values() if not group else [self._ledger(group)]
+        found = [activity for ledger in ledgers for activity in ledger.activities]
+        return sorted(found, key=lambda activity: activity.start_time, reverse=True)
+
+    def terminate_member(self, instance: str, decrement: bool) -> Activity:
+        """TerminateInstanceInAutoScalingGroup."""
+        group, member = self._find(instance)
+        cause = "a user request"
+        if decrement:
+            if group.desired_capacity <= group.min_size:
+                raise ValidationError(
+                    f"Currently, desiredSize equals minSize ({group.min_size}). Terminating "
+                    "instance without replacement will violate group's min size constraint. "
+                    "Either set shouldDecrementDesiredCapacity flag to false or lower group's "
+                    "min size."
+                )
+            cause += (
+                f", shrinking the capacity from {group.desired_capacity} to "
+                f"{group.desired_capacity - 1}"
+            )
+            group.desired_capacity -= 1
+        self.wake()
+        return self._begin_terminating(group, member, f"in response to {cause}.")
+
+    def complete(self, group: str, hook: str, result: str, token: str, instance: str) -> None:
+        """CompleteLifecycleAction."""
+        member = self._waiting(group, hook, token, instance)
+        del member.waits[hook]
+        if result == "ABANDON" and member.lifecycle_state.startswith("Pending"):
+            member.abandoned = True
+        if result == "ABANDON":
+            member.waits.clear()
+        self.wake()
+
+    def heartbeat(self, group: str, hook: str, token: str, instance: str) -> None:
+        """RecordLifecycleActionHeartbeat: the time-out starts anew."""
+        wait = self._waiting(group, hook, token, instance).waits[hook]
+        wait.deadline = wall() + wait.hook.heartbeat_timeout
+        self._agenda.at(wait.deadline, self.wake)
+
+    def delete(self, group: str, force: bool) -> None:
+        """DeleteAutoScalingGroup: without `force` only an empty group."""
+        found = self._group(group)
+        if found.instance_states and not force:
+            error = ServiceException(
+                "You cannot delete an AutoScalingGroup while there are instances or pending Spot "
+                "instance request(s) still in the group."
+            )
+            error.code = "ResourceInUse"
+            raise error
+        found.min_size = found.max_size = found.desired_capacity = 0
+        found.status = "Delete in progress"
+        self._ledger(group).deleting = True
+        for member in found.instance_states:
+            member.waits.clear()
+            self._begin_terminating(found, member, "in response to a user request.", hooks=False)
+        self._drop_if_empty(found)
+
+    def delete_now(self, group: str) -> None:
+        """As `delete`, done when it returns: stacks delete what lies below a group after it."""
+        instances = [member.instance for member in self._group(group).instance_states]
+        self.delete(group, force=True)
+        self._machines.settle(instances)
+        self.pass_over()
+
+    # -- what groups do ----------------------------------------------------------------------
+
+    def pass_over(self) -> None:
+        self._planned = False
+        now = wall()
+        for group in list(self._backend.autoscaling_groups.values()):
+            for member in list(group.instance_states):
+                self._advance(group, member, now)
+            if self._ledger(group.name).deleting:
+                self._drop_if_empty(group)
+                continue
+            self._replace_unhealthy(group)
+            self._shrink(group)
+            self._grow(group, now)
+
+    def _advance(self, group: Any, member: Member, now: float) -> None:
+        """Takes one member one state further, if it can go."""
+        machine = self.machine(member)
+        for name, wait in list(member.waits.items()):
+            if now >= min(wait.deadline, wait.limit):
+                del member.waits[name]
+                member.abandoned |= wait.hook.default_result == "ABANDON"
+        state = member.lifecycle_state
+        if machine is None or machine.state in machines.GONE:
+            self._advance_gone(group, member, machine)
+        elif state == "Pending" and machine.state == machines.RUNNING:
+            self._enter_hooks(group, member, LAUNCHING)
+            self._advance(group, member, now)
+        elif state == "Pending:Wait" and not member.waits:
+            if member.abandoned:
+                self._begin_terminating(
+                    group, member, "because its launch was abandoned.", hooks=False
+                )
+            else:
+                self._put_in_service(group, member)
+        elif state == "Terminating:Wait" and not member.waits:
+            self._proceed_terminating(member)
+
+    def _advance_gone(self, group: Any, member: Member, machine: Machine | None) -> None:
+        if machine is not None and machine.state in (machines.STOPPING, machines.STOPPED):
+            if not _suspended(group, "HealthCheck"):
+                self._machines.terminate(member.instance)
+            return
+        if not member.lifecycle_state.startswith("Terminating"):
+            if _suspended(group, "HealthCheck"):
+                return
+            member.activity = self._begin(
+                group,
+                member,
+                "taken out of service in response to an EC2 health check indicating it has been "
+                "terminated or stopped.",
+            )
+            member.lifecycle_state = "Terminating"
+            member.waits.clear()
+        if machine is None or machine.state == machines.TERMINATED:
+            self._leave(group, member)
+
+    def _leave(self, group: Any, member: Member) -> None:
+        group.instance_states.remove(member)
+        if member.activity is not None:
+            member.activity.ended("Successful")
+            self._emit(events.activity_ended(group, member.activity, member.instance_id))
+
+    def _enter_hooks(self, group: Any, member: Member, transition: str) -> None:
+        """Into the waiting state; with nothing to wait for it is left in the same pass."""
+        launching = transition == LAUNCHING
+        member.lifecycle_state = "Pending:Wait" if launching else "Terminating:Wait"
+        now = wall()
+        for hook in self._backend.describe_lifecycle_hooks(group.name):
+            if hook.lifecycle_transition != transition:
+                continue
+            wait = member.wait(hook, now)
+            self._agenda.at(wait.deadline, self.wake)
+            ends = ("EC2", "AutoScalingGroup")
+            self._emit(
+                events.lifecycle_action(
+                    group,
+                    member.instance_id,
+                    hook,
+                    wait.token,
+                    *(ends if launching else reversed(ends)),
+                )
+            )
+
+    def _put_in_service(self, group: Any, member: Member) -> None:
+        member.lifecycle_state = "InService"
+        if member.activity is not None:
+            member.activity.ended("Successful")
+            self._emit(events.activity_ended(group, member.activity, member.instance_id))
+            member.activity = None
+
+    def _begin_terminating(
+        self, group: Any, member: Member, cause: str, *, hooks: bool = True
+    ) -> Activity:
+        if member.lifecycle_state.startswith("Terminating"):
+            if not hooks:
+                self._proceed_terminating(member)
+            assert member.activity is not None
+            return member.activity
+        member.waits.clear()
+        activity = member.activity = self._begin(group, member, f"taken out of service {cause}")
+        if (machine := self.machine(member)) is not None:
+            machine.target_state = "Terminated"
+        if hooks:
+            self._enter_hooks(group, member, TERMINATING)
+        if not member.waits:
+            self._proceed_terminating(member)
+        return activity
+
+    def _proceed_terminating(self, member: Member) -> None:
+        member.lifecycle_state = "Terminating:Proceed"
+        self._machines.terminate(member.instance)
+
+    def _replace_unhealthy(self, group: Any) -> None:
+        if _suspended(group, "ReplaceUnhealthy") or _suspended(group, "Terminate"):
+            return
+        for member in _counting(group):
+            if member.health_status == "Unhealthy":
+                self._begin_terminating(group, member, "in response to a user health-check.")
+
+    def _shrink(self, group: Any) -> None:
+        if _suspended(group, "Terminate"):
+            return
+        by_id = {member.instance_id: member for member in _counting(group)}
+        for victim in scaling.surplus(self._policy(group), _seen(by_id.values())):
+            cause = "in response to a difference between desired and actual capacity."
+            self._begin_terminating(group, by_id[victim], cause)
+
+    def _grow(self, group: Any, now: float) -> None:
+        ledger = self._ledger(group.name)
+        if _suspended(group, "Launch") or now < ledger.retry_at:
+            return
+        policy = self._policy(group)
+        for spot in scaling.purchases(policy, _seen(_counting(group))):
+            if not self._launch_one(group, policy, spot):
+                ledger.retry_at = now + RETRY
+                self._agenda.at(ledger.retry_at, self.wake)
+                return
+
+    def _launch_one(self, group: Any, policy: scaling.Policy, spot: bool) -> bool:
+        failure = "the group has no subnet"
+        places = scaling.places(policy, _seen(_counting(group)), spot, self._offer(spot))
+        for place in places:
+            try:
+                instance = self._launch(group, place, spot)
+            except ServiceException as error:
+                failure = f"{error.code} - {error.message}"
+            except OSError as error:
+                failure = f"InternalError - {error}"
+            else:
+                self._join(group, instance, spot)
+                return True
+        activity = self._open(
+            group, "Launching a new EC2 instance.", f"At {_stamp()} {_WANTED}", launching=True
+        )
+        activity.ended("Failed", f"{_purchase(spot)}. {failure} Launching EC2 instance failed.")
+        self._emit(events.activity_ended(group, activity, ""))
+        return False
+
+    def _join(self, group: Any, instance: Any, spot: bool) -> None:
+        member = Member(
+            instance,
+            lifecycle_state="Pending",
+            protected_from_scale_in=group.new_instances_protected_from_scale_in,
+            autoscaling_group=group,
+        )
+        member.spot = spot
+        group.instance_states.append(member)
+        if (machine := self.machine(member)) is not None:
+            machine.target_state = "InService"
+        member.activity = self._open(
+            group,
+            f"Launching a new EC2 instance: {instance.id}",
+            f"At {_stamp()} {_WANTED}",
+            launching=True,
+            zone=member.availability_zone,
+        )
+
+    def _offer(self, spot: bool) -> Callable[[str, str], scaling.Offer]:
+        def offer(type: str, zone: str) -> scaling.Offer:
+            price = self._market.spot(type, zone) if spot else self._market.on_demand(type)
+            return scaling.Offer(price, self._machines.free(type, zone))
+
+        return offer
+
+    def _policy(self, group: Any) -> scaling.Policy:
+        return policy_of(group)
+
+    # -- books -------------------------------------------------------------------------------
+
+    def _begin(self, group: Any, member: Member, cause: str) -> Activity:
+        """A termination's activity; a launch that is still under way is given up."""
+        if member.activity is not None:
+            member.activity.ended("Cancelled")
+        return self._open(
+            group,
+            f"Terminating EC2 instance: {member.instance_id}",
+            f"At {_stamp()} an instance was {cause}",
+            launching=False,
+            zone=member.availability_zone,
+        )
+
+    def _open(
+        self, group: Any, description: str, cause: str, *, launching: bool, zone: str = ""
+    ) -> Activity:
+        place = {"Availability Zone": zone} if zone else {}
+        activity = Activity(group.name, description, cause, launching, place)
+        kept = self._ledger(group.name).activities
+        kept.append(activity)
+        del kept[:-_KEPT_ACTIVITIES]
+        return activity
+
+    def _ledger(self, group: str) -> _Ledger:
+        return self._ledgers.setdefault(group, _Ledger())
+
+    def _drop_if_empty(self, group: Any) -> None:
+        if not group.instance_states:
+            self._backend.autoscaling_groups.pop(group.name, None)
+            self._ledgers.pop(group.name, None)
+            for key, hook in list(self._backend.lifecycle_hooks.items()):
+                if hook.auto_scaling_group_name == group.name:
+                    del self._backend.lifecycle_hooks[key]
+
+    def machine(self, member: Member) -> Machine | None:
+        return self._machines.get(member.instance_id)
+
+    def _group(self, name: str) -> Any:
+        try:
+            return self._backend.autoscaling_groups[name]
+        except KeyError:
+            raise ValidationError(f"AutoScalingGroup name not found - {name}") from None
+
+    def _find(self, instance: str) -> tuple[Any, Member]:
+        for group in self._backend.autoscaling_groups.values():
+            for member in group.instance_states:
+                if member.instance_id == instance:
+                    return group, member
+        raise ValidationError(f"Instance Id not found - No managed instance found for {instance}")
+
+    def _waiting(self, group: str, hook: str, token: str, instance: str) -> Member:
+        for member in self._group(group).instance_states:
+            wait = member.waits.get(hook)
+            if wait and (wait.token == token if token else member.instance_id == instance):
+                return member
+        name = f"token {token}" if token else f"instance {instance}"
+        raise ValidationError(f"No active Lifecycle Action found with {name}")
+
+
+def policy_of(group: Any) -> scaling.Policy:
+    """What a moto group asks for, from its launch template or mixed-instances policy."""
+    mixed = group.mixed_instances_policy or {}
+    overrides = mixed.get("LaunchTemplate", {}).get("Overrides") or []
+    types = tuple(item["InstanceType"] for item in overrides if item.get("InstanceType"))
+    subnets = tuple(
+        (subnet.id, subnet.availability_zone)
+        for subnet in group.ec2_backend.describe_subnets(
+            subnet_ids=[name.strip() for name in (group.vpc_zone_identifier or "").split(",")]
+        )
+    )
+    distribution = mixed.get("InstancesDistribution") or _plain(group)
+    return scaling.Policy(
+        desired=group.desired_capacity or 0,
+        subnets=subnets,
+        types=types or (group.instance_type,),
+        on_demand_base=int(distribution.get("OnDemandBaseCapacity") or 0),
+        on_demand_percentage=int(distribution.get("OnDemandPercentageAboveBaseCapacity", 100)),
+        on_demand_strategy=distribution.get("OnDemandAllocationStrategy") or "prioritized",
+        spot_strategy=distribution.get("SpotAllocationStrategy") or "lowest-price",
+    )
+
+
+def _plain(group: Any) -> dict[str, Any]:
+    """Without a policy it is the launch template that says spot or on-demand."""
+    version = group.ec2_launch_template.get_version(group.launch_template_version)
+    market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")
+    return {"OnDemandPercentageAboveBaseCapacity": 0 if market == "spot" else 100}
+
+
+def _counting(group: Any) -> list[Member]:
+    return [
+        member
+        for member in group.instance_states
+        if member.lifecycle_state == "InService" or member.lifecycle_state.startswith("Pending")
+    ]
+
+
+def _seen(members: Iterable[Member]) -> list[scaling.Seen]:
+    return [
+        scaling.Seen(
+            member.instance_id,
+            member.availability_zone,
+            member.spot,
+            member.instance.launch_time.timestamp(),
+            bool(member.protected_from_scale_in),
+        )
+        for member in members
+    ]
+
+
+def _suspended(group: Any, process: str) -> bool:
+    return any(item["ProcessName"] == process for item in group.suspended_processes)
+
+
+def _purchase(spot: bool) -> str:
+    return "Could not launch Spot Instances" if spot else "Could not launch On-Demand Instances"
+
+
+_WANTED = (
+    "an instance was started in response to a difference between desired and actual capacity, "
+    "increasing the capacity."
+)
+
+
+def _now() -> datetime:
+    return datetime.fromtimestamp(wall(), UTC).replace(tzinfo=None)
+
+
+def _stamp() -> str:
+    return f"{_now():%Y-%m-%dT%H:%M:%SZ}"

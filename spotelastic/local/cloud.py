@@ -1,0 +1,228 @@
+"""Starting, finding and stopping the local cloud, and what a laptop process needs to use it."""
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
+from spotelastic.local import processes
+from spotelastic.local.remains import Remains
+
+MOTO = "5.2.5"
+BOOT = (sys.executable, "-m", "spotelastic", "boot")
+
+_SHM_NEEDED = 256 * 2**20  # bytes
+_DISK_NEEDED = 2**30
+_NETS = tuple(f"127.{number}.0.0/16" for number in range(80, 96))
+
+
+@dataclass(frozen=True, slots=True)
+class CloudInfo:
+    """A running local cloud."""
+
+    endpoint: str
+    """What AWS_ENDPOINT_URL has to be."""
+    pid: int
+    folder: str
+    net: str
+    """The block of loopback addresses that VPCs have to be made in."""
+    region: str
+    zones: tuple[str, ...]
+    imds_port: int
+    started: int = 0
+    """Tells the process from a later one with the same pid."""
+
+    @property
+    def id(self) -> str:
+        return Remains(self.folder, "").cloud
+
+
+def start(
+    *,
+    detach: bool,
+    net: str | None = None,
+    region: str = "us-east-1",
+    capacity: Mapping[tuple[str, str], int] | None = None,
+    timeout: float = 30.0,
+    boot_command: Sequence[str] = BOOT,
+) -> CloudInfo:
+    """Starts a cloud as a process of its own, in a session of its own.
+
+    Unless `detach`ed it ends, and cleans up, when the process that started it ends in any way.
+    `net` is the block of loopback addresses for its instances; by default one that no other local
+    cloud on this machine uses. `capacity` limits (instance type, zone); `boot_command` is what an
+    instance runs. Raises `UsageError` where one runs already, `EnvironmentFailure` where the
+    machine lacks something, `Unavailable` when it is not ready after `timeout` seconds.
+    """
+    _check_machine()
+    with _alone():
+        if running := find():
+            raise UsageError(
+                f"a local cloud is running already (pid {running.pid}, {running.endpoint}): "
+                "use it, or end it with `spotelastic down`"
+            )
+        remains = Remains(tempfile.mkdtemp(prefix="spotelastic-"), str(_record()))
+        settings = {
+            "remains": asdict(remains),
+            "nets": [net] if net else _NETS,
+            "region": region,
+            "boot_command": list(boot_command),
+            "capacity": [[type, zone, n] for (type, zone), n in (capacity or {}).items()],
+        }
+        try:
+            return _launch(remains, settings, detach, timeout)
+        except BaseException:
+            remains.remove()
+            raise
+
+
+def find() -> CloudInfo | None:
+    """The running cloud; what one that was killed has left is removed."""
+    try:
+        values = json.loads(_record().read_text())
+        info = CloudInfo(**{**values, "zones": tuple(values["zones"])})
+    except FileNotFoundError:
+        return None
+    except (OSError, TypeError, ValueError, KeyError) as error:
+        raise UsageError(f"cannot read {_record()}: {error}; remove it") from error
+    if processes.started_at(info.pid) == info.started:
+        return info
+    Remains(info.folder, str(_record())).remove()
+    return None
+
+
+def stop(info: CloudInfo, timeout: float = 30.0) -> None:
+    """Ends all instances and the cloud, and removes everything they had on the machine."""
+    with contextlib.suppress(ProcessLookupError):
+        death = os.pidfd_open(info.pid)
+        try:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if processes.started_at(info.pid) != info.started:
+                    break
+                signal.pidfd_send_signal(death, number)
+                select.select([death], [], [], timeout)
+        finally:
+            os.close(death)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(info.pid, os.WNOHANG)
+    Remains(info.folder, str(_record())).remove()
+
+
+def environment(info: CloudInfo) -> dict[str, str]:
+    """What boto3 needs in the environment of a process that plays the laptop."""
+    return {
+        "AWS_ENDPOINT_URL": info.endpoint,
+        "AWS_ACCESS_KEY_ID": "AKIALOCALCLOUD000000",
+        "AWS_SECRET_ACCESS_KEY": "local-cloud",
+        "AWS_DEFAULT_REGION": info.region,
+        "AWS_REGION": info.region,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+def _launch(
+    remains: Remains, settings: Mapping[str, object], detach: bool, timeout: float
+) -> CloudInfo:
+    ready, announce = os.pipe()
+    starter = [] if detach else [os.pidfd_open(os.getpid())]
+    log = Path(remains.folder, "cloud.log")
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "spotelastic.local",
+                    json.dumps(settings),
+                    str(announce),
+                    *map(str, starter),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[announce, *starter],
+                start_new_session=True,
+            )
+    finally:
+        for descriptor in (announce, *starter):
+            os.close(descriptor)
+    try:
+        answer = _read_all(ready, timeout)
+        info = _parse(answer, log)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        os.close(ready)
+    process.returncode = 0  # it outlives this object by design; `stop` reaps it
+    return info
+
+
+def _read_all(ready: int, timeout: float) -> str:
+    text = b""
+    while select.select([ready], [], [], timeout)[0]:
+        if not (data := os.read(ready, 65536)):
+            return text.decode()
+        text += data
+    raise Unavailable(f"the local cloud was not ready after {timeout:.0f} s")
+
+
+def _parse(answer: str, log: Path) -> CloudInfo:
+    values = json.loads(answer) if answer else {}
+    if "endpoint" in values:
+        return CloudInfo(**{**values, "zones": tuple(values["zones"])})
+    last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+    raise EnvironmentFailure(values.get("error") or f"the local cloud did not start: {last}")
+
+
+def _record() -> Path:
+    home = os.environ.get("SPOTELASTIC_HOME") or Path.home() / ".spotelastic"
+    return Path(home).absolute() / "local.json"
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Two starts at once: the second waits, and finds the first one's cloud."""
+    lock = _record().with_name("local.lock")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        if isinstance(error, SpotelasticError):
+            raise
+        raise EnvironmentFailure(f"cannot write to {lock.parent}: {error.strerror}") from error
+
+
+def _check_machine() -> None:
+    if sys.platform != "linux":
+        raise EnvironmentFailure("the local cloud needs Linux: instances are Linux processes")
+    if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
+        raise EnvironmentFailure("the local cloud needs moto: pip install 'spotelastic[local]'")
+    if (found := version("moto")) != MOTO:
+        raise EnvironmentFailure(
+            f"the local cloud needs moto {MOTO}, found {found}: pip install 'spotelastic[local]'"
+        )
+    for place, needed in (("/dev/shm", _SHM_NEEDED), (tempfile.gettempdir(), _DISK_NEEDED)):
+        try:
+            free = shutil.disk_usage(place).free
+        except OSError as error:
+            raise EnvironmentFailure(f"the local cloud needs {place}: {error.strerror}") from error
+        if free < needed:
+            raise EnvironmentFailure(
+                f"{place} has {free // 2**20} MiB free, the local cloud needs {needed // 2**20} MiB"
+            )

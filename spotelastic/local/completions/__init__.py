@@ -1,0 +1,37 @@
+"""Every change to moto 5.2.5, in one place. `install` applies them, `Patches.applied` lists them
+with their reasons.
+
+    locks.py    one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
+    ec2.py      launches, states, spot prices
+    network.py  addresses, interfaces, volumes
+    groups.py   Auto Scaling
+    stacks.py   CloudFormation
+"""
+
+from pathlib import Path
+from threading import RLock
+
+from spotelastic.local.autoscaling import AutoScaling
+from spotelastic.local.capacity import Market
+from spotelastic.local.completions import ec2, groups, locks, network, stacks
+from spotelastic.local.completions.patch import Patches
+from spotelastic.local.machines import Machines
+from spotelastic.local.power import Power
+
+
+def install(
+    *,
+    lock: RLock,  # type: ignore[valid-type]
+    machines: Machines,
+    scaling: AutoScaling,
+    market: Market,
+    power: Power,
+    volumes: Path,
+) -> Patches:
+    patches = Patches()
+    locks.install(patches, lock)
+    ec2.install(patches, machines, market)
+    network.install(patches, power, volumes)
+    groups.install(patches, scaling)
+    stacks.install(patches, scaling)
+    return patches

@@ -1,0 +1,60 @@
+"""How moto is changed: one method at a time, each with the reason, on record."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Method = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    owner: str
+    name: str
+    reason: str
+
+
+@dataclass
+class Patches:
+    """Applies patches for as long as the process lives; `applied` lists them."""
+
+    applied: list[Patch] = field(default_factory=list)
+
+    def method(self, owner: type, name: str, reason: str) -> Callable[[Method], Method]:
+        """Wraps a method that exists: the function is called with the original before `self`.
+
+        A class method's original is bound, so that the function is called with it and the
+        arguments alone.
+        """
+
+        def apply(function: Method) -> Method:
+            bound = isinstance(_found(owner, name), classmethod)
+            original = getattr(owner, name)
+
+            @functools.wraps(original)
+            def method(*args: Any, **kwargs: Any) -> Any:
+                return function(original, *args[bound:], **kwargs)
+
+            setattr(owner, name, classmethod(method) if bound else method)
+            self._record(owner, name, reason)
+            return function
+
+        return apply
+
+    def addition(self, owner: type, name: str, reason: str) -> Callable[[Method], Method]:
+        """Sets a method or property that takes nothing from what was there."""
+
+        def apply(function: Method) -> Method:
+            setattr(owner, name, function)
+            self._record(owner, name, reason)
+            return function
+
+        return apply
+
+    def _record(self, owner: type, name: str, reason: str) -> None:
+        self.applied.append(Patch(f"{owner.__module__}.{owner.__qualname__}", name, reason))
+
+
+def _found(owner: type, name: str) -> Any:
+    return next(base.__dict__[name] for base in owner.__mro__ if name in base.__dict__)

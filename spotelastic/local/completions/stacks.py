@@ -1,0 +1,262 @@
+"""CloudFormation: resources that moto accepts and does not make, and stacks that can be deleted."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from moto.autoscaling.models import FakeAutoScalingGroup, autoscaling_backends
+from moto.cloudformation.models import CloudFormationBackend, Stack
+from moto.core.common_models import CloudFormationModel
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.elastic_block_store import Volume
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+from moto.ec2.models.internet_gateways import InternetGateway
+from moto.ec2.models.route_tables import Route, RouteTable
+from moto.ec2.models.subnets import SubnetRouteTableAssociation
+from moto.ec2.models.vpcs import VPCEndPoint
+from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
+from moto.sqs.models import sqs_backends
+
+from spotelastic.local.autoscaling import AutoScaling
+from spotelastic.local.completions.groups import put_hook
+from spotelastic.local.completions.patch import Patches
+
+
+class HookResource(CloudFormationModel):
+    """AWS::AutoScaling::LifecycleHook"""
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+
+    @property
+    def physical_resource_id(self) -> str:
+        return str(self.hook.name)
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return "LifecycleHookName"
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::AutoScaling::LifecycleHook"
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return False
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[misc]
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_: Any,
+    ) -> "HookResource":
+        properties = {"LifecycleHookName": resource_name, **cloudformation_json["Properties"]}
+        backend = autoscaling_backends[account_id][region_name]
+        return cls(put_hook(backend, properties["AutoScalingGroupName"], properties))
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        backend = autoscaling_backends[account_id][region_name]
+        if self.hook.auto_scaling_group_name in backend.autoscaling_groups:
+            backend.delete_lifecycle_hook(self.hook.auto_scaling_group_name, self.hook.name)
+
+
+class QueuePolicyResource(CloudFormationModel):
+    """AWS::SQS::QueuePolicy"""
+
+    def __init__(self, name: str, queues: list[Any]) -> None:
+        self.name = name
+        self.queues = queues
+
+    @property
+    def physical_resource_id(self) -> str:
+        return self.name
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return ""
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::SQS::QueuePolicy"
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return False
+
+    @classmethod
+    def create_from_cloudformation_json(  # type: ignore[misc]
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_: Any,
+    ) -> "QueuePolicyResource":
+        properties = cloudformation_json["Properties"]
+        backend = sqs_backends[account_id][region_name]
+        names = [url.rpartition("/")[2] for url in properties["Queues"]]
+        for name in names:
+            policy = {"Policy": json.dumps(properties["PolicyDocument"])}
+            backend.set_queue_attributes(name, policy)
+        return cls(resource_name, names)
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        backend = sqs_backends[account_id][region_name]
+        for name in self.queues:
+            if name in backend.queues:
+                backend.set_queue_attributes(name, {"Policy": ""})
+
+
+def install(patches: Patches, scaling: AutoScaling) -> None:
+    _install_groups(patches, scaling)
+    _install_tags(patches)
+    _install_deletion(patches)
+
+
+def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
+    @patches.method(
+        FakeAutoScalingGroup,
+        "create_from_cloudformation_json",
+        "moto ignores hooks and capacity rebalancing",
+    )
+    def create(
+        original: Callable[..., Any], name: str, json: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        group = original(name, json, *args, **kwargs)
+        properties = json["Properties"]
+        group.capacity_rebalance = str(properties.get("CapacityRebalance")).lower() == "true"
+        for hook in properties.get("LifecycleHookSpecificationList", []):
+            put_hook(group.autoscaling_backend, group.name, hook)
+        return group
+
+    @patches.method(
+        FakeAutoScalingGroup,
+        "update_from_cloudformation_json",
+        "moto deletes the group and makes a new one, whatever changed",
+    )
+    def update(
+        original: Callable[..., Any],
+        original_resource: Any,
+        new_resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+    ) -> Any:
+        properties = cloudformation_json["Properties"]
+        sizes = {
+            key: None if (value := properties.get(name)) is None else int(value)
+            for key, name in _SIZES.items()
+        }
+        original_resource.update(
+            availability_zones=[],
+            launch_config_name=properties.get("LaunchConfigurationName"),
+            launch_template=properties.get("LaunchTemplate") or {},
+            vpc_zone_identifier=",".join(properties.get("VPCZoneIdentifier", [])) or None,
+            health_check_period=properties.get("HealthCheckGracePeriod"),
+            health_check_type=properties.get("HealthCheckType"),
+            mixed_instances_policy=properties.get("MixedInstancesPolicy"),
+            **sizes,
+        )
+        scaling.wake()
+        return original_resource
+
+    @patches.method(
+        FakeAutoScalingGroup, "delete", "what a group's instances use is deleted right after it"
+    )
+    def delete(original: Callable[..., Any], group: Any, account: str, region: str) -> None:
+        if group.name in group.autoscaling_backend.autoscaling_groups:
+            scaling.delete_now(group.name)
+
+
+_SIZES = {"min_size": "MinSize", "max_size": "MaxSize", "desired_capacity": "DesiredCapacity"}
+
+
+def _install_tags(patches: Patches) -> None:
+    for model in (NetworkInterface, Volume):
+
+        def create(
+            original: Callable[..., Any], name: str, json: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            properties = json["Properties"]
+            if "GroupSet" in properties:
+                properties["SecurityGroups"] = properties["GroupSet"]
+            resource = original(name, json, *args, **kwargs)
+            resource.add_tags({tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])})
+            return resource
+
+        patches.method(
+            model,
+            "create_from_cloudformation_json",
+            "moto ignores tags, and an interface's security groups",
+        )(create)
+
+
+def _install_deletion(patches: Patches) -> None:
+    for model, gone in _DELETIONS.items():
+
+        def delete(
+            resource: Any, account: str = "", region: str = "", gone: Callable[..., Any] = gone
+        ) -> None:
+            gone(resource, ec2_backends[account][region] if account else resource.ec2_backend)
+
+        patches.addition(model, "delete", "moto keeps it when its stack is deleted")(delete)
+
+    @patches.method(Stack, "create_resources", "moto leaves what a failed creation has made")
+    def create_resources(original: Callable[..., Any], stack: Any) -> None:
+        try:
+            original(stack)
+        except Exception as error:
+            stack._add_stack_event("CREATE_FAILED", resource_status_reason=_reason(error))
+            stack.resource_map.delete()
+            stack._add_stack_event("ROLLBACK_COMPLETE")
+            stack.status = "ROLLBACK_COMPLETE"
+
+    @patches.method(
+        CloudFormationBackend, "delete_stack", "moto forgets a stack that could not be deleted"
+    )
+    def delete_stack(original: Callable[..., Any], backend: Any, name: str) -> None:
+        found = [stack for stack in backend.stacks.values() if name in (stack.name, stack.stack_id)]
+        try:
+            original(backend, name)
+        except Exception as error:
+            for stack in found:
+                stack._add_stack_event("DELETE_FAILED", resource_status_reason=_reason(error))
+                stack.status = "DELETE_FAILED"
+                backend.stacks[stack.stack_id] = stack
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "message", "") or error or type(error).__name__)
+
+
+def _delete_association(resource: Any, backend: Any) -> None:
+    if table := backend.route_tables.get(resource.route_table_id):
+        for association, subnet in list(table._associations.items()):
+            if subnet == resource.subnet_id:
+                del table._associations[association]
+
+
+def _detach_gateway(resource: Any, backend: Any) -> None:
+    for gateway in backend.internet_gateways.values():
+        if gateway.vpc and gateway.vpc.id == resource.vpc_id:
+            gateway.vpc = None
+
+
+def _delete_interface(resource: Any, backend: Any) -> None:
+    backend.delete_network_interface(resource.id)
+
+
+_DELETIONS: dict[type, Callable[[Any, Any], Any]] = {
+    InternetGateway: lambda resource, backend: backend.delete_internet_gateway(resource.id),
+    NetworkInterface: _delete_interface,
+    Route: lambda resource, backend: resource.route_table._routes.pop(resource.id, None),
+    RouteTable: lambda resource, backend: backend.delete_route_table(resource.id),
+    SubnetRouteTableAssociation: _delete_association,
+    Volume: lambda resource, backend: backend.delete_volume(resource.id),
+    VPCEndPoint: lambda resource, backend: backend.delete_vpc_endpoints([resource.id]),
+    VPCGatewayAttachment: _detach_gateway,
+}
+"""What deleting a resource of a stack does to EC2; what raises is tried again after the others."""

@@ -1,0 +1,115 @@
+"""What AWS puts on the event bus about instances and Auto Scaling groups, in its own shapes.
+
+Sources: "Events for Amazon EC2 Spot Instance interruptions", "EC2 instance rebalance
+recommendations", "Amazon EC2 instance state change events" (EC2 user guide), and "Amazon EC2 Auto
+Scaling event reference" (Auto Scaling user guide).
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from spotelastic.clock import wall
+
+
+@dataclass(frozen=True, slots=True)
+class CloudEvent:
+    source: str
+    type: str
+    """The event's detail-type."""
+    resources: tuple[str, ...]
+    detail: dict[str, Any]
+
+
+def interruption_warning(region: str, instance: str, action: str = "terminate") -> CloudEvent:
+    return CloudEvent(
+        "aws.ec2",
+        "EC2 Spot Instance Interruption Warning",
+        (f"arn:aws:ec2:{region}:instance/{instance}",),
+        {"instance-id": instance, "instance-action": action},
+    )
+
+
+def rebalance_recommendation(region: str, instance: str) -> CloudEvent:
+    return CloudEvent(
+        "aws.ec2",
+        "EC2 Instance Rebalance Recommendation",
+        (f"arn:aws:ec2:{region}:instance/{instance}",),
+        {"instance-id": instance},
+    )
+
+
+def state_change(account: str, region: str, instance: str, state: str) -> CloudEvent:
+    return CloudEvent(
+        "aws.ec2",
+        "EC2 Instance State-change Notification",
+        (f"arn:aws:ec2:{region}:{account}:instance/{instance}",),
+        {"instance-id": instance, "state": state},
+    )
+
+
+def lifecycle_action(
+    group: Any, instance: str, hook: Any, token: str, origin: str, destination: str
+) -> CloudEvent:
+    """`group` and `hook` are moto's; transition is launching or terminating."""
+    verb = "launch" if hook.lifecycle_transition.endswith("LAUNCHING") else "terminate"
+    detail = {
+        "LifecycleActionToken": token,
+        "AutoScalingGroupName": group.name,
+        "LifecycleHookName": hook.name,
+        "EC2InstanceId": instance,
+        "LifecycleTransition": hook.lifecycle_transition,
+        "Origin": origin,
+        "Destination": destination,
+    }
+    if hook.notification_metadata:
+        detail["NotificationMetadata"] = hook.notification_metadata
+    return CloudEvent(
+        "aws.autoscaling", f"EC2 Instance-{verb} Lifecycle Action", (group.arn,), detail
+    )
+
+
+def activity_ended(group: Any, activity: Any, instance: str) -> CloudEvent:
+    """A launch or termination that succeeded or failed."""
+    verb = "Launch" if activity.launching else "Terminate"
+    outcome = "Successful" if activity.status_code == "Successful" else "Unsuccessful"
+    arn = f"arn:aws:ec2:{group.region}:{group.account_id}:instance/{instance}"
+    return CloudEvent(
+        "aws.autoscaling",
+        f"EC2 Instance {verb} {outcome}",
+        (group.arn, arn) if instance else (group.arn,),
+        {
+            "StatusCode": "InProgress" if outcome == "Successful" else "Failed",
+            "AutoScalingGroupName": group.name,
+            "ActivityId": activity.activity_id,
+            "RequestId": activity.activity_id,
+            "Details": activity.place,
+            "Description": activity.description,
+            "Cause": activity.cause,
+            "StatusMessage": activity.status_message or "",
+            "EC2InstanceId": instance,
+            "StartTime": _iso(activity.start_time),
+            "EndTime": _iso(activity.end_time),
+            "Origin": "EC2" if activity.launching else "AutoScalingGroup",
+            "Destination": "AutoScalingGroup" if activity.launching else "EC2",
+        },
+    )
+
+
+def put(backend: Any, event: CloudEvent) -> None:
+    """Delivers an event to the targets of the default bus's matching rules; `backend` is moto's."""
+    backend.put_events(
+        [
+            {
+                "Source": event.source,
+                "DetailType": event.type,
+                "Resources": list(event.resources),
+                "Detail": json.dumps(event.detail),
+                "Time": wall(),
+            }
+        ]
+    )
+
+
+def _iso(moment: Any) -> str:
+    return f"{moment.isoformat(timespec='milliseconds')}Z" if moment else ""

@@ -1,0 +1,166 @@
+"""Interruptions and other faults: what is asked of the cloud's process, and the client that asks.
+
+Requests are POSTs of JSON to `/_spotelastic/<fault>` on the cloud's endpoint: S3 has no bucket
+that could be called so.
+"""
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from spotelastic.errors import SpotelasticError, Unavailable, UsageError
+from spotelastic.local import processes
+
+if TYPE_CHECKING:
+    from spotelastic.local.autoscaling import AutoScaling
+    from spotelastic.local.capacity import Market
+    from spotelastic.local.cloud import CloudInfo
+    from spotelastic.local.machines import Machine, Machines
+
+PREFIX = "/_spotelastic/"
+_TIMEOUT = 30.0
+
+
+class Faults:
+    """Asks a running cloud for faults. Raises `UsageError` for what cannot be, else `Unavailable`."""
+
+    def __init__(self, info: "CloudInfo") -> None:
+        self._address = urlsplit(info.endpoint)
+
+    def interrupt(self, instance: str, seconds: float) -> None:
+        """Gives a spot instance notice, and takes it away that many seconds later."""
+        self._ask("interrupt", instance=instance, seconds=seconds)
+
+    def rebalance(self, instance: str) -> None:
+        """Recommends to leave a spot instance, which stays."""
+        self._ask("rebalance", instance=instance)
+
+    def kill(self, instance: str) -> None:
+        """Takes an instance away without notice."""
+        self._ask("kill", instance=instance)
+
+    def processes(self, instance: str) -> list[processes.Process]:
+        found = self._ask("processes", instance=instance)
+        return [processes.Process(**process) for process in found]
+
+    def kill_process(self, instance: str, role: str) -> int:
+        """SIGKILLs one process of an instance, named by its role; returns its pid."""
+        return int(self._ask("kill_process", instance=instance, role=role))
+
+    def set_capacity(self, type: str, zone: str, count: int) -> None:
+        """How many instances of the type the zone has in all, running ones included."""
+        self._ask("set_capacity", type=type, zone=zone, count=count)
+
+    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
+        self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
+
+    def _ask(self, fault: str, **arguments: Any) -> Any:
+        connection = HTTPConnection(
+            self._address.hostname or "", self._address.port, timeout=_TIMEOUT
+        )
+        try:
+            connection.request("POST", PREFIX + fault, json.dumps(arguments))
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, HTTPException, ValueError) as error:
+            raise Unavailable(f"the local cloud did not answer ({fault}): {error}") from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise UsageError(answer["error"])
+        return answer["result"]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The cloud's side: one method per fault, named as in `Faults`."""
+
+    lock: RLock  # type: ignore[valid-type]
+    machines: "Machines"
+    scaling: "AutoScaling"
+    market: "Market"
+    cloud: str
+
+    def interrupt(self, instance: str, seconds: float) -> None:
+        if seconds < 0:
+            raise UsageError(f"cannot interrupt in {seconds} seconds")
+        self.machines.interrupt(self._spot(instance), seconds)
+
+    def rebalance(self, instance: str) -> None:
+        self.machines.recommend_rebalance(self._spot(instance))
+
+    def kill(self, instance: str) -> None:
+        machine = self._living(instance)
+        cause = "Server.SpotInstanceTermination" if machine.spot else "Server.InternalError"
+        self.machines.terminate(machine.it, cause)
+
+    def processes(self, instance: str) -> list[dict[str, Any]]:
+        self._living(instance)
+        return [asdict(process) for process in processes.marked(self.cloud, instance)]
+
+    def kill_process(self, instance: str, role: str) -> int:
+        self._living(instance)
+        found = processes.marked(self.cloud, instance)
+        for process in found:
+            if process.role == role and processes.send(process.pid, signal.SIGKILL):
+                return process.pid
+        roles = ", ".join(sorted({process.role for process in found})) or "none"
+        raise UsageError(f"{instance} runs no {role}; it runs {roles}")
+
+    def set_capacity(self, type: str, zone: str, count: int) -> None:
+        self.market.limits[type, zone] = count
+        self.scaling.capacity_changed()
+
+    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
+        self.market.prices[type, zone] = usd_per_hour
+
+    def _living(self, instance: str) -> "Machine":
+        machine = self.machines.get(instance)
+        if machine is None or machine.state not in ("pending", "running"):
+            state = "not there" if machine is None else machine.state
+            raise UsageError(f"instance {instance} is {state} in the local cloud")
+        return machine
+
+    def _spot(self, instance: str) -> "Machine":
+        machine = self._living(instance)
+        if not machine.spot:
+            raise UsageError(f"instance {instance} is on-demand: AWS gives no notice to those")
+        return machine
+
+
+_FAULTS = {name for name in vars(Faults) if not name.startswith("_")}
+
+
+def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
+    """HTTP status and body for one request."""
+    try:
+        if fault not in _FAULTS:
+            raise UsageError(f"no such fault: {fault}")
+        with desk.lock:  # type: ignore[attr-defined]
+            result = getattr(desk, fault)(**json.loads(body))
+    except (SpotelasticError, TypeError, ValueError) as error:
+        return 400, json.dumps({"error": str(error)}).encode()
+    return 200, json.dumps({"result": result}).encode()
+
+
+def middleware(desk: Desk, application: Callable[..., Any]) -> Callable[..., Any]:
+    """A WSGI application that answers faults itself."""
+
+    def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        path = environ.get("PATH_INFO", "")
+        if not path.startswith(PREFIX):
+            return application(environ, start_response)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        status, payload = answer(desk, path.removeprefix(PREFIX), body)
+        start_response(
+            "200 OK" if status == 200 else "400 Bad Request",
+            [("Content-Type", "application/json"), ("Content-Length", str(len(payload)))],
+        )
+        return [payload]
+
+    return handle

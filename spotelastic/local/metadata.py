@@ -1,0 +1,180 @@
+"""What an instance's metadata service says. Source: "Instance metadata categories" (EC2 guide)."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+META = "/latest/meta-data/"
+IDENTITY = "/latest/dynamic/instance-identity/document"
+USER_DATA = "/latest/user-data"
+
+
+@dataclass(slots=True)
+class Notices:
+    """What EC2 has announced to an instance; seconds since the epoch, 0 for nothing."""
+
+    interruption: float = 0.0
+    """When it will be taken away."""
+    rebalance: float = 0.0
+    """When it was recommended to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    role: str
+    profile_arn: str
+    key: str
+    secret: str
+    token: str
+    issued: datetime
+    expires: datetime
+
+    def document(self) -> str:
+        return json.dumps(
+            {
+                "Code": "Success",
+                "LastUpdated": iso(self.issued),
+                "Type": "AWS-HMAC",
+                "AccessKeyId": self.key,
+                "SecretAccessKey": self.secret,
+                "Token": self.token,
+                "Expiration": iso(self.expires),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """An instance as its metadata service knows it."""
+
+    instance: str
+    account: str
+    region: str
+    zone: str
+    zone_id: str
+    type: str
+    image: str
+    address: str
+    mac: str
+    hostname: str
+    life_cycle: str
+    """spot or on-demand."""
+    security_groups: tuple[str, ...] = ()
+    subnet: str = ""
+    vpc: str = ""
+    launched: datetime = datetime.fromtimestamp(0, UTC)
+    target_state: str = ""
+    """What its Auto Scaling group wants of it; empty outside a group."""
+    tags: Mapping[str, str] | None = None
+    """None where the instance's metadata options do not show them."""
+    user_data: str = ""
+    notices: Notices = field(default_factory=Notices)
+    credentials: Callable[[], Credentials | None] = lambda: None
+
+
+def read(facts: Facts, path: str) -> str | None:
+    """The document or the listing at `path`; None where there is none."""
+    if path == IDENTITY:
+        return _identity(facts)
+    if path == USER_DATA:
+        return facts.user_data or None
+    if not path.startswith(META) and path != META.rstrip("/"):
+        return None
+    documents = _documents(facts)
+    wanted = path.removeprefix(META.rstrip("/")).strip("/")
+    return documents[wanted] if wanted in documents else _listing(documents, wanted)
+
+
+def _listing(documents: Mapping[str, str], folder: str) -> str | None:
+    """Children, one a line, folders with a slash; None where there are none."""
+    prefix = f"{folder}/" if folder else ""
+    if folder.startswith("tags/instance"):
+        children = {name.removeprefix(prefix) for name in documents if name.startswith(prefix)}
+    else:
+        rests = (name.removeprefix(prefix) for name in documents if name.startswith(prefix))
+        children = {rest.partition("/")[0] + ("/" if "/" in rest else "") for rest in rests}
+    return "\n".join(sorted(children)) or None
+
+
+def _documents(facts: Facts) -> dict[str, str]:
+    """Paths below `META`."""
+    interface = f"network/interfaces/macs/{facts.mac}"
+    documents = {
+        "ami-id": facts.image,
+        "hostname": facts.hostname,
+        "instance-action": "none",
+        "instance-id": facts.instance,
+        "instance-life-cycle": facts.life_cycle,
+        "instance-type": facts.type,
+        "local-hostname": facts.hostname,
+        "local-ipv4": facts.address,
+        "mac": facts.mac,
+        "placement/availability-zone": facts.zone,
+        "placement/availability-zone-id": facts.zone_id,
+        "placement/region": facts.region,
+        "security-groups": "\n".join(facts.security_groups),
+        "services/domain": "amazonaws.com",
+        "services/partition": "aws",
+        "events/maintenance/scheduled": "[]",
+        "events/maintenance/history": "[]",
+        f"{interface}/device-number": "0",
+        f"{interface}/local-ipv4s": facts.address,
+        f"{interface}/mac": facts.mac,
+        f"{interface}/subnet-id": facts.subnet,
+        f"{interface}/vpc-id": facts.vpc,
+    }
+    if facts.target_state:
+        documents["autoscaling/target-lifecycle-state"] = facts.target_state
+    for name, value in (facts.tags or {}).items():
+        documents[f"tags/instance/{name}"] = value
+    return documents | _notices(facts.notices) | _role(facts.credentials())
+
+
+def _notices(notices: Notices) -> dict[str, str]:
+    documents = {}
+    if notices.interruption:
+        moment = iso(datetime.fromtimestamp(notices.interruption, UTC))
+        documents["spot/instance-action"] = json.dumps({"action": "terminate", "time": moment})
+        documents["spot/termination-time"] = moment
+    if notices.rebalance:
+        moment = iso(datetime.fromtimestamp(notices.rebalance, UTC))
+        documents["events/recommendations/rebalance"] = json.dumps({"noticeTime": moment})
+    return documents
+
+
+def _role(credentials: Credentials | None) -> dict[str, str]:
+    if credentials is None:
+        return {}
+    return {
+        f"iam/security-credentials/{credentials.role}": credentials.document(),
+        "iam/info": json.dumps(
+            {
+                "Code": "Success",
+                "LastUpdated": iso(credentials.issued),
+                "InstanceProfileArn": credentials.profile_arn,
+            }
+        ),
+    }
+
+
+def _identity(facts: Facts) -> str:
+    return json.dumps(
+        {
+            "accountId": facts.account,
+            "architecture": "x86_64",
+            "availabilityZone": facts.zone,
+            "imageId": facts.image,
+            "instanceId": facts.instance,
+            "instanceType": facts.type,
+            "pendingTime": iso(facts.launched),
+            "privateIp": facts.address,
+            "region": facts.region,
+            "version": "2017-09-30",
+        }
+    )
+
+
+def iso(moment: datetime) -> str:
+    """As AWS writes times, with milliseconds where AWS has whole seconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,110 @@
+"""The processes of instances, found and ended through /proc.
+
+An instance's processes carry `SPOTELASTIC_INSTANCE` (and their cloud's `SPOTELASTIC_CLOUD`) in the
+environment that they were started with, which descendants inherit and cannot shed by starting a
+session or by outliving their parents. Needs no privileges: everything runs as one user.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+INSTANCE = "SPOTELASTIC_INSTANCE"
+CLOUD = "SPOTELASTIC_CLOUD"
+
+_FIRST = ("se-agent", "se-controller")
+"""Ended before all others, so that nothing reports on a machine that is half gone."""
+_PATIENCE = 5.0  # seconds until processes that were killed are looked for again
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    role: str
+    """The name that it gave itself (/proc/PID/comm)."""
+    instance: str
+    cloud: str
+
+
+def marked(cloud: str, instance: str = "") -> list[Process]:
+    """The living processes of a cloud, or of one of its instances."""
+    return [
+        process
+        for process in _marked()
+        if process.cloud == cloud and instance in ("", process.instance)
+    ]
+
+
+def end(find: Callable[[], Sequence[Process]]) -> None:
+    """Freezes and kills whatever `find` finds, until it finds nothing."""
+    while found := find():
+        found = sorted(found, key=lambda process: process.role not in _FIRST)
+        deaths = [death for process in found if (death := _watch(process.pid)) is not None]
+        try:
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for process in found:
+                    send(process.pid, number)
+            _await_all(deaths)
+        finally:
+            for death in deaths:
+                os.close(death)
+
+
+def send(pid: int, number: int) -> bool:
+    """Whether there was such a process."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def started_at(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 if it is not there or a zombie.
+
+    With the pid it names one process for good: pids are used again.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    fields = stat.rpartition(")")[2].split()
+    return 0 if fields[0] in "ZX" else int(fields[19])
+
+
+def _marked() -> Iterator[Process]:
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            environment = Path(entry.path, "environ").read_bytes()
+            if CLOUD.encode() not in environment:
+                continue
+            role = Path(entry.path, "comm").read_text().strip()
+        except OSError:  # gone, or of another user
+            continue
+        items = environment.decode(errors="replace").split("\0")
+        values = dict(item.partition("=")[::2] for item in items)
+        if values.get(INSTANCE):
+            yield Process(int(entry.name), role, values[INSTANCE], values.get(CLOUD, ""))
+
+
+def _watch(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _await_all(deaths: Sequence[int]) -> None:
+    poll = select.poll()
+    for death in deaths:
+        poll.register(death, select.POLLIN)
+    left = len(deaths)
+    while left and (ready := poll.poll(_PATIENCE * 1000)):
+        for death, _ in ready:
+            poll.unregister(death)
+            left -= 1

@@ -1,0 +1,126 @@
+"""The cloud's process: moto, completed, with machines behind its instances."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+
+from spotelastic.local import events, faults
+from spotelastic.local.agenda import Agenda
+from spotelastic.local.capacity import Market
+from spotelastic.local.machines import Machines
+from spotelastic.local.power import Power
+from spotelastic.local.remains import Remains
+
+ACCOUNT = "123456789012"  # moto's
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a cloud is started with."""
+
+    remains: Remains
+    net: str
+    region: str
+    imds_port: int
+    boot_command: tuple[str, ...]
+    capacity: tuple[tuple[str, str, int], ...] = ()
+    """(instance type, zone, how many); what is not listed is without limit."""
+
+
+class Server:
+    """Everything in the process. Made, started and closed by `__main__`."""
+
+    def __init__(self, config: Config, lost: Callable[[], None]) -> None:
+        """`lost` is called when the hypervisor is gone: without it there is no cloud."""
+        _prepare_environment(config)
+        # moto reads its environment when it is imported
+        from moto.autoscaling.models import autoscaling_backends
+        from moto.events.models import events_backends
+        from moto.server import ThreadedMotoServer
+
+        from spotelastic.local import completions
+        from spotelastic.local.autoscaling import AutoScaling
+        from spotelastic.local.launches import Launcher
+
+        lock = RLock()
+        limits = {(type, zone): count for type, zone, count in config.capacity}
+        market = Market(limits)
+        bus = events_backends[ACCOUNT][config.region]
+        self._agenda = Agenda(lock)
+        self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        self._moto.start()
+        host, port = self._moto.get_host_and_port()
+        self.endpoint = f"http://{host}:{port}"
+        self._power = Power(
+            config.remains, config.boot_command, _instance_environment(self.endpoint)
+        )
+        emit: Callable[[events.CloudEvent], None] = lambda event: events.put(bus, event)
+        self._machines = Machines(
+            agenda=self._agenda,
+            power=self._power,
+            market=market,
+            imds_port=config.imds_port,
+            emit=emit,
+        )
+        scaling = AutoScaling(
+            backend=autoscaling_backends[ACCOUNT][config.region],
+            machines=self._machines,
+            market=market,
+            agenda=self._agenda,
+            emit=emit,
+            launch=Launcher(self._machines),
+        )
+        self._machines.changed = lambda _: scaling.wake()
+        completions.install(
+            lock=lock,
+            machines=self._machines,
+            scaling=scaling,
+            market=market,
+            power=self._power,
+            volumes=Path(config.remains.folder, "volumes"),
+        )
+        self._desk = faults.Desk(
+            lock=lock,
+            machines=self._machines,
+            scaling=scaling,
+            market=market,
+            cloud=config.remains.cloud,
+        )
+        self._power.on_lost = lost
+
+    def start(self) -> None:
+        web = self._moto._server
+        assert web is not None
+        web.app = faults.middleware(self._desk, web.app)
+        self._agenda.start()
+        self._power.start()
+        self._machines.start()
+
+    def close(self) -> None:
+        self._agenda.close()
+        self._power.close()
+        self._machines.close()
+        self._moto.stop()
+
+
+def _prepare_environment(config: Config) -> None:
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    temporary = Path(config.remains.folder, "tmp")
+    temporary.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = str(temporary)  # large objects of S3 go there
+    os.environ["MOTO_ACCOUNT_ID"] = ACCOUNT
+    os.environ["AWS_DEFAULT_REGION"] = config.region
+
+
+def _instance_environment(endpoint: str) -> dict[str, str]:
+    """A clean one: what is in the laptop's environment must not reach an instance."""
+    return {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin:/usr/bin:/bin"]),
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "AWS_ENDPOINT_URL": endpoint,
+    }
