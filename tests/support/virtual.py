@@ -1,0 +1,512 @@
+"""Whole clusters in virtual time: the real decisions of agents and holder, on the store in memory,
+with simulated workers, daemons and clouds. Nothing here sleeps or starts a thread.
+
+What is simulated: a zygote that takes `WARM` seconds, workers that step in lockstep once all of a
+round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed steps;
+an object store that commits a while later. What is real: `agent.decide`, `agent.observe`,
+`rendezvous.*`, and `store.memory`.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from spotelastic.agent import decide as do
+from spotelastic.agent.observe import (
+    Attached,
+    Claimed,
+    CommitSeen,
+    Flushed,
+    LeftCheckpointer,
+    Local,
+    LocalEvent,
+    Noticed,
+    RoundStore,
+    Sealed,
+    SessionLost,
+    StorageClaim,
+    Workers,
+    observe,
+)
+from spotelastic.agent.workers.pool import Exited
+from spotelastic.errors import LeaseLost, Unavailable
+from spotelastic.model.agreement import Vote
+from spotelastic.model.job import Failure, Finished, Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.round import Acknowledgement, Commit, Round, RoundEnd, Snapshot
+from spotelastic.rendezvous import membership
+from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.store.codec import encode
+from spotelastic.store.election import campaign
+from spotelastic.store.keys import Keys
+from spotelastic.store.memory import MemoryStore
+from spotelastic.store.port import Watch, WatchItem
+
+WARM = 3.0
+FORK = 0.05
+NETWORK = 0.002
+STEP = 0.1
+UPLOAD = 1.5
+
+
+class World:
+    """The clock, what is due, the store, the object store, and everything that ever happened."""
+
+    def __init__(self, settings: Settings, steps: int, seed: int = 0) -> None:
+        self.now = 1000.0
+        self.settings = settings
+        self.steps = steps
+        self.random = random.Random(seed)
+        self.keys = Keys("sim")
+        self.store = MemoryStore(lambda: self.now)
+        self.commit: Commit | None = None
+        self.epoch = 0
+        self.nodes: dict[str, SimNode] = {}
+        self.trainings: dict[str, Training] = {}
+        self.rounds: list[Round] = []
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._ids = itertools.count()
+        self.store.watch(self.keys.all, self._record)
+
+    def new_id(self) -> str:
+        return f"id{next(self._ids)}"
+
+    def after(self, seconds: float, effect: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (self.now + seconds, next(self._count), effect))
+
+    def run(self, until: Callable[[], bool], limit: float) -> None:
+        """Let time pass until the condition holds; fails when `limit` seconds were not enough."""
+        end = self.now + limit
+        while not until():
+            assert self._due, "nothing will ever happen again"
+            self.now, _, effect = heapq.heappop(self._due)
+            assert self.now <= end, f"not within {limit:g} s: {self.story()}"
+            effect()
+
+    def add(self, name: str, zone: str = "a") -> "SimNode":
+        node = SimNode(self, name, zone)
+        self.nodes[name] = node
+        node.start()
+        return node
+
+    @property
+    def round(self) -> Round | None:
+        return self.rounds[-1] if self.rounds else None
+
+    @property
+    def started(self) -> list[Round]:
+        """Each started round once."""
+        rounds = {r.incarnation: r for r in self.rounds if r.phase == "started"}
+        return list(rounds.values())
+
+    @property
+    def done(self) -> bool:
+        return self.store.get(self.keys.job) is not None
+
+    def step(self) -> int:
+        round_ = self.round
+        training = self.trainings.get(round_.incarnation) if round_ else None
+        return training.step if training is not None and training.running else 0
+
+    def trains(self, *names: str) -> bool:
+        """A started round of exactly these nodes executes steps."""
+        round_ = self.round
+        if round_ is None or round_.phase != "started":
+            return False
+        training = self.trainings.get(round_.incarnation)
+        members = {m.node for m in round_.members}
+        return training is not None and training.stepped and members == set(names)
+
+    def story(self) -> str:
+        return "; ".join(f"{r.number} {r.phase} {r.reason} @{r.resume.step}" for r in self.rounds)
+
+    def _record(self, items: Iterable[WatchItem]) -> None:
+        seen = fold(Seen(), items, self.keys, self.now, "")
+        if seen.round is not None:
+            self.rounds.append(seen.round)
+
+
+@dataclass
+class Training:
+    """The workers of one round: they step only while all of its nodes run theirs."""
+
+    world: World
+    round: Round
+    here: set[str] = field(default_factory=set)
+    step: int = 0
+    target: dict[str, int] = field(default_factory=dict)
+    running: bool = False
+    stepped: bool = False
+    broken: bool = False
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.step = self.round.resume.step
+
+    def join(self, node: "SimNode") -> None:
+        self.here.add(node.name)
+        if self.here == {m.node for m in self.round.members} and not self.broken:
+            self.running = True
+            for name in self.here:
+                self.world.nodes[name].post(Attached())
+            self.world.after(STEP, self.advance)
+
+    def leave(self, name: str) -> None:
+        """Workers of one node are gone: the others' collective fails."""
+        if name not in self.here:
+            return
+        self.here.discard(name)
+        self.running, self.broken = False, True
+        for other in sorted(self.here):
+            self.world.after(NETWORK, lambda other=other: self._fail(other))
+
+    def _fail(self, name: str) -> None:
+        node = self.world.nodes.get(name)
+        if node is not None and name in self.here:
+            node.worker_exits(self.round.incarnation, 1)
+
+    def advance(self) -> None:
+        if not self.running:
+            return
+        if self.step > 0 and self.step in self.target.values():
+            self.world.after(STEP / 10, self.advance)  # some wait at the agreed step
+            if all(self.target.get(name) == self.step for name in self.here):
+                self.seal(waiting=True)
+            return
+        self.step += 1
+        self.stepped = True
+        self.first_at = self.first_at or self.world.now
+        self.last_at = self.world.now
+        if self.step >= self.world.steps:
+            self.finish()
+            return
+        if self.step % self.round.schedule.snapshot_every == 0:
+            self.seal(waiting=False)
+        self.world.after(STEP, self.advance)
+
+    def seal(self, waiting: bool) -> None:
+        for name in sorted(self.here):
+            self.world.nodes[name].sealed(self.round, self.step, waiting)
+        if waiting or self.step % self.round.schedule.checkpoint_every == 0:
+            self._upload(self.step)
+
+    def _upload(self, step: int) -> None:
+        epoch = self.round.epoch
+        if not epoch:
+            return
+
+        def commit() -> None:
+            if epoch == self.world.epoch:  # fenced: a later round has claimed the store
+                self.world.commit = Commit(epoch, step)
+
+        self.world.after(UPLOAD, commit)
+
+    def finish(self) -> None:
+        self.running = False
+        self.world.commit = Commit(self.round.epoch, self.step)
+        for name in sorted(self.here):
+            node = self.world.nodes[name]
+            node.post(LeftCheckpointer())
+            node.worker_exits(self.round.incarnation, 0)
+
+
+class SimNode:
+    """One node: its agent's loop, with simulated effects."""
+
+    def __init__(self, world: World, name: str, zone: str) -> None:
+        self.world, self.name, self.zone = world, name, zone
+        self.client = world.store.client()
+        self.alive = True
+        self.lease = 0
+        self.local = Local()
+        self.seen = Seen()
+        self.slots: list[Snapshot] = []
+        self.exit_code: int | None = None
+        self._watches: dict[str, Watch] = {}
+        self._inbox: list[LocalEvent | tuple[str, tuple[WatchItem, ...]]] = []
+        self._scheduled = False
+
+    # -- the cloud's side -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._watch(self.world.keys.all)
+        self.wake(0.0)
+
+    def kill(self) -> None:
+        """The machine vanishes: nothing of it says goodbye."""
+        self.alive = False
+        for watch in self._watches.values():
+            watch.close()
+        for training in self.world.trainings.values():
+            training.leave(self.name)
+        self.world.nodes.pop(self.name, None)
+
+    def notice(self, seconds: float) -> None:
+        now = self.world.now
+        self.post(Noticed(Notice("notice", self.name, "imds", now, now, now + seconds)))
+        self.world.after(seconds, self.kill)
+
+    def worker_exits(self, round_: str, code: int) -> None:
+        training = self.world.trainings.get(round_)
+        if training is not None and code != 0:
+            training.leave(self.name)
+        self.post(Exited(f"{round_}/0", code))
+
+    def sealed(self, round_: Round, step: int, waiting: bool) -> None:
+        snapshot = Snapshot(round_.incarnation, step, "layout", (0,), round_.world_size, whole=True)
+        self.slots = [*self.slots, snapshot][-2:]
+        self.post(Sealed(step, waiting))
+
+    # -- the agent's loop ------------------------------------------------------------------------
+
+    def post(self, event: LocalEvent) -> None:
+        self._inbox.append(event)
+        self.wake(NETWORK)
+
+    def wake(self, seconds: float) -> None:
+        if not self._scheduled or seconds > NETWORK:
+            self._scheduled = self._scheduled or seconds <= NETWORK
+            self.world.after(seconds, self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if not self.alive or self.exit_code is not None:
+            return
+        inbox, self._inbox = self._inbox, []
+        for item in inbox:
+            self._take(item)
+        for _ in range(100):
+            decision = do.decide(self.local, self.seen, self.world.now, self.world.new_id)
+            for action in decision.actions:
+                if isinstance(action, do.Exit):
+                    self.exit_code = action.code
+                    return
+                try:
+                    self.local = self._do(action)
+                except (Unavailable, LeaseLost):
+                    self.local = replace(self.local, write_at=self.world.now + 0.2)
+            self._follow_leadership()
+            if not decision.actions:
+                break
+        else:
+            raise AssertionError(f"{self.name} never comes to rest: {decision.actions}")
+        if decision.wake_at < float("inf"):
+            self.wake(max(decision.wake_at - self.world.now, 0.01))
+
+    def _take(self, item: LocalEvent | tuple[str, tuple[WatchItem, ...]]) -> None:
+        keys, now = self.world.keys, self.world.now
+        if isinstance(item, tuple):
+            prefix, items = item
+            self.seen = fold(self.seen, items, keys, now, prefix)
+            if prefix == keys.nodes:
+                leads = self.local.leadership is not None
+                self.local = replace(self.local, nodes_seen=leads)
+        else:
+            self.local = observe(self.local, item, now)
+
+    def _watch(self, prefix: str) -> None:
+        def deliver(items: Iterable[WatchItem]) -> None:
+            self._inbox.append((prefix, tuple(items)))
+            self.wake(NETWORK)
+
+        self._watches[prefix] = self.client.watch(prefix, deliver)
+
+    def _follow_leadership(self) -> None:
+        nodes = self.world.keys.nodes
+        if self.local.leadership is not None and nodes not in self._watches:
+            self._watch(nodes)
+        elif self.local.leadership is None and nodes in self._watches:
+            self._watches.pop(nodes).close()
+            self.seen = forget_nodes(self.seen)
+
+    def _refresh(self, lease: int) -> None:
+        if not self.alive or self.exit_code is not None or lease != self.lease:
+            return
+        try:
+            left = self.client.refresh(lease)
+        except Unavailable:
+            left = self.world.settings.lease  # tried again, until the store says that it is gone
+        if left <= 0:
+            self.lease = 0
+            self.post(SessionLost("expired"))
+            return
+        self.world.after(self.world.settings.lease / 3, lambda: self._refresh(lease))
+
+    # -- effects ---------------------------------------------------------------------------------
+
+    def _do(self, action: do.Action) -> Local:
+        local, world, keys, now = self.local, self.world, self.world.keys, self.world.now
+        match action:
+            case do.StartZygote():
+                world.after(WARM, self._warm)
+                return replace(local, zygote=True)
+            case do.StartDaemon():
+                return replace(local, daemon=f"{self.name}:1")
+            case do.Register(anew):
+                return self._register(anew)
+            case do.Campaign():
+                leadership = campaign(self.client, keys.holder, self.name.encode(), self.lease)
+                if leadership is None:
+                    return replace(local, write_at=now + 0.05)
+                return replace(local, leadership=leadership, nodes_seen=False, lead_after=0)
+            case do.Lead(actions):
+                assert local.leadership is not None
+                outcome = membership.perform(
+                    self.client, keys, self.seen, actions, local.leadership.compare, now
+                )
+                after = outcome.revision if outcome.succeeded else self.seen.revision + 1
+                return replace(local, lead_after=after, lead_at=now + 0.5)
+            case do.WriteDrain():
+                assert local.notice is not None
+                membership.create(
+                    self.client, keys.drain(self.name), Drain(self.name, local.notice)
+                )
+                return replace(local, drained=True)
+            case do.OfferSlots(round_):
+                self.client.put(keys.snapshots(self.name), encode(tuple(self.slots)), self.lease)
+                return replace(local, offered=round_)
+            case do.Flush(round_):
+                self.post(Flushed(round_))
+                return replace(local, flushing=round_)
+            case do.TellProgress():
+                return replace(local, points=(), told_at=now, told_step=local.step)
+        return self._do_round(action)
+
+    def _do_round(self, action: do.Action) -> Local:
+        local, world, now = self.local, self.world, self.world.now
+        match action:
+            case do.KillWorkers():
+                assert local.workers is not None
+                for name in local.workers.alive:
+                    world.trainings[local.workers.round].leave(self.name)
+                    world.after(0.01, lambda name=name: self.post(Exited(name, -9)))
+                return replace(local, workers=replace(local.workers, killed=True))
+            case do.EndRound():
+                assert local.workers is not None
+                training = world.trainings[local.workers.round]
+                end = RoundEnd(
+                    training.round.incarnation, training.first_at, training.step, training.last_at
+                )
+                return replace(local, workers=None, vote=None, end=end)
+            case do.OpenStore(round_):
+                return replace(
+                    local,
+                    store=RoundStore(round_.incarnation, f"store/{round_.incarnation}", "s:1"),
+                )
+            case do.CloseStore():
+                return replace(local, store=None)
+            case do.ClaimStorage(round_):
+                world.after(0.05, lambda: self._claim(round_.incarnation))
+                return replace(local, claim=StorageClaim(round_.incarnation, now))
+            case do.Acknowledge(round_, ready):
+                return self._acknowledge(round_, ready)
+            case do.StartWorkers(round_):
+                training = world.trainings.setdefault(round_.incarnation, Training(world, round_))
+                world.after(FORK, lambda: self._join(training))
+                workers = Workers(
+                    round_.incarnation, round_.number, 0, round_.epoch, now,
+                    frozenset([f"{round_.incarnation}/0"]),
+                )  # fmt: skip
+                return replace(local, workers=workers, vote=None)
+            case do.AdoptEpoch(round_):
+                assert local.workers is not None
+                world.trainings[round_.incarnation].round = round_
+                return replace(local, workers=replace(local.workers, epoch=round_.epoch))
+            case do.ReportFailure(round_):
+                failure = Failure(world.new_id(), self.name, round_.incarnation, 0, 0, now, 1, "x")
+                self.client.put(world.keys.failure(self.name), encode(failure))
+                assert local.workers is not None
+                return replace(local, workers=replace(local.workers, failed=True))
+            case do.ReportFinished(round_):
+                training = world.trainings[round_.incarnation]
+                finished = Finished(self.name, round_.incarnation, now, training.step)
+                self.client.put(
+                    world.keys.finished(round_.incarnation, self.name), encode(finished)
+                )
+                return replace(local, finished=round_.incarnation)
+        return self._do_agreement(action)
+
+    def _do_agreement(self, action: do.Action) -> Local:
+        local = self.local
+        assert local.workers is not None
+        training = self.world.trainings[local.workers.round]
+        vote = Vote(self.name, "", 0)
+        match action:
+            case do.Aim(proposal):
+                training.target[self.name] = proposal.target
+                sure = training.step <= proposal.target - 2
+                confirmed = proposal.target if sure else 0
+                vote = replace(vote, aimed=proposal.target, confirmed=confirmed)
+            case do.VoteSealed(proposal):
+                target = proposal.target
+                vote = replace(vote, aimed=target, confirmed=target, sealed=target)
+            case do.Refuse():
+                vote = replace(vote, refused=True)
+            case do.Release():
+                training.target.pop(self.name, None)
+                return replace(local, vote=None)
+            case do.AnswerSteps():
+                pass
+            case _:
+                raise AssertionError(action)
+        vote = replace(vote, proposal=action.proposal.id, step=training.step, step_time=STEP)
+        self.client.put(self.world.keys.vote(self.name), encode(vote), self.lease)
+        return replace(local, vote=vote)
+
+    def _warm(self) -> None:
+        self.local = replace(self.local, fingerprint=Fingerprint("3.11", "2.13"))
+        self.wake(0.0)
+
+    def _join(self, training: Training) -> None:
+        workers = self.local.workers
+        current = workers is not None and workers.round == training.round.incarnation
+        if self.alive and current and not workers.killed:
+            training.join(self)
+
+    def _register(self, anew: bool) -> Local:
+        local, keys = self.local, self.world.keys
+        if self.lease == 0:
+            self.lease = self.client.grant(self.world.settings.lease)
+            lease = self.lease
+            self.world.after(self.world.settings.lease / 3, lambda: self._refresh(lease))
+        assert local.fingerprint is not None
+        incarnation = local.node.incarnation if local.node and not anew else self.world.new_id()
+        node = Node(
+            self.name, incarnation, f"10.0.0.{len(self.name)}", self.zone, local.fingerprint,
+            local.daemon,
+        )  # fmt: skip
+        membership.create(self.client, keys.settings, self.world.settings)
+        membership.register(self.client, keys, node, self.lease)
+        return replace(local, node=node, registered=True, offered="")
+
+    def _acknowledge(self, round_: Round, ready: bool) -> Local:
+        local = self.local
+        assert local.node is not None
+        epoch = 0
+        ack = Acknowledgement(self.name, local.node.incarnation, round_.incarnation, "seen")
+        if ready:
+            if local.claim is not None and local.claim.round == round_.incarnation:
+                epoch = local.claim.epoch
+            ack = replace(
+                ack,
+                phase="ready",
+                daemon=local.daemon,
+                snapshots=tuple(self.slots),
+                commit=local.commit,
+                store=local.store.address if local.store else "",
+                epoch=epoch,
+                end=local.end,
+            )
+        self.client.put(self.world.keys.ack(self.name), encode(ack), self.lease)
+        return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
+
+    def _claim(self, round_: str) -> None:
+        self.world.epoch += 1
+        self.post(Claimed(round_, self.world.epoch, self.world.commit))
+        if self.world.commit is not None:
+            self.post(CommitSeen(self.world.commit, self.world.now))
