@@ -26,6 +26,7 @@ from spotelastic.errors import UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
+from spotelastic.local.faults import Faults
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Schedule
 
@@ -199,7 +200,7 @@ def _leave(plan: Plan, undo: ExitStack, say: Say) -> None:
 def _drill(request: Request, place: Place, say: Say) -> Drill | None:
     if not request.drill or place.cloud is None:
         return None
-    return Drill(DrillPlan(nodes=request.maximum), local.Faults(place.cloud), say)
+    return Drill(DrillPlan(nodes=request.maximum), Faults(place.cloud), say)
 
 
 # -- the end -------------------------------------------------------------------------------------

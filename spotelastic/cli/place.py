@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
@@ -12,6 +11,7 @@ from spotelastic.aws.names import Names
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.faults import Faults
 from spotelastic.model.progress import Status
 
 READ_TIMEOUT = 10.0
@@ -51,7 +51,7 @@ class Place:
 
     def check(self) -> None:
         """Raises `EnvironmentFailure` once the local cloud has ended under its clusters."""
-        if self.cloud is not None and not Path(f"/proc/{self.cloud.pid}").exists():
+        if self.cloud is not None and local.find() != self.cloud:
             raise EnvironmentFailure("the local cloud has ended, and its clusters with it")
 
     def names(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Place:
         known = [each.id for each in status_of(cluster).nodes if each.state != "gone"]
         if node not in known:
             raise UsageError(f"{cluster.name} has no node {node}; it has {', '.join(known)}")
-        faults = local.Faults(self.cloud)
+        faults = Faults(self.cloud)
         if seconds:
             faults.interrupt(node, seconds)
         else:

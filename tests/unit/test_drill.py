@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from spotelastic.errors import UsageError
 from spotelastic.local.drill import ORDER, Done, Drill, Injection, Plan, next_injection, recovered
 from spotelastic.model.progress import NodeStatus, Status
 
@@ -156,3 +157,19 @@ def test_what_training_ended_too_early_for_is_named() -> None:
     while not drill.done:
         drill.feed(job.advance(faults))
     assert drill.missing == ("loss", "worker", "etcd")
+
+
+def test_a_victim_that_is_not_there_yet_is_tried_again() -> None:
+    class Late(Recorder):
+        def interrupt(self, instance: str, seconds: float) -> None:
+            if not said:
+                raise UsageError(f"instance {instance} is pending")
+            super().interrupt(instance, seconds)
+
+    faults, said = Late(), list[str]()
+    drill = Drill(PLAN, faults, said.append, lambda seconds: None)
+    drill.feed(status(40))
+    assert (drill.done, faults.calls) == ((), [])
+    drill.feed(status(45))
+    assert [each.step for each in drill.done] == [45]
+    assert len(faults.calls) == 1
