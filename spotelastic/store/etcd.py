@@ -3,9 +3,11 @@
 Reads are linearizable. Calls fail over between members within their deadline; watches
 (`store/etcd_watch.py`) resume by themselves.
 
-A plain put, a delete and a lease operation are repeated on another member when one does not
-answer; they are meant for keys with one writer. A `commit` is never repeated unless it certainly
-did not arrive: `Unavailable` then says that the outcome is unknown.
+Reads, puts, deletes and lease operations are repeated on another member when one does not answer.
+A request that was given up may still be carried out much later, by a member that was frozen; so a
+put or delete is sent as a transaction on the revision that it replaces, and comes to nothing once
+the repeated one went through. A `commit` is never repeated unless it certainly did not arrive:
+`Unavailable` then says that the outcome is unknown.
 """
 
 import math
@@ -15,10 +17,13 @@ from typing import Any
 
 from pyetcd import etcdrpc as rpc
 
+from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost
 from spotelastic.store.etcd_watch import EtcdWatch, range_request, value_of
 from spotelastic.store.members import Members, Tls
-from spotelastic.store.port import Compare, Outcome, Put, Sink, Value, Write
+from spotelastic.store.port import Compare, Delete, Outcome, Put, Sink, Value, Write
+
+_REMEMBERED = 4096
 
 
 class EtcdStore:
@@ -33,6 +38,7 @@ class EtcdStore:
     ) -> None:
         self._members = Members(endpoints, tls)
         self._timeout = timeout
+        self._written: dict[str, int] = {}
         self._watches: list[EtcdWatch] = []
         self._lock = threading.Lock()
 
@@ -42,21 +48,41 @@ class EtcdStore:
         return self._members.current.endpoint
 
     def get(self, key: str) -> Value | None:
-        response = self._call("range", rpc.RangeRequest(key=key.encode()))
-        return value_of(response.kvs[0]) if response.kvs else None
+        return self._get(key, steady() + self._timeout)
 
     def range(self, prefix: str) -> tuple[tuple[Value, ...], int]:
         response = self._call("range", range_request(prefix))
         return tuple(value_of(pair) for pair in response.kvs), int(response.header.revision)
 
     def put(self, key: str, data: bytes, lease: int = 0) -> int:
-        response = self._call("put", _put(Put(key, data, lease)))
-        return int(response.header.revision)
+        write, read = Put(key, data, lease), rpc.RangeRequest(key=key.encode())
+        deadline = steady() + self._timeout
+        replaced = self._written.get(key, 0)
+        while True:
+            request = rpc.TxnRequest(
+                compare=[_compare(Compare(key, "modified", replaced))],
+                success=[_write(write)],
+                failure=[rpc.RequestOp(request_range=read)],
+            )
+            response = self._call("txn", request, deadline)
+            if response.succeeded:
+                return self._wrote(key, int(response.header.revision))
+            found = response.responses[0].response_range.kvs
+            replaced = found[0].mod_revision if found else 0
 
     def delete(self, key: str) -> bool:
-        """True when the key was there; after a fail-over False may stand for an earlier attempt."""
-        response = self._call("delete", rpc.DeleteRangeRequest(key=key.encode()))
-        return bool(response.deleted)
+        deadline = steady() + self._timeout
+        existed = False
+        while (value := self._get(key, deadline)) is not None:
+            existed = True
+            request = rpc.TxnRequest(
+                compare=[_compare(Compare(key, "modified", value.modified))],
+                success=[_write(Delete(key))],
+            )
+            if self._call("txn", request, deadline).succeeded:
+                break
+        self._written.pop(key, None)
+        return existed
 
     def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
         request = rpc.TxnRequest(
@@ -97,17 +123,26 @@ class EtcdStore:
             watch.close()
         self._members.close()
 
-    def _call(self, method: str, request: Any) -> Any:
-        return self._members.call(method, request, self._timeout)
+    def _get(self, key: str, deadline: float) -> Value | None:
+        response = self._call("range", rpc.RangeRequest(key=key.encode()), deadline)
+        return value_of(response.kvs[0]) if response.kvs else None
 
+    def _wrote(self, key: str, revision: int) -> int:
+        """Remembers what the next put replaces, which saves it a round trip; no more than that."""
+        if len(self._written) >= _REMEMBERED:
+            self._written.clear()
+        self._written[key] = revision
+        return revision
 
-def _put(write: Put) -> Any:
-    return rpc.PutRequest(key=write.key.encode(), value=write.data, lease=write.lease)
+    def _call(self, method: str, request: Any, deadline: float | None = None) -> Any:
+        limit = self._timeout if deadline is None else max(0.0, deadline - steady())
+        return self._members.call(method, request, limit)
 
 
 def _write(write: Write) -> Any:
     if isinstance(write, Put):
-        return rpc.RequestOp(request_put=_put(write))
+        put = rpc.PutRequest(key=write.key.encode(), value=write.data, lease=write.lease)
+        return rpc.RequestOp(request_put=put)
     return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=write.key.encode()))
 
 

@@ -17,8 +17,11 @@ import grpc
 from pyetcd import etcdrpc as rpc
 
 from spotelastic.clock import steady
-from spotelastic.store.members import ATTEMPT, REQUIRE_LEADER, Member, Members
+from spotelastic.store.members import REQUIRE_LEADER, Member, Members
 from spotelastic.store.port import Change, Health, Reset, Sink, Value, WatchItem
+
+_PROBE = 0.5
+"""Seconds that a member has to show that it can serve a watch."""
 
 _JOIN = 5.0
 
@@ -93,12 +96,12 @@ class EtcdWatch:
         """
         seen = self._seen
         request = range_request(self._prefix, count_only=seen is not None)
-        response = member.range(request, timeout=ATTEMPT, metadata=REQUIRE_LEADER)
+        response = member.range(request, timeout=_PROBE, metadata=REQUIRE_LEADER)
         if seen is not None and seen.continues_in(response.header):
             return seen, None
         if seen is not None:
             request = range_request(self._prefix)
-            response = member.range(request, timeout=ATTEMPT, metadata=REQUIRE_LEADER)
+            response = member.range(request, timeout=_PROBE, metadata=REQUIRE_LEADER)
         values = tuple(value_of(pair) for pair in response.kvs)
         return _Seen.of(response.header), Reset(values, int(response.header.revision))
 

@@ -20,8 +20,12 @@ from spotelastic.errors import LeaseLost, Unavailable
 REQUIRE_LEADER = (("hasleader", "true"),)
 """Metadata that makes a member without a leader refuse at once, and end its watch streams."""
 
-ATTEMPT = 0.5
-"""Seconds for the first attempt of a call that may be repeated; later ones get twice that."""
+PATIENCE = (0.25, 1.0)
+"""Seconds that one attempt may take, at least and at most: half of what has passed so far.
+
+Short at first, because a follower lets calls hang when the leader has just died, and answers the
+next attempt as soon as there is a new one; longer then, so that a slow cluster gets its time.
+"""
 
 _BACK_OFF = (0.02, 0.05, 0.1, 0.2, 0.25)
 
@@ -67,8 +71,6 @@ class Member:
         kv, lease = rpc.KVStub(channel), rpc.LeaseStub(channel)
         self.close = channel.close
         self.range = kv.Range
-        self.put = kv.Put
-        self.delete = kv.DeleteRange
         self.txn = kv.Txn
         self.compact = kv.Compact
         self.grant = lease.LeaseGrant
@@ -127,14 +129,16 @@ class Members:
 
         What is not repeatable goes to another member only if it certainly did not arrive.
         """
-        deadline = steady() + timeout
+        started = steady()
         failures = 0
-        patience = ATTEMPT if repeatable else 2 * ATTEMPT
+        least, most = PATIENCE
         while True:
             if self.closed:
                 raise Unavailable("the connection to etcd is closed")
             member = self.current
-            limit = max(0.001, min(patience, deadline - steady()))
+            passed = steady() - started
+            patience = min(most, max(least, passed / 2)) if repeatable else most
+            limit = max(0.001, min(patience, timeout - passed))
             try:
                 return getattr(member, method)(request, timeout=limit, metadata=REQUIRE_LEADER)
             except ValueError as error:  # gRPC's word for a channel closed by another thread
@@ -143,13 +147,12 @@ class Members:
                 _raise_if_final(error)
                 self.fail(member)
                 failures += 1
-                patience = 2 * ATTEMPT
                 if not repeatable and not _never_arrived(error):
                     raise Unavailable(
                         f"etcd at {member.endpoint} did not confirm a write: {error.details()}"
                     ) from error
                 self.pause(failures)
-                if steady() >= deadline:
+                if steady() - started >= timeout:
                     raise Unavailable(self._silence(timeout, error)) from error
 
     def close(self) -> None:
@@ -159,7 +162,7 @@ class Members:
 
     def _silence(self, timeout: float, error: Any) -> str:
         where = ", ".join(sorted(member.endpoint for member in self._members))
-        return f"etcd ({where}) did not answer within {timeout:g} s: {error.details()}"
+        return f"etcd ({where}) did not answer within {timeout:.2g} s: {error.details()}"
 
 
 def _channel(endpoint: str, tls: Tls | None) -> Any:

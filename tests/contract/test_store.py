@@ -53,6 +53,18 @@ def test_a_deleted_key_is_created_anew(store: Store, prefix: str) -> None:
     assert value.created == again > first
 
 
+def test_a_put_replaces_what_others_wrote_or_deleted(store: Store, prefix: str) -> None:
+    key = prefix + "a"
+    store.put(key, b"1")
+    store.commit((), (Put(key, b"theirs"),))
+    store.put(key, b"2")
+    store.commit((), (Delete(key),))
+    last = store.put(key, b"3")
+    value = store.get(key)
+    assert value is not None
+    assert (value.data, value.created, value.modified) == (b"3", last, last)
+
+
 def test_a_range_holds_exactly_the_prefix_in_order(store: Store, prefix: str) -> None:
     for name in ("b", "a", "a/1", "ä"):
         store.put(f"{prefix}in/{name}", name.encode())

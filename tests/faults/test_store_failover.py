@@ -86,6 +86,29 @@ def test_a_commit_that_met_silence_is_not_repeated(etcd_cluster: EtcdCluster, pr
         assert value.data == b"2"
 
 
+def test_a_late_put_does_not_overwrite_a_newer_one(
+    etcd_cluster: EtcdCluster, store: EtcdStore, prefix: str
+) -> None:
+    """The frozen member holds the first attempt of each put, and finds it when it thaws."""
+    frozen = etcd_cluster.followers()[0]
+    keys = [f"{prefix}{index}" for index in range(6)]
+    with contextlib.ExitStack() as stack:
+        stores = [
+            stack.enter_context(contextlib.closing(store_on(etcd_cluster, frozen))) for _ in keys
+        ]
+        for key, each in zip(keys, stores, strict=True):
+            each.put(key, b"0")
+        etcd_cluster.freeze(frozen)
+        for key, each in zip(keys, stores, strict=True):
+            each.put(key, b"1")
+            assert etcd_cluster.in_use(each) != frozen
+            each.put(key, b"2")
+        etcd_cluster.thaw(frozen)
+        with contextlib.closing(store_on(etcd_cluster, frozen)) as thawed:
+            thawed.put(prefix + "after", b"")
+        assert [value.data for value in store.range(prefix)[0]] == [b"2"] * len(keys) + [b""]
+
+
 def test_a_commit_that_never_left_goes_to_another_member(
     etcd_cluster: EtcdCluster, prefix: str
 ) -> None:
