@@ -24,7 +24,10 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import JobSpec, Settings
 
 AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
-DEEP_LEARNING = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+DEEP_LEARNING = (
+    "/aws/service/deeplearning/ami/x86_64/"
+    "base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+)
 TERMINATE_TIMEOUT = 300.0
 
 Say = Callable[[str], None]

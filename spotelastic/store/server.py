@@ -201,6 +201,12 @@ class EtcdMember:
         except subprocess.TimeoutExpired:
             self.kill()
 
+    def join(self) -> int:
+        """Waits until it has ended by itself; its exit code, negative for a signal."""
+        if self._process is None:
+            raise Unavailable(f"etcd member {self.config.name} is not running")
+        return self._process.wait()
+
     def kill(self) -> None:
         """SIGKILL; returns when it is reaped."""
         if self._process is not None:

@@ -1,0 +1,153 @@
+"""Keeps the processes of a booted instance running: starts each again as soon as it dies.
+
+One thread waits for all of them, through their pidfds, and for signals; it alone starts processes,
+because some are bound to the thread that started them.
+"""
+
+import os
+import selectors
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spotelastic.clock import steady, wall
+from spotelastic.errors import SpotelasticError
+
+SHORT_LIFE = 2.0
+"""Seconds: what dies younger is started again only after a pause that doubles."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+GRACE = 10.0
+"""Seconds from SIGTERM to SIGKILL."""
+
+
+class Process(Protocol):
+    """A child process; `wait` reaps it and returns its exit code."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A process that is kept running."""
+
+    name: str
+    start: Callable[[], Process]
+    """Called on the supervisor's thread."""
+    ends: Callable[[int], bool] = lambda code: False
+    """Whether this exit code (negative: the signal) means that it is done for good."""
+    restarted: Callable[[float], None] | None = None
+    """Called with the time of its death after it was started again, on a thread of its own."""
+
+
+@dataclass(slots=True)
+class _Running:
+    part: Part
+    process: Process | None = None
+    pidfd: int = -1
+    started_at: float = 0.0
+    died_at: float = 0.0
+    due: float = 0.0
+    """When to start it; steady time."""
+    pause: float = FIRST_PAUSE
+    code: int | None = None
+    """Its exit code, once it is done for good."""
+
+
+def supervise(parts: Sequence[Part], say: Callable[[str], None]) -> int:
+    """Until all parts are done for good, or SIGTERM or SIGINT; the exit code of the last, or 0."""
+    running = [_Running(part) for part in parts]
+    signals, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    told_to_end = threading.Event()
+    previous = {
+        number: signal.signal(number, lambda *_: told_to_end.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    old_waker = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(signals, selectors.EVENT_READ)
+            while not told_to_end.is_set() and any(each.code is None for each in running):
+                _start_due(running, selector, say)
+                for key, _ in selector.select(_until_next(running)):
+                    if key.data is None:
+                        os.read(signals, 4096)
+                    else:
+                        _bury(key.data, selector, say)
+            _end(running, say)
+    finally:
+        signal.set_wakeup_fd(old_waker)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        os.close(signals)
+        os.close(waker)
+    return next((each.code for each in reversed(running) if each.code), 0)
+
+
+def _start_due(
+    running: Sequence[_Running], selector: selectors.BaseSelector, say: Callable[[str], None]
+) -> None:
+    for each in running:
+        if each.process or each.code is not None or each.due > steady():
+            continue
+        each.process = each.part.start()
+        each.pidfd = os.pidfd_open(each.process.pid)
+        each.started_at = steady()
+        selector.register(each.pidfd, selectors.EVENT_READ, each)
+        if each.died_at and each.part.restarted:
+            _tell(each.part.restarted, each.died_at, say)
+
+
+def _tell(restarted: Callable[[float], None], died_at: float, say: Callable[[str], None]) -> None:
+    def call() -> None:
+        try:
+            restarted(died_at)
+        except SpotelasticError as error:
+            say(str(error))
+
+    threading.Thread(target=call, name="restarted", daemon=True).start()
+
+
+def _bury(each: _Running, selector: selectors.BaseSelector, say: Callable[[str], None]) -> None:
+    """Reaps a part that died, and decides when it starts again."""
+    selector.unregister(each.pidfd)
+    code = _reap(each)
+    if each.part.ends(code):
+        each.code = code
+        return
+    lived = steady() - each.started_at
+    each.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(each.pause * 2, LONGEST_PAUSE)
+    wait = 0.0 if lived > SHORT_LIFE else each.pause
+    each.died_at, each.due = wall(), steady() + wait
+    say(f"{each.part.name} ended with {code}: starting it again")
+
+
+def _reap(each: _Running) -> int:
+    assert each.process is not None
+    code = each.process.wait()
+    os.close(each.pidfd)
+    each.process, each.pidfd = None, -1
+    return code
+
+
+def _until_next(running: Sequence[_Running]) -> float | None:
+    due = [each.due for each in running if not each.process and each.code is None]
+    return max(0.0, min(due) - steady()) if due else None
+
+
+def _end(running: Sequence[_Running], say: Callable[[str], None]) -> None:
+    """SIGTERM to what still runs, in reverse order, and SIGKILL when its time is up."""
+    for each in reversed(running):
+        if each.process is None:
+            continue
+        signal.pidfd_send_signal(each.pidfd, signal.SIGTERM)
+        with selectors.DefaultSelector() as selector:
+            selector.register(each.pidfd, selectors.EVENT_READ)
+            if not selector.select(GRACE):
+                say(f"{each.part.name} does not end: killed")
+                signal.pidfd_send_signal(each.pidfd, signal.SIGKILL)
+        _reap(each)

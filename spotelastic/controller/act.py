@@ -1,0 +1,109 @@
+"""Carries out what `decide.py` decided: one handler per action.
+
+A failed action does not stop the others; the messages that caused it stay in the queue's care, and
+the next observation leads to the same action again. Every write to etcd carries the leadership as
+its precondition.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws.clients import Aws, calling
+from spotelastic.controller.decide import (
+    Action,
+    CompleteDrain,
+    Discard,
+    EndMachine,
+    Replace,
+    SetDesired,
+    Tell,
+    WriteDrain,
+)
+from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
+from spotelastic.rendezvous.membership import event_name
+from spotelastic.store.codec import encode
+from spotelastic.store.election import Leadership
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Compare, Put, Store
+
+
+class Actor:
+    """Acts for as long as `leadership` holds; raises `LeaseLost` from the first write after."""
+
+    def __init__(
+        self, aws: Aws, store: Store, keys: Keys, leadership: Leadership, group: str, queue: str
+    ) -> None:
+        """`queue` is the URL that messages are deleted from."""
+        self._aws = aws
+        self._store = store
+        self._keys = keys
+        self._leadership = leadership
+        self._group = group
+        self._queue = queue
+        self.fates: Counter[str] = Counter()
+        """How many messages were handled, duplicate, foreign, unknown, malformed."""
+        self._handlers: Mapping[type[Action], Callable[[Any], None]] = {
+            WriteDrain: self._write_drain,
+            Replace: self._replace,
+            CompleteDrain: self._complete_drain,
+            EndMachine: self._end_machine,
+            SetDesired: self._set_desired,
+            Tell: self._tell,
+            Discard: self._discard,
+        }
+
+    def perform(self, actions: Sequence[Action]) -> tuple[Action, ...]:
+        """Returns those that were done."""
+        failed: set[str] = set()
+        done: list[Action] = []
+        for action in actions:
+            if isinstance(action, Discard) and action.cause in failed:
+                continue
+            try:
+                self._handlers[type(action)](action)
+                done.append(action)
+            except (Unavailable, EnvironmentFailure) as error:
+                failed.add(action.cause)
+                print(f"controller: {error}", file=sys.stderr, flush=True)
+        return tuple(done)
+
+    def _write_drain(self, action: WriteDrain) -> None:
+        """Written once, by who sees the notice first: the agent may have been faster."""
+        key = self._keys.drain(action.drain.node)
+        fresh = Compare(key, "created", 0)
+        put = Put(key, encode(action.drain))
+        if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
+            self._check_leadership()
+
+    def _tell(self, action: Tell) -> None:
+        put = Put(self._keys.event(event_name(action.event.at)), encode(action.event))
+        if not self._store.commit((self._leadership.compare,), (put,)).succeeded:
+            self._check_leadership()
+
+    def _check_leadership(self) -> None:
+        held = self._store.get(self._leadership.key)
+        if held is None or held.created != self._leadership.created:
+            raise LeaseLost("another controller leads")
+
+    def _replace(self, action: Replace) -> None:
+        print(f"controller: {action.instance} goes: {action.reason}", flush=True)
+        autoscaling.replace(self._aws, action.instance)
+
+    def _complete_drain(self, action: CompleteDrain) -> None:
+        autoscaling.complete_drain(self._aws, self._group, action.instance)
+
+    def _end_machine(self, action: EndMachine) -> None:
+        print(f"controller: {action.instance} is ended: {action.reason}", flush=True)
+        autoscaling.end(self._aws, (action.instance,))
+
+    def _set_desired(self, action: SetDesired) -> None:
+        print(f"controller: {self._group} is set to {action.size}: {action.reason}", flush=True)
+        autoscaling.set_desired(self._aws, self._group, action.size)
+
+    def _discard(self, action: Discard) -> None:
+        self.fates[action.fate] += 1
+        with calling("delete a message"):
+            self._aws.sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=action.message.receipt)

@@ -1,0 +1,145 @@
+"""Publishes to the bucket what the laptop reads: status, events, curve, bill, report.
+
+From a thread of its own: a slow object store holds up nobody. The status goes last, so that who
+reads that the job has ended finds the report there.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from spotelastic.aws import objects
+from spotelastic.aws.autoscaling import Machine
+from spotelastic.aws.objects import Objects
+from spotelastic.clock import Clock, steady, wall
+from spotelastic.controller import ledger
+from spotelastic.controller.decide import ENDED
+from spotelastic.controller.ledger import Usage
+from spotelastic.controller.observe import Records
+from spotelastic.controller.status import status
+from spotelastic.errors import SpotelasticError
+from spotelastic.model.progress import Status
+from spotelastic.store.codec import encode
+
+EVERY = 0.25
+"""Seconds between two publications at least."""
+HEARTBEAT = 10.0
+"""Seconds after which the status is published even if nothing changed: somebody still leads."""
+BYTES_PER_SECOND = 500_000
+"""A large object is published as rarely as keeps its traffic below this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """All that is published, of one moment."""
+
+    records: Records = Records()
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    bill: Mapping[str, Usage] = field(default_factory=dict)
+
+
+class Publisher:
+    """Publishes the newest account it was given; older ones that were not yet written are gone."""
+
+    def __init__(self, store: Objects, etcd_leader: Callable[[], str], clock: Clock = wall) -> None:
+        """`etcd_leader` names the member that leads etcd; called before each publication."""
+        self._objects = store
+        self._etcd_leader = etcd_leader
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._offered: Account | None = None
+        self._closed = False
+        self._written: dict[str, bytes] = {}
+        self._not_before: dict[str, float] = {}
+        self._status: Status | None = None
+        self._status_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread.start()
+
+    def offer(self, account: Account) -> None:
+        with self._wake:
+            self._offered = account
+            self._wake.notify_all()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Writes what was offered last, if that succeeds within `timeout` seconds."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        account: Account | None = None
+        behind = False
+        while True:
+            with self._wake:
+                wait = EVERY if behind else HEARTBEAT
+                self._wake.wait_for(lambda: self._offered or self._closed, timeout=wait)
+                account, self._offered = self._offered or account, None
+                closed = self._closed
+            if account is not None:
+                behind = not self._attempt(account, last=closed)
+            if closed:
+                return
+            with self._wake:
+                self._wake.wait_for(lambda: self._closed, timeout=EVERY)
+
+    def _attempt(self, account: Account, *, last: bool) -> bool:
+        """False when something remains to be written."""
+        try:
+            return self._publish(account, last=last)
+        except SpotelasticError as error:
+            print(f"controller: {error}", file=sys.stderr, flush=True)
+            return False
+
+    def _publish(self, account: Account, *, last: bool) -> bool:
+        records, now = account.records, self._clock()
+        ended = records.job is not None and records.job.state in ENDED
+        made: dict[str, Callable[[], bytes]] = {
+            objects.EVENTS: lambda: b"\n".join(encode(event) for event in records.events),
+            objects.CURVE: lambda: encode(records.points),
+            objects.USAGE: lambda: encode(list(account.bill.values())),
+        }
+        if ended:
+            made[objects.REPORT] = lambda: encode(_report(account, now))
+        written = [self._put(name, make, force=ended or last) for name, make in made.items()]
+        self._put_status(account, now)
+        return all(written)
+
+    def _put(self, name: str, make: Callable[[], bytes], *, force: bool) -> bool:
+        """Writes the object if it changed; False if, without `force`, it is not due yet."""
+        if not force and steady() < self._not_before.get(name, 0.0):
+            return False
+        data = make()
+        if self._written.get(name) != data:
+            self._objects.put(name, data)
+            self._written[name] = data
+            self._not_before[name] = steady() + EVERY + len(data) / BYTES_PER_SECOND
+        return True
+
+    def _put_status(self, account: Account, now: float) -> None:
+        made = status(
+            self._objects.cluster, account.records, account.machines, self._etcd_leader(), now
+        )
+        same = self._status is not None and replace(made, at=0.0) == replace(self._status, at=0.0)
+        if same and now - self._status_at < HEARTBEAT:
+            return
+        self._objects.put(objects.STATUS, msgspec.json.encode(made))
+        self._status, self._status_at = made, now
+
+
+def _report(account: Account, now: float) -> object:
+    records = account.records
+    assert records.job is not None
+    return ledger.report(
+        records.history,
+        records.round,
+        records.job,
+        records.events,
+        records.points,
+        tuple(account.bill.values()),
+        now,
+    )

@@ -1,0 +1,306 @@
+"""The controller of one control node: stands by, leads when it is elected, and then goes round
+
+    something happened (a message of AWS's, a key in etcd, a time that was waited for)
+      -> observe AWS where it may have changed -> decide -> act -> publish
+
+Nothing is polled quickly: an idle cluster costs two calls of AWS's API every `IDLE` seconds.
+"""
+
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from spotelastic.aws import autoscaling, objects
+from spotelastic.aws.autoscaling import Group, Machine
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.objects import Objects
+from spotelastic.aws.prices import AwsPrices
+from spotelastic.clock import steady, wall
+from spotelastic.controller import inbox, usage
+from spotelastic.controller.act import Actor
+from spotelastic.controller.decide import Discard, Policy, Seen, Tell, account, decide, settled
+from spotelastic.controller.inbox import Inbox
+from spotelastic.controller.ledger import Usage
+from spotelastic.controller.observe import Mirror, Records
+from spotelastic.controller.publish import Account, Publisher
+from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
+from spotelastic.model.job import JobSpec
+from spotelastic.store.election import Leadership, campaign
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Store
+from spotelastic.store.server import find_leader
+from spotelastic.store.session import Session
+
+LEASE = 2.0
+"""Seconds without a sign of life after which another controller leads."""
+IDLE = 10.0
+"""Seconds between two looks at AWS while everything is as it should be."""
+BUSY = 1.0
+"""Seconds between two looks while instances come and go."""
+SOON = 0.25
+"""Seconds after an action until AWS is asked what came of it."""
+TURN = 0.05
+"""Seconds between two decisions at least: what changes in a burst is looked at once."""
+RETRY = 0.5
+"""Seconds before another try to reach etcd."""
+LEADER_FRESH_FOR = 1.0
+"""Seconds that the answer to "who leads etcd" is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """One control node's part of a cluster."""
+
+    spec: JobSpec
+    bucket: str
+    region: str
+    instance: str
+    address: str
+    policy: Policy = Policy()
+
+
+class Controller:
+    """Runs on the thread that calls `run` until `stop`, which any thread may call."""
+
+    def __init__(self, config: ControllerConfig) -> None:
+        self._config = config
+        self._aws = Aws(config.region)
+        self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
+        self._keys = Keys(config.spec.run)
+        self._store: Store = EtcdStore(config.spec.etcd)
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._mirror = Mirror(self._keys, self._wake.set)
+        self._over = threading.Event()
+        """Set when a term must end."""
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._over.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        session = self._open_session()
+        if session is None:
+            return
+        watch = self._store.watch(self._keys.root, self._mirror)
+        try:
+            while not self._stopping.is_set():
+                self._wake.wait(None if session.alive else RETRY)
+                self._wake.clear()
+                try:
+                    self._stand_by(session)
+                except Unavailable as error:
+                    say(str(error))
+                    self._stopping.wait(RETRY)
+                    self._wake.set()
+        finally:
+            watch.close()
+            session.close()
+            self._store.close()
+
+    def _open_session(self) -> Session | None:
+        """Waits until etcd answers; None when stopped before."""
+        while not self._stopping.is_set():
+            try:
+                session = Session(self._store, LEASE, self._on_lost)
+                self._announce(session)
+                return session
+            except Unavailable as error:
+                say(str(error))
+                self._stopping.wait(RETRY)
+        return None
+
+    def _announce(self, session: Session) -> None:
+        key = self._keys.controller(self._config.instance)
+        self._store.put(key, self._config.address.encode(), session.lease)
+
+    def _on_lost(self, reason: str) -> None:
+        say(reason)
+        self._over.set()
+        self._wake.set()
+
+    def _stand_by(self, session: Session) -> None:
+        """One wake-up of a controller that does not lead: is there nobody who does?"""
+        if not session.alive:
+            session.renew()
+            self._announce(session)
+        if self._mirror.leader not in ("", self._config.instance):
+            return
+        self._over.clear()
+        if not session.alive or self._stopping.is_set():
+            return  # lost, or told to stop, just now
+        name = self._config.instance.encode()
+        leadership = campaign(self._store, self._keys.leader, name, session.lease)
+        if leadership is None:
+            return
+        say("leads")
+        term = Term(
+            self._config,
+            self._aws,
+            self._store,
+            self._objects,
+            self._mirror,
+            leadership,
+            self._wake,
+        )
+        try:
+            term.lead(self._over)
+        except LeaseLost as error:
+            say(str(error))
+        finally:
+            term.close()
+        if session.alive:
+            leadership.resign()
+
+
+class Term:
+    """One controller's time as the leader."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        aws: Aws,
+        store: Store,
+        bucket: Objects,
+        mirror: Mirror,
+        leadership: Leadership,
+        wake: threading.Event,
+    ) -> None:
+        spec = config.spec
+        self._config = config
+        self._aws = aws
+        self._objects = bucket
+        self._mirror = mirror
+        self._wake = wake
+        self._since = wall()
+        self._prices = AwsPrices(aws)
+        self._bill: dict[str, Usage] = {}
+        self._group: Group | None = None
+        self._machines: dict[str, Machine] = {}
+        self._looked_at = 0.0
+        self._look_at = 0.0
+        self._membership: object = None
+        self._told: set[tuple[str, str, str]] = set()
+        self._reason = ""
+        queue = inbox.url(aws, spec.queue)
+        self._actor = Actor(aws, store, Keys(spec.run), leadership, spec.worker_group, queue)
+        self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members))
+        self._inbox = Inbox(aws, queue, wake.set)
+
+    def close(self) -> None:
+        self._inbox.close()
+        self._publisher.close()
+
+    def lead(self, over: threading.Event) -> None:
+        """Until `over`; raises `LeaseLost` when a write says that another controller leads."""
+        taken_over = False
+        rest = 0.0
+        while not over.wait(TURN):
+            self._wake.wait(rest)
+            self._wake.clear()
+            if over.is_set():
+                return
+            try:
+                if not taken_over:
+                    self._take_over()
+                    taken_over = True
+                rest = self._turn()
+            except (Unavailable, EnvironmentFailure) as error:
+                say(str(error))
+                rest = BUSY
+
+    def _take_over(self) -> None:
+        """Reads the accounts of the leader before."""
+        bill = self._objects.get(objects.USAGE)
+        if bill:
+            known = msgspec.json.decode(bill, type=list[Usage])
+            self._bill = {each.instance: each for each in known}
+        self._mirror.remember(self._objects.curve())
+
+    def _turn(self) -> float:
+        """Observes, decides, acts and publishes once; returns the seconds to rest at most."""
+        records = self._mirror.records()
+        seen = self._observe(records)
+        now = wall()
+        decision = decide(seen, now, self._config.policy)
+        if decision.reason != self._reason:
+            say(decision.reason)
+            self._reason = decision.reason
+        done = self._actor.perform(decision.actions)
+        self._inbox.settle(done)
+        self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
+        if any(not isinstance(action, Tell | Discard) for action in decision.actions):
+            self._look_at = steady() + SOON
+        elif settled(seen):
+            self._look_at = max(self._look_at, self._looked_at + IDLE)
+        self._publisher.offer(Account(records, self._machines, dict(self._bill)))
+        until_wake = float("inf") if decision.wake_at is None else decision.wake_at - now
+        return max(0.0, min(self._look_at - steady(), until_wake))
+
+    def _observe(self, records: Records) -> Seen:
+        """AWS is asked again when it tells of a change, when etcd does, and from time to time."""
+        messages = self._inbox.messages
+        membership = (records.nodes.keys(), records.drains.keys(), records.job)
+        if messages or membership != self._membership or steady() >= self._look_at:
+            self._look()
+            self._membership = membership
+        settings = records.settings or self._config.spec.settings
+        return Seen(
+            desired=settings.max_nodes,
+            since=self._since,
+            job=records.job,
+            group=self._group,
+            machines=self._machines,
+            nodes=records.nodes,
+            left=records.left,
+            drains=records.drains,
+            told=records.told | self._told,
+            messages=messages,
+            handled=self._inbox.handled,
+        )
+
+    def _look(self) -> None:
+        spec = self._config.spec
+        self._group = autoscaling.group(self._aws, spec.worker_group)
+        machines = autoscaling.machines(self._aws, spec.cluster)
+        self._machines = {machine.id: machine for machine in machines}
+        self._bill = usage.account(self._bill, machines, self._prices, wall())
+        self._looked_at = steady()
+        self._look_at = self._looked_at + BUSY
+
+
+class EtcdLeader:
+    """Names the etcd member that leads; asks the one that led before first."""
+
+    def __init__(self, endpoints: Sequence[str], members: Sequence[str]) -> None:
+        self._members = dict(zip(endpoints, members, strict=True))
+        self._order = list(endpoints)
+        self._leader = ""
+        self._asked_at = float("-inf")
+
+    def __call__(self) -> str:
+        if steady() - self._asked_at > LEADER_FRESH_FOR:
+            found = find_leader(self._order, timeout=0.5)
+            self._leader = self._members[found.endpoint] if found else ""
+            if found:
+                self._order.sort(key=lambda endpoint: endpoint != found.endpoint)
+            self._asked_at = steady()
+        return self._leader
+
+
+def say(line: str) -> None:
+    print(f"controller: {line}", file=sys.stderr, flush=True)
+
+
+def run(config: ControllerConfig) -> int:
+    """Runs a controller until SIGTERM."""
+    controller = Controller(config)
+    signal.signal(signal.SIGTERM, lambda *_: controller.stop())
+    controller.run()
+    return 0

@@ -1,0 +1,114 @@
+"""The status that people see, made from one observation (pure)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from spotelastic.aws.autoscaling import ALIVE, Machine
+from spotelastic.controller.decide import ENDED
+from spotelastic.controller.observe import Records
+from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status
+from spotelastic.model.round import Round
+
+RECENT = 20
+"""Steps that the time of a step is taken from."""
+
+
+def status(
+    cluster: str, records: Records, machines: Mapping[str, Machine], etcd_leader: str, now: float
+) -> Status:
+    """`etcd_leader` is the name of the etcd member that leads, "" for none."""
+    job, round_ = records.job, records.round
+    state = job.state if job else "pending"
+    if state == "pending" and round_ is not None and round_.phase == "started":
+        state = "running"
+    here = [p for p in records.progress.values() if round_ and round_.member(p.node)]
+    step = max((p.step for p in here), default=0)
+    last = records.points[-1] if records.points else None
+    if not here and last is not None:
+        step = last.step
+    return Status(
+        name=cluster,
+        state=state,
+        at=now,
+        round=round_.number if round_ else 0,
+        step=job.final_step if job and job.state in ENDED and job.final_step else step,
+        loss=last.loss if last else None,
+        world_size=round_.world_size if round_ else 0,
+        committed=max((p.committed for p in records.progress.values()), default=0),
+        step_time=step_time(records.points),
+        leader=records.leader,
+        etcd_leader=_instance_of_member(machines.values(), etcd_leader),
+        reason=_reason(records),
+        nodes=tuple(_nodes(records, machines)),
+    )
+
+
+def step_time(points: Sequence[Point]) -> float:
+    """Median seconds between the last steps; 0 where none were seen."""
+    recent = points[-RECENT:]
+    gaps = [b.at - a.at for a, b in pairwise(recent) if b.step == a.step + 1]
+    return round(median(gaps), 4) if gaps else 0.0
+
+
+def _reason(records: Records) -> str:
+    job = records.job
+    if job is None or job.state not in ENDED:
+        return records.round.reason if records.round else ""
+    failure = job.failure
+    if failure is None:
+        return job.reason
+    where = f"rank {failure.rank} on {failure.node}"
+    return "\n".join(filter(None, (job.reason or where, failure.traceback or failure.message)))
+
+
+def _nodes(records: Records, machines: Mapping[str, Machine]) -> Iterable[NodeStatus]:
+    """One row per instance that lives or still counts; workers first."""
+    ordered = sorted(machines.values(), key=lambda m: (m.role == "control", m.launched_at, m.id))
+    for machine in ordered:
+        if machine.role == "control" and machine.state in ALIVE:
+            yield _row(machine, "control", _control_state(records, machine))
+        elif machine.role == "worker":
+            if machine.state not in ALIVE and machine.id not in records.nodes:
+                continue
+            node_state = _worker_state(records, machine)
+            ranks = _ranks(records.round, machine.id) if node_state != "gone" else ()
+            yield _row(machine, "worker", node_state, ranks)
+
+
+def _row(machine: Machine, role: NodeRole, state: str, ranks: tuple[int, ...] = ()) -> NodeStatus:
+    return NodeStatus(machine.id, role, state, machine.zone, machine.address, ranks)
+
+
+def _control_state(records: Records, machine: Machine) -> str:
+    if machine.id == records.leader:
+        return "leading"
+    return "standing by" if machine.id in records.controllers else "joining"
+
+
+def _worker_state(records: Records, machine: Machine) -> str:
+    if machine.state == "pending":
+        return "pending"
+    if machine.state not in ALIVE:
+        return "gone"
+    if machine.id not in records.nodes:
+        return "gone" if machine.id in records.left else "joining"
+    if machine.id in records.drains:
+        return "draining"
+    member = records.round.member(machine.id) if records.round else None
+    if records.round is None or member is None:
+        return "waiting"
+    return "training" if records.round.phase == "started" else "joining"
+
+
+def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
+    member = round_.member(node) if round_ else None
+    if round_ is None or member is None:
+        return ()
+    first = round_.first_rank(member.slot)
+    return tuple(range(first, first + member.workers))
+
+
+def _instance_of_member(machines: Iterable[Machine], member: str) -> str:
+    """The running control instance of that etcd member ("a", "b", "c")."""
+    return next((m.id for m in machines if m.member == member and m.state in ALIVE), "")

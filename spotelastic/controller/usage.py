@@ -1,0 +1,48 @@
+"""The bill: what each worker machine was used for, and at which price (pure).
+
+EC2 forgets a terminated instance after about an hour and does not say when it ended; so the
+account is kept here, object by object, from one observation to the next.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from spotelastic.aws.autoscaling import GONE, Machine
+from spotelastic.aws.prices import Prices
+from spotelastic.controller.ledger import Usage
+
+Bill = Mapping[str, Usage]
+"""By instance."""
+
+
+def account(
+    bill: Bill, machines: Iterable[Machine], prices: Prices, now: float
+) -> dict[str, Usage]:
+    """The bill after an observation: new machines are opened, those that are gone are closed.
+
+    Each machine is charged at the price of the moment it was first seen.
+    """
+    updated = dict(bill)
+    for machine in machines:
+        if machine.role != "worker":
+            continue
+        known = updated.get(machine.id) or _opened(machine, prices)
+        if machine.state in GONE and known.end is None:
+            known = replace(known, end=max(known.start, now))
+        updated[machine.id] = known
+    return updated
+
+
+def _opened(machine: Machine, prices: Prices) -> Usage:
+    on_demand = prices.on_demand(machine.type)
+    spot = prices.spot(machine.type, machine.zone) if machine.spot else on_demand
+    return Usage(
+        instance=machine.id,
+        type=machine.type,
+        spot=machine.spot,
+        start=machine.launched_at,
+        end=None,
+        usd_per_hour=spot,
+        # A type that the table does not list is not made to look like a saving.
+        on_demand_usd_per_hour=on_demand or spot,
+    )
