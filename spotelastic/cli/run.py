@@ -28,11 +28,12 @@ def main(args: Sequence[str]) -> int:
     """Run this machine's node until the job ends; the exit code."""
     options = _parser().parse_args(args)
     settings = _settings(options)
+    endpoints = tuple(_endpoints(options.rdzv_endpoint))
     script = Path(options.script)
     if not script.is_file():
         raise UsageError(f"no such script: {options.script}")
     with tempfile.TemporaryDirectory(prefix="spotelastic-run-") as folder:
-        return _run(options, settings, Path(folder))
+        return _run(options, settings, endpoints, Path(folder))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,7 +87,9 @@ def _settings(options: argparse.Namespace) -> Settings:
     )
 
 
-def _run(options: argparse.Namespace, settings: Settings, folder: Path) -> int:
+def _run(
+    options: argparse.Namespace, settings: Settings, endpoints: tuple[str, ...], folder: Path
+) -> int:
     from spotelastic.agent.config import AgentConfig
     from spotelastic.agent.run import run
     from spotelastic.store.server import standalone
@@ -97,10 +100,9 @@ def _run(options: argparse.Namespace, settings: Settings, folder: Path) -> int:
     state = Path(options.log_dir).absolute() / node if options.log_dir else folder / "state"
     storage = options.storage or str(Path("checkpoints").absolute() / options.rdzv_id)
     etcd = standalone(folder / "etcd") if options.standalone else None
-    endpoints = (etcd.endpoint,) if etcd else tuple(_endpoints(options.rdzv_endpoint))
     config = AgentConfig(
         run=options.rdzv_id,
-        endpoints=endpoints,
+        endpoints=(etcd.endpoint,) if etcd else endpoints,
         node=node,
         address=address,
         zone=options.zone,
@@ -124,7 +126,7 @@ def _run(options: argparse.Namespace, settings: Settings, folder: Path) -> int:
 
 def _endpoints(text: str) -> list[str]:
     endpoints = []
-    for part in text.split(","):
+    for part in text.split(",") if text else ():
         host, _, port = part.partition(":")
         if "://" in part or not host or (port and not port.isdigit()):
             raise UsageError(f"--rdzv-endpoint {part}: give HOST:PORT, several with commas")
