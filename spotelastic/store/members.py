@@ -149,7 +149,7 @@ class Members:
                 failures += 1
                 if not repeatable and not _never_arrived(error):
                     raise Unavailable(
-                        f"etcd at {member.endpoint} did not confirm a write: {error.details()}"
+                        f"etcd at {member.endpoint} did not confirm a write: {_told(error)}"
                     ) from error
                 self.pause(failures)
                 if steady() - started >= timeout:
@@ -162,7 +162,7 @@ class Members:
 
     def _silence(self, timeout: float, error: Any) -> str:
         where = ", ".join(sorted(member.endpoint for member in self._members))
-        return f"etcd ({where}) did not answer within {timeout:.2g} s: {error.details()}"
+        return f"etcd ({where}) did not answer within {timeout:.2g} s: {_told(error)}"
 
 
 def _channel(endpoint: str, tls: Tls | None) -> Any:
@@ -181,6 +181,11 @@ def _raise_if_final(error: Any) -> None:
             raise ValueError(f"etcd: {error.details()}") from error
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             raise Unavailable(f"etcd refuses writes: {error.details()}") from error
+
+
+def _told(error: Any) -> str:
+    """gRPC's account of an error, less the chain of who heard it from whom."""
+    return str(error.details()).rpartition(": ")[2]
 
 
 def _never_arrived(error: Any) -> bool:
