@@ -58,8 +58,11 @@ class _Running:
     """Its exit code, once it is done for good."""
 
 
-def supervise(parts: Sequence[Part], say: Callable[[str], None]) -> int:
-    """Until all parts are done for good, or SIGTERM or SIGINT; the exit code of the last, or 0."""
+def supervise(parts: Sequence[Part], say: Callable[[str], None], grace: float = GRACE) -> int:
+    """Until all parts are done for good, or SIGTERM or SIGINT; the exit code of the last, or 0.
+
+    What is left then has `grace` seconds. Must be called on the main thread.
+    """
     running = [_Running(part) for part in parts]
     signals, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     told_to_end = threading.Event()
@@ -78,7 +81,7 @@ def supervise(parts: Sequence[Part], say: Callable[[str], None]) -> int:
                         os.read(signals, 4096)
                     else:
                         _bury(key.data, selector, say)
-            _end(running, say)
+            _end(running, say, grace)
     finally:
         signal.set_wakeup_fd(old_waker)
         for number, handler in previous.items():
@@ -139,7 +142,7 @@ def _until_next(running: Sequence[_Running]) -> float | None:
     return max(0.0, min(due) - steady()) if due else None
 
 
-def _end(running: Sequence[_Running], say: Callable[[str], None]) -> None:
+def _end(running: Sequence[_Running], say: Callable[[str], None], grace: float) -> None:
     """SIGTERM to what still runs, in reverse order, and SIGKILL when its time is up."""
     for each in reversed(running):
         if each.process is None:
@@ -147,7 +150,7 @@ def _end(running: Sequence[_Running], say: Callable[[str], None]) -> None:
         signal.pidfd_send_signal(each.pidfd, signal.SIGTERM)
         with selectors.DefaultSelector() as selector:
             selector.register(each.pidfd, selectors.EVENT_READ)
-            if not selector.select(GRACE):
+            if not selector.select(grace):
                 say(f"{each.part.name} does not end: killed")
                 signal.pidfd_send_signal(each.pidfd, signal.SIGKILL)
         _reap(each)

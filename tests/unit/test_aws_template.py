@@ -1,0 +1,51 @@
+"""The CloudFormation template and the boot script, as AWS will judge them."""
+
+import base64
+import ipaddress
+import subprocess
+import sys
+
+import pytest
+
+from spotelastic.aws.names import Names, addresses
+from spotelastic.aws.template import boot_script, infra
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+
+def test_the_template_is_clean() -> None:
+    command = [sys.executable, "-m", "cfnlint", str(infra("cluster.yaml"))]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_the_boot_script_fits_a_parameter_and_ends_in_spotelastic_boot() -> None:
+    script = boot_script()
+    assert len(script) <= 4096
+    text = base64.b64decode(script)
+    assert b"spotelastic boot\n" in text
+    subprocess.run(["bash", "-n"], input=text, check=True, timeout=10)
+
+
+def test_members_have_fixed_addresses_in_subnets_of_their_own() -> None:
+    its = addresses("10.64.0.0/12", ())
+    block = ipaddress.ip_network(its.block)
+    for subnet, member in zip(its.subnets, its.members, strict=True):
+        network = ipaddress.ip_network(subnet)
+        assert network.subnet_of(block)  # type: ignore[arg-type]
+        # AWS keeps the first four addresses and the last one for itself.
+        assert ipaddress.ip_address(member) in list(network)[4:-1]
+    assert its.etcd == tuple(f"{member}:2379" for member in its.members)
+
+
+def test_a_network_in_use_is_not_used_again() -> None:
+    first = addresses("127.80.0.0/16", ("172.31.0.0/16",))
+    second = addresses("127.80.0.0/16", ("172.31.0.0/16", first.block))
+    assert not ipaddress.ip_network(first.block).overlaps(ipaddress.ip_network(second.block))
+    with pytest.raises(EnvironmentFailure, match=r"127\.80\.0\.0/16"):
+        addresses("127.80.0.0/16", ("127.80.0.0/16",))
+
+
+@pytest.mark.parametrize("name", ["", "Demo", "1st", "a_b", "x" * 41])
+def test_a_name_that_aws_would_refuse_is_refused_before(name: str) -> None:
+    with pytest.raises(UsageError, match="--name"):
+        Names(name)

@@ -1,0 +1,212 @@
+"""The bill, the status and the mirror of etcd's keys."""
+
+from dataclasses import dataclass, replace
+
+from spotelastic.aws.autoscaling import Machine
+from spotelastic.aws.prices import shipped_table
+from spotelastic.controller import usage
+from spotelastic.controller.decide import Left
+from spotelastic.controller.observe import Mirror, Records
+from spotelastic.controller.status import status, step_time
+from spotelastic.model.job import Failure, Job
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.progress import Event, NodeStatus, Point, Progress
+from spotelastic.model.round import Member, Round
+from spotelastic.store.codec import encode
+from spotelastic.store.keys import Keys
+from spotelastic.store.memory import MemoryStore
+from spotelastic.store.port import Health
+
+KEYS = Keys("demo")
+
+
+@dataclass
+class Market:
+    """Prices that a test sets."""
+
+    spot_price: float = 0.3
+    on_demand_price: float = 1.0
+
+    def spot(self, type: str, zone: str) -> float:
+        return self.spot_price
+
+    def on_demand(self, type: str) -> float:
+        return self.on_demand_price
+
+
+def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Machine:
+    made = Machine(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, 100.0)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+# -- the bill ------------------------------------------------------------------------------------
+
+
+def test_a_machine_is_charged_from_launch_until_it_is_seen_gone_at_the_price_it_began_with() -> (
+    None
+):
+    market = Market()
+    bill = usage.account({}, [machine("a")], market, 200.0)
+    market.spot_price = 0.9
+    bill = usage.account(bill, [machine("a")], market, 300.0)
+    bill = usage.account(bill, [machine("a", state="shutting-down")], market, 400.0)
+    bill = usage.account(bill, [machine("a", state="terminated")], market, 500.0)
+    bill = usage.account(bill, [], market, 9000.0)  # EC2 has forgotten it
+    (only,) = bill.values()
+    assert (only.start, only.end) == (100.0, 400.0)
+    assert (only.usd_per_hour, only.on_demand_usd_per_hour) == (0.3, 1.0)
+
+
+def test_control_nodes_are_not_on_the_bill_and_on_demand_costs_what_it_costs() -> None:
+    seen = [machine("c", role="control"), machine("a", spot=False)]
+    bill = usage.account({}, seen, Market(), 200.0)
+    assert list(bill) == ["a"]
+    assert bill["a"].usd_per_hour == 1.0
+
+
+def test_a_type_without_a_known_price_claims_no_saving() -> None:
+    bill = usage.account({}, [machine("a")], Market(on_demand_price=0.0), 200.0)
+    assert bill["a"].on_demand_usd_per_hour == bill["a"].usd_per_hour == 0.3
+
+
+def test_the_shipped_table_says_its_date() -> None:
+    table = shipped_table()
+    assert table.date.startswith("20")
+    assert table.usd_per_hour["p4d.24xlarge"] > table.usd_per_hour["g5.xlarge"] > 0
+
+
+# -- the mirror ----------------------------------------------------------------------------------
+
+
+def node(id: str, incarnation: str = "1") -> Node:
+    return Node(id, incarnation, "127.80.0.9", "us-east-1a", Fingerprint())
+
+
+def test_the_mirror_follows_the_store_and_knows_who_left() -> None:
+    now = 50.0
+    store = MemoryStore(lambda: now)
+    woken: list[int] = []
+    store.put(KEYS.live("a"), encode(node("a")))
+    store.put(KEYS.leader, b"i-1")
+    mirror = Mirror(KEYS, lambda: woken.append(1), clock=lambda: now)
+    watch = store.watch(KEYS.root, mirror)
+    store.put(KEYS.live("b"), encode(node("b")))
+    store.put(KEYS.controller("i-1"), b"127.80.0.4")
+    store.put(KEYS.event("1-x"), encode(Event(1.0, "loss", "gone", "a", {"incarnation": "1"})))
+    store.delete(KEYS.live("a"))
+    records = mirror.records()
+    assert set(records.nodes) == {"b"}
+    assert records.left == {"a": Left("1", 50.0)}
+    assert (records.leader, records.controllers) == ("i-1", frozenset({"i-1"}))
+    assert ("loss", "a", "::1") in records.told
+    store.put(KEYS.live("a"), encode(node("a", "2")))
+    store.delete(KEYS.leader)
+    assert mirror.records().left == {}
+    assert mirror.records().leader == ""
+    assert woken
+    watch.close()
+    store.close()
+
+
+def test_steps_add_up_over_publications_nodes_and_what_the_leader_before_wrote() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    first, second, repeated = Point(1, 3.0, 10.0), Point(2, 2.0, 11.0), Point(2, 2.0, 15.0)
+    store.put(KEYS.progress("a"), encode(Progress("a", 1, 1, 10.0, (first,))))
+    store.put(KEYS.progress("a"), encode(Progress("a", 1, 2, 11.0, (first, second))))
+    store.delete(KEYS.progress("a"))
+    store.put(KEYS.progress("b"), encode(Progress("b", 2, 2, 15.0, (repeated,))))
+    mirror.remember([Point(0, 4.0, 9.0), first])
+    assert [point.step for point in mirror.records().points] == [0, 1, 2, 2]
+    watch.close()
+    store.close()
+
+
+def test_a_value_of_another_version_is_skipped_and_a_broken_watch_is_seen() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    store.put(KEYS.job, b'{"state": "hibernating"}')
+    assert mirror.records().job is None
+    assert mirror.records().healthy
+    mirror([Health(False, 1.0)])
+    assert not mirror.records().healthy
+    watch.close()
+    store.close()
+
+
+# -- the status ----------------------------------------------------------------------------------
+
+MEMBERS = tuple(
+    Member(id, "1", slot, "127.80.0.9", "us-east-1a", 2) for slot, id in enumerate(("a", "b"))
+)
+ROUND = Round(3, "r", "started", MEMBERS, "arrival", "b joined", started_at=20.0)
+RECORDS = Records(
+    job=Job("running", 10.0),
+    round=ROUND,
+    leader="k1",
+    controllers=frozenset({"k1", "k2"}),
+    nodes={id: node(id) for id in ("a", "b", "c")},
+    left={"d": Left("1", 30.0)},
+    drains={"b": Drain("b", Notice("notice", "b", "imds", 1.0, 2.0))},
+    progress={"a": Progress("a", 3, 41, 40.0, committed=30), "x": Progress("x", 2, 99, 15.0)},
+    points=tuple(Point(step, 2.5, 20.0 + step / 2) for step in range(38, 42)),
+)
+MACHINES = {
+    each.id: each
+    for each in (
+        machine("a"),
+        machine("b"),
+        machine("c"),
+        machine("d"),
+        machine("e"),
+        machine("f", state="pending"),
+        machine("g", state="terminated"),
+        machine("k1", role="control", member="a"),
+        machine("k2", role="control", member="b"),
+        machine("k3", role="control", member="c"),
+        machine("k0", role="control", member="b", state="terminated"),
+    )
+}
+
+
+def test_the_status_shows_every_node_with_its_part() -> None:
+    made = status("demo", RECORDS, MACHINES, "b", 50.0)
+    assert {(row.id, row.state, row.ranks) for row in made.nodes} == {
+        ("a", "training", (0, 1)),
+        ("b", "draining", (2, 3)),
+        ("c", "waiting", ()),
+        ("d", "gone", ()),
+        ("e", "joining", ()),
+        ("f", "pending", ()),
+        ("k1", "leading", ()),
+        ("k2", "standing by", ()),
+        ("k3", "joining", ()),
+    }
+    assert (made.leader, made.etcd_leader) == ("k1", "k2")
+    assert (made.state, made.round, made.step, made.world_size) == ("running", 3, 41, 4)
+    assert (made.committed, made.loss, made.step_time) == (30, 2.5, 0.5)
+
+
+def test_a_failed_job_shows_the_first_failing_rank_and_its_traceback() -> None:
+    failure = Failure("f", "a", "r", 1, 1, 40.0, 1, "ValueError: no", "Traceback ...\nValueError")
+    failed = replace(RECORDS, job=Job("failed", 41.0, "", 40, failure))
+    made = status("demo", failed, MACHINES, "", 50.0)
+    assert made.state == "failed"
+    assert made.step == 40
+    assert "rank 1 on a" in made.reason
+    assert "ValueError" in made.reason
+
+
+def test_before_the_first_round_the_job_is_pending() -> None:
+    made = status("demo", Records(), {"e": MACHINES["e"]}, "", 5.0)
+    assert (made.state, made.step, made.loss) == ("pending", 0, None)
+    assert made.nodes == (NodeStatus("e", "worker", "joining", "us-east-1a", "127.80.0.9"),)
+
+
+def test_the_time_of_a_step_leaves_out_pauses_and_repeats() -> None:
+    steps = [(1, 0.0), (2, 0.1), (3, 0.2), (3, 9.0), (4, 9.1), (5, 20.0)]
+    assert step_time([Point(step, None, at) for step, at in steps]) == 0.1
+    assert step_time([]) == 0.0

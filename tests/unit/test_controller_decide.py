@@ -1,0 +1,355 @@
+"""The controller's decisions, from hand-made observations."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotelastic.aws.autoscaling import Group, Machine, Place
+from spotelastic.aws.events import (
+    GroupActivity,
+    LifecycleAction,
+    Malformed,
+    Rebalance,
+    SpotWarning,
+    StateChange,
+    Unknown,
+)
+from spotelastic.controller.decide import (
+    Action,
+    CompleteDrain,
+    Decision,
+    Discard,
+    EndMachine,
+    Left,
+    Message,
+    Policy,
+    Replace,
+    Seen,
+    SetDesired,
+    Tell,
+    WriteDrain,
+    account,
+    decide,
+    settled,
+)
+from spotelastic.model.job import Job
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
+
+NOW = 1000.0
+POLICY = Policy()
+GROUP = "spotelastic-demo-workers"
+
+
+def machine(id: str, state: str = "running", role: str = "worker", at: float = 900.0) -> Machine:
+    return Machine(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, at)
+
+
+def node(id: str) -> Node:
+    return Node(id, f"{id}-1", "127.80.0.9", "us-east-1a", Fingerprint())
+
+
+def group(*places: Place, desired: int = 2) -> Group:
+    return Group(GROUP, desired, places)
+
+
+def in_service(*ids: str) -> tuple[Place, ...]:
+    return tuple(Place(id, "InService") for id in ids)
+
+
+def healthy(*ids: str) -> Seen:
+    """A cluster in which everything is as it should be."""
+    return Seen(
+        desired=len(ids),
+        since=500.0,
+        job=Job("running", 600.0),
+        group=group(*in_service(*ids), desired=len(ids)),
+        machines={id: machine(id) for id in ids},
+        nodes={id: node(id) for id in ids},
+    )
+
+
+def message(event: object, receipt: str = "r1") -> Message:
+    return Message(receipt, event, NOW - 0.25)  # type: ignore[arg-type]
+
+
+def drain(id: str, source: str = "imds") -> Drain:
+    return Drain(id, Notice("notice", id, source, 990.0, 991.0, 1110.0))  # type: ignore[arg-type]
+
+
+def only(decision: Decision, *kinds: type[Action]) -> list[Action]:
+    return [action for action in decision.actions if isinstance(action, kinds)]
+
+
+def test_nothing_is_done_when_all_is_well() -> None:
+    decision = decide(healthy("a", "b"), NOW, POLICY)
+    assert decision.actions == ()
+    assert decision.wake_at is None
+    assert decision.reason == "job running, 2 of 2 worker nodes, 0 leaving"
+
+
+# -- notices -------------------------------------------------------------------------------------
+
+
+def test_a_warning_from_the_queue_drains_and_replaces_at_once_and_is_deleted_last() -> None:
+    warning = message(SpotWarning("e1", 999.0, "a"))
+    decision = decide(replace(healthy("a", "b"), messages=(warning,)), NOW, POLICY)
+    written, told, replaced, discarded = decision.actions
+    assert written == WriteDrain(Drain("a", Notice("notice", "a", "sqs", 999.0, 999.75)), "e1")
+    assert isinstance(told, Tell)
+    assert told.event.data["at"] == 999.0
+    assert told.event.data["seen_at"] == 999.75
+    assert replaced == Replace("a", "it has a notice", "e1")
+    assert discarded == Discard(warning, "handled", "e1")
+
+
+def test_a_notice_that_the_agent_saw_first_replaces_without_any_message() -> None:
+    seen = replace(healthy("a", "b"), drains={"a": drain("a")})
+    assert decide(seen, NOW, POLICY).actions == (Replace("a", "it has a notice"),)
+
+
+def test_the_second_account_of_a_notice_is_recorded_but_drains_no_second_time() -> None:
+    seen = replace(
+        healthy("a", "b"),
+        drains={"a": drain("a")},
+        group=group(Place("a", "Terminating:Wait"), *in_service("b")),
+        messages=(message(SpotWarning("e1", 999.0, "a")),),
+    )
+    decision = decide(seen, NOW, POLICY)
+    assert [type(action) for action in decision.actions] == [Tell, Discard]
+
+
+def test_the_same_event_twice_is_acted_on_once() -> None:
+    warning = SpotWarning("e1", 999.0, "a")
+    seen = replace(healthy("a", "b"), messages=(message(warning, "r1"), message(warning, "r2")))
+    decision = decide(seen, NOW, POLICY)
+    assert len(only(decision, WriteDrain)) == len(only(decision, Replace)) == 1
+    fates = [action.fate for action in decision.actions if isinstance(action, Discard)]
+    assert fates == ["handled", "duplicate"]
+
+
+def test_an_event_that_was_handled_before_is_a_duplicate() -> None:
+    seen = replace(
+        healthy("a", "b"),
+        messages=(message(SpotWarning("e1", 999.0, "a")),),
+        handled=frozenset({"e1"}),
+    )
+    assert [type(action) for action in decide(seen, NOW, POLICY).actions] == [Discard]
+
+
+def test_a_rebalance_recommendation_is_told_and_moves_nobody() -> None:
+    seen = replace(healthy("a", "b"), messages=(message(Rebalance("e1", 999.0, "a")),))
+    decision = decide(seen, NOW, POLICY)
+    assert [type(action) for action in decision.actions] == [Tell, Discard]
+
+
+@pytest.mark.parametrize(
+    ("event", "fate"),
+    [
+        (SpotWarning("e", 1.0, "i-other"), "foreign"),
+        (StateChange("e", 1.0, "i-other", "terminated"), "foreign"),
+        (LifecycleAction("e", 1.0, "i-other", "their-group", "TERMINATING", "hook"), "foreign"),
+        (Unknown("e", 1.0, "EC2 Fleet Error"), "unknown"),
+        (Malformed("no JSON"), "malformed"),
+        (StateChange("e", 1.0, "a", "running"), "handled"),
+        (LifecycleAction("e", 1.0, "x", GROUP, "TERMINATING", "hook"), "handled"),
+    ],
+)
+def test_what_does_not_concern_us_is_counted_and_deleted(event: object, fate: str) -> None:
+    incoming = message(event)
+    decision = decide(replace(healthy("a", "b"), messages=(incoming,)), NOW, POLICY)
+    assert [action for action in decision.actions if not isinstance(action, Discard)] == []
+    assert [a.fate for a in decision.actions if isinstance(a, Discard)] == [fate]
+
+
+def test_a_launch_that_fails_is_told_with_its_reason() -> None:
+    failed = GroupActivity("e1", 999.0, "", GROUP, "launch", False, "InsufficientInstanceCapacity")
+    decision = decide(replace(healthy("a"), messages=(message(failed),)), NOW, POLICY)
+    (told,) = only(decision, Tell)
+    assert isinstance(told, Tell)
+    assert "InsufficientInstanceCapacity" in told.event.message
+
+
+# -- losses --------------------------------------------------------------------------------------
+
+
+def test_a_node_that_ec2_says_is_gone_is_a_loss_told_once() -> None:
+    seen = replace(
+        healthy("a", "b"),
+        machines={"a": machine("a", "shutting-down"), "b": machine("b")},
+        messages=(message(StateChange("e1", 999.5, "a", "shutting-down")),),
+    )
+    (told,) = only(decide(seen, NOW, POLICY), Tell)
+    assert isinstance(told, Tell)
+    assert (told.event.kind, told.event.node, told.event.data["at"]) == ("loss", "a", 999.5)
+    later = replace(
+        seen,
+        nodes={"b": node("b")},
+        left={"a": Left("a-1", 999.9)},
+        messages=(),
+        told=frozenset({account(told.event)}),
+    )
+    assert only(decide(later, NOW + 2, POLICY), Tell) == []
+
+
+def test_a_lease_that_runs_out_is_a_loss_and_a_second_one_is_another() -> None:
+    seen = replace(healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 999.0)})
+    (first,) = only(decide(seen, NOW, POLICY), Tell)
+    assert isinstance(first, Tell)
+    again = replace(seen, told=frozenset({account(first.event)}), left={"a": Left("a-2", 1500.0)})
+    (second,) = only(decide(again, 1501.0, POLICY), Tell)
+    assert isinstance(second, Tell)
+    assert second.event.data["at"] == 1500.0
+
+
+def test_a_node_that_left_with_a_notice_or_after_the_end_is_no_loss() -> None:
+    gone = replace(healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 999.0)})
+    drained = replace(gone, drains={"a": drain("a")})
+    ended = replace(gone, job=Job("succeeded", 998.0))
+    assert only(decide(drained, NOW, POLICY), Tell) == []
+    assert only(decide(ended, NOW, POLICY), Tell) == []
+
+
+def test_a_machine_whose_node_stays_silent_is_replaced_when_its_time_is_up() -> None:
+    seen = replace(
+        healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 990.0)}, since=500.0
+    )
+    early = decide(seen, NOW, POLICY)
+    assert only(early, Replace) == []
+    assert early.wake_at == 990.0 + POLICY.silent_for
+    (replaced,) = only(decide(seen, early.wake_at, POLICY), Replace)
+    assert isinstance(replaced, Replace)
+    assert replaced.instance == "a"
+
+
+def test_a_new_leader_gives_silent_nodes_their_time_again() -> None:
+    seen = replace(healthy("a"), nodes={}, machines={"a": machine("a", at=0.0)}, since=NOW)
+    decision = decide(seen, NOW, POLICY)
+    assert decision.actions == ()
+    assert decision.wake_at == NOW + POLICY.boot_within
+
+
+# -- hooks and strangers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("registered", "state", "completed"),
+    [(True, "running", False), (False, "running", True), (True, "terminated", True)],
+)
+def test_a_drain_is_complete_when_the_agent_is_done_or_the_machine_gone(
+    registered: bool, state: str, completed: bool
+) -> None:
+    seen = replace(
+        healthy("a", "b"),
+        group=group(Place("a", "Terminating:Wait"), *in_service("b")),
+        machines={"a": machine("a", state), "b": machine("b")},
+        nodes={id: node(id) for id in (("a", "b") if registered else ("b",))},
+        drains={"a": drain("a")},
+    )
+    assert (CompleteDrain("a") in decide(seen, NOW, POLICY).actions) == completed
+
+
+def test_a_worker_that_no_group_knows_is_ended_but_not_while_it_is_new() -> None:
+    seen = healthy("a")
+    old = replace(seen, machines={**seen.machines, "z": machine("z", at=100.0)})
+    new = replace(seen, machines={**seen.machines, "z": machine("z", at=NOW - 1)})
+    assert EndMachine("z", "it belongs to no group") in decide(old, NOW, POLICY).actions
+    assert only(decide(new, NOW, POLICY), EndMachine) == []
+
+
+def test_control_machines_are_left_to_their_own_groups() -> None:
+    seen = healthy("a")
+    seen = replace(seen, machines={**seen.machines, "c": machine("c", role="control", at=0.0)})
+    assert decide(seen, NOW, POLICY).actions == ()
+
+
+# -- size ----------------------------------------------------------------------------------------
+
+
+def test_the_group_is_held_at_what_the_job_should_have() -> None:
+    seen = replace(healthy("a", "b"), desired=4)
+    assert decide(seen, NOW, POLICY).actions == (SetDesired(4, "the job is running"),)
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "stopped"])
+def test_after_the_end_the_size_goes_to_zero_first_and_then_the_nodes_go(state: str) -> None:
+    seen = replace(healthy("a", "b"), job=Job(state, 999.0))  # type: ignore[arg-type]
+    assert decide(seen, NOW, POLICY).actions == (SetDesired(0, f"the job is {state}"),)
+    empty = replace(seen, group=group(*in_service("a", "b"), desired=0))
+    assert [a.instance for a in only(decide(empty, NOW, POLICY), Replace)] == ["a", "b"]  # type: ignore[union-attr]
+
+
+def test_without_a_group_nothing_is_touched() -> None:
+    seen = replace(healthy("a"), group=None, drains={"a": drain("a")})
+    assert decide(seen, NOW, POLICY).actions == ()
+
+
+# -- what always holds ---------------------------------------------------------------------------
+
+ids = st.sampled_from("abcdef")
+places = st.builds(
+    Place, ids, st.sampled_from(["Pending", "InService", "Terminating:Wait", "Terminating"])
+)
+events = st.one_of(
+    st.builds(SpotWarning, st.sampled_from(["1", "2"]), st.just(999.0), ids),
+    st.builds(StateChange, st.sampled_from(["3", "4"]), st.just(999.0), ids, st.just("terminated")),
+    st.builds(Malformed, st.just("no JSON")),
+)
+observations = st.builds(
+    Seen,
+    desired=st.integers(1, 6),
+    since=st.just(500.0),
+    job=st.none() | st.builds(Job, st.sampled_from(["running", "succeeded"]), st.just(900.0)),
+    group=st.none()
+    | st.builds(
+        Group,
+        st.just(GROUP),
+        st.integers(0, 6),
+        st.lists(places, max_size=6, unique_by=lambda place: place.instance).map(tuple),
+    ),
+    machines=st.dictionaries(ids, st.sampled_from(["pending", "running", "terminated"])).map(
+        lambda states: {id: machine(id, state) for id, state in states.items()}
+    ),
+    nodes=st.sets(ids).map(lambda names: {id: node(id) for id in names}),
+    drains=st.sets(ids).map(lambda names: {id: drain(id) for id in names}),
+    messages=st.lists(events, max_size=4).map(
+        lambda found: tuple(message(event, str(n)) for n, event in enumerate(found))
+    ),
+)
+
+
+@given(observations)
+def test_every_message_gets_exactly_one_fate_and_goes_after_what_it_caused(seen: Seen) -> None:
+    actions = decide(seen, NOW, POLICY).actions
+    discarded = [action.message for action in actions if isinstance(action, Discard)]
+    assert sorted(m.receipt for m in discarded) == sorted(m.receipt for m in seen.messages)
+    first = next((n for n, a in enumerate(actions) if isinstance(a, Discard)), len(actions))
+    assert all(isinstance(action, Discard) for action in actions[first:])
+
+
+@given(observations)
+def test_only_living_members_of_the_group_are_replaced_and_each_once(seen: Seen) -> None:
+    replaced = [a.instance for a in decide(seen, NOW, POLICY).actions if isinstance(a, Replace)]
+    assert len(replaced) == len(set(replaced))
+    for instance in replaced:
+        place = seen.group.place(instance) if seen.group else None
+        assert place is not None
+        assert not place.leaving
+        assert seen.machines[instance].state in ("pending", "running")
+
+
+@given(observations)
+def test_no_instance_is_launched_after_the_end(seen: Seen) -> None:
+    """Ending an instance launches another as long as the group's size asks for one."""
+    decision = decide(seen, NOW, POLICY)
+    if seen.ended and seen.group is not None and seen.group.desired > 0:
+        assert only(decision, Replace) == []
+        assert [a.size for a in decision.actions if isinstance(a, SetDesired)] == [0]
+
+
+@given(observations)
+def test_a_settled_cluster_gives_nothing_to_do_but_messages_and_drains(seen: Seen) -> None:
+    if settled(seen) and not seen.messages and not seen.drains and not seen.ended:
+        assert only(decide(seen, NOW, POLICY), SetDesired, CompleteDrain) == []
