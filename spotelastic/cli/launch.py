@@ -22,7 +22,7 @@ from spotelastic.cli.place import Place
 from spotelastic.cli.signals import Signals
 from spotelastic.cli.view import view
 from spotelastic.cli.watch import Outcome, ended, outcome, training, watch
-from spotelastic.errors import UsageError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
@@ -73,6 +73,11 @@ def launch(request: Request) -> int:
             with ExitStack() as undo:
                 return _carry_through(request, plan, undo, signals)
         except KeyboardInterrupt:
+            return signals.exit_code
+        except SpotelasticError as error:
+            if not signals.stopping:
+                raise
+            print(f"spotelastic: {error}", file=sys.stderr)  # of the clean-up, not of the job
             return signals.exit_code
 
 
@@ -137,8 +142,10 @@ def _carry_through(request: Request, plan: Plan, undo: ExitStack, signals: Signa
                 look=drill.feed if drill else lambda status: None,
                 alive=place.check,
             )
-        except BaseException:
-            if place.cloud is None or request.keep:
+        except BaseException as error:
+            # A local cloud that has ended has nothing left that could stay up.
+            gone = place.cloud is not None and isinstance(error, EnvironmentFailure)
+            if (place.cloud is None or request.keep) and not gone:
                 _leave(plan, undo, shown.say)
             raise
         if request.detach and not ended(status):
@@ -157,9 +164,14 @@ def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Pla
         say(f"using the local cloud that runs already ({cloud.endpoint})")
         return Place.of(cloud)
     cloud = local.start(detach=request.detach or request.keep)
-    undo.callback(_undoing(signals, lambda: local.stop(cloud)))
+
+    def end() -> None:
+        print("ending the local cloud")
+        local.stop(cloud)
+
+    undo.callback(_undoing(signals, end))
     say(f"local cloud at {cloud.endpoint}: {', '.join(cloud.zones)}")
-    return Place.of(cloud)
+    return replace(Place.of(cloud), shared=False)
 
 
 def _create(
@@ -177,7 +189,8 @@ def _create(
     if place.cloud is not None:
         wanted = replace(wanted, network=place.cloud.net)
     cluster = clusters.create(wanted, say, place.aws)
-    undo.callback(_undoing(signals, lambda: place.down(plan.name, print)))
+    if place.shared:
+        undo.callback(_undoing(signals, lambda: place.down(plan.name, print)))
     return cluster
 
 
@@ -232,13 +245,9 @@ def _conclude(
 
 
 def failure(result: Outcome) -> str:
-    """Why the job did not succeed: the first failing rank's traceback, and where its log is."""
-    details = next(
-        (event.data for event in reversed(result.events) if event.data.get("traceback")), {}
-    )
-    lines = [f"the job {result.status.state}: {result.status.reason}"]
-    if details:
-        lines = [str(details["traceback"]).rstrip(), *lines]
-    if log := details.get("log"):
-        lines.append(f"its log on the node: {log}")
+    """Why the job did not succeed: the first failing rank, its traceback, where its log is."""
+    lines = [f"the job {result.status.state}: {result.status.reason.rstrip()}"]
+    logs = (event.data["log"] for event in result.events if event.data.get("log"))
+    if log := next(logs, None):
+        lines.append(f"log: {log}")
     return "\n".join(lines)

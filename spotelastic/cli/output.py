@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -51,6 +52,10 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 def status_line(status: Status) -> str:
     """The job in one line: what changes while it trains."""
+    if not status.round:
+        states = Counter(node.state for node in status.nodes if node.role == "worker")
+        waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        return f"{status.state}: {waiting or 'no'} workers"
     training = sum(node.state == "training" for node in status.nodes)
     parts = [
         f"step {status.step}",
@@ -66,7 +71,8 @@ def status_line(status: Status) -> str:
 
 
 def status_table(status: Status) -> RenderableType:
-    head = Text.assemble((status.name, "bold"), "  ", status.state, "  ", status_line(status))
+    state = f"  {status.state}" if status.round else ""
+    head = Text.assemble((status.name, "bold"), state, "  ", status_line(status))
     return Group(head, *([Text(status.reason)] if status.reason else []), nodes_table(status))
 
 

@@ -25,6 +25,8 @@ class Place:
     aws: Aws
     cloud: CloudInfo | None
     """None on AWS."""
+    shared: bool = True
+    """False for a local cloud that serves one command, and ends with it."""
 
     @classmethod
     def find(cls, wish: bool | None) -> "Place":

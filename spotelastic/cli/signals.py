@@ -15,12 +15,17 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self._received = signal.SIGINT
+        self._received: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
 
     @property
+    def stopping(self) -> bool:
+        """Somebody asked for the end."""
+        return self._received is not None
+
+    @property
     def exit_code(self) -> int:
-        return 128 + self._received
+        return 128 + (self._received or signal.SIGINT)
 
     def ignore(self) -> None:
         """From now on nothing interrupts."""

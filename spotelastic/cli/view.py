@@ -47,7 +47,7 @@ class Plain:
         self._clock = clock
         self._told = (0, "")
         self._due = 0.0
-        self._step = -1
+        self._line = ""
 
     def __enter__(self) -> Self:
         return self
@@ -67,11 +67,12 @@ class Plain:
         from spotelastic.cli.output import status_line
 
         now = self._clock()
+        line = status_line(status)
         changed = (status.round, status.state) != self._told
-        if status.step == self._step or not (changed or now >= self._due):
+        if line == self._line or not (changed or now >= self._due):
             return
-        self._told, self._due, self._step = (status.round, status.state), now + EVERY, status.step
-        self._write(status_line(status))
+        self._told, self._due, self._line = (status.round, status.state), now + EVERY, line
+        self._write(line)
 
 
 class Live:

@@ -1,0 +1,68 @@
+"""`spotelastic up --local` as a process: what it leaves behind is nothing, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SCRIPT = "import time\ntime.sleep(600)\n"
+
+
+@contextmanager
+def spotelastic(folder: Path, *args: str) -> Iterator["subprocess.Popen[str]"]:
+    """The command in a session of its own, as from a terminal that nothing else uses."""
+    environment = os.environ | {"SPOTELASTIC_HOME": str(folder / "home")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spotelastic", *args],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        with process:
+            yield process
+    finally:
+        process.kill()
+
+
+def read_until(process: "subprocess.Popen[str]", words: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return
+    raise AssertionError(f"{words!r} was never printed")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_takes_everything_down_in_order(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with spotelastic(
+        tmp_path, "up", "--local", "--instance-types", "m5.large", "train.py"
+    ) as process:
+        read_until(process, "workers spotelastic-train")
+        process.send_signal(number)
+        told, complaint = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, complaint
+    assert "ending the local cloud" in told
+    assert complaint.startswith("\nstopping: taking down what was started\n")
+    assert not (tmp_path / "home/local.json").exists()
+
+
+def test_the_local_cloud_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    """Nothing is checked here but that nothing is left: the fixture of all tests does that."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with spotelastic(
+        tmp_path, "up", "--local", "--instance-types", "m5.large", "train.py"
+    ) as process:
+        read_until(process, "workers spotelastic-train")
+        process.kill()
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
