@@ -4,7 +4,6 @@ SETTINGS is JSON from `cloud.start`; ANNOUNCE a descriptor that is told when the
 why it is not; STARTER a pidfd: when that process dies, the cloud ends.
 """
 
-import ctypes
 import json
 import logging
 import os
@@ -27,13 +26,12 @@ from spotelastic.local.server import Config, Server
 
 _IMDS_PORT = 1338
 _ZONES = ("a", "b", "c")
-_LIBC_NAME = 15  # PR_SET_NAME
 
 
 def main() -> None:
     settings, announce = json.loads(sys.argv[1]), int(sys.argv[2])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    ctypes.CDLL(None).prctl(_LIBC_NAME, b"se-cloud", 0, 0, 0)
+    processes.prctl(processes.NAME, b"se-cloud")
     over = Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: over.set())

@@ -19,7 +19,7 @@ class Agenda:
     A task that raises is logged and the agenda goes on: one broken group must not stop the cloud.
     """
 
-    def __init__(self, lock: RLock, clock: Clock = wall) -> None:  # type: ignore[valid-type]
+    def __init__(self, lock: RLock, clock: Clock = wall) -> None:
         self._lock = lock
         self._clock = clock
         self._due: list[tuple[float, int, Task]] = []
@@ -49,7 +49,7 @@ class Agenda:
     def _run(self) -> None:
         while (task := self._next()) is not None:
             try:
-                with self._lock:  # type: ignore[attr-defined]
+                with self._lock:
                     task()
             except Exception:
                 _log.exception("a task of the local cloud failed")

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from moto.autoscaling.exceptions import ValidationError
-from moto.autoscaling.models import AutoScalingBackend
+from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 from moto.core.exceptions import ServiceException
 
 from spotelastic.clock import wall
@@ -39,6 +38,10 @@ Launch = Callable[[Any, scaling.Place, bool], Any]
 """Launches one instance for (group, place, spot); raises what EC2 answers."""
 
 
+def _now() -> datetime:
+    return datetime.fromtimestamp(wall(), UTC).replace(tzinfo=None)
+
+
 @dataclass(slots=True)
 class Activity:
     """A scaling activity, with the attribute names that moto serializes."""
@@ -49,7 +52,7 @@ class Activity:
     launching: bool
     place: dict[str, str] = field(default_factory=dict)
     activity_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    start_time: datetime = field(default_factory=lambda: _now())
+    start_time: datetime = field(default_factory=_now)
     end_time: datetime | None = None
     status_code: str = "InProgress"
     status_message: str | None = None
@@ -77,7 +80,7 @@ class AutoScaling:
     def __init__(
         self,
         *,
-        backend: AutoScalingBackend,
+        backend: Any,
         machines: Machines,
         market: Market,
         agenda: Agenda,
@@ -101,7 +104,13 @@ class AutoScaling:
             self._planned = True
             self._agenda.soon(self.pass_over)
 
+    def machine_changed(self, machine: Machine) -> None:
+        if machine.state == machines.TERMINATED:
+            self.capacity_changed()
+        self.wake()
+
     def capacity_changed(self) -> None:
+        """Launches that failed are worth another try."""
         for ledger in self._ledgers.values():
             ledger.retry_at = 0.0
         self.wake()
@@ -152,12 +161,11 @@ class AutoScaling:
         """DeleteAutoScalingGroup: without `force` only an empty group."""
         found = self._group(group)
         if found.instance_states and not force:
-            error = ServiceException(
+            raise AutoscalingClientError(
+                "ResourceInUse",
                 "You cannot delete an AutoScalingGroup while there are instances or pending Spot "
-                "instance request(s) still in the group."
+                "instance request(s) still in the group.",
             )
-            error.code = "ResourceInUse"
-            raise error
         found.min_size = found.max_size = found.desired_capacity = 0
         found.status = "Delete in progress"
         self._ledger(group).deleting = True
@@ -270,8 +278,9 @@ class AutoScaling:
         if member.lifecycle_state.startswith("Terminating"):
             if not hooks:
                 self._proceed_terminating(member)
-            assert member.activity is not None
-            return member.activity
+            activity = member.activity
+            assert isinstance(activity, Activity)
+            return activity
         member.waits.clear()
         activity = member.activity = self._begin(group, member, f"taken out of service {cause}")
         if (machine := self.machine(member)) is not None:
@@ -306,11 +315,13 @@ class AutoScaling:
         if _suspended(group, "Launch") or now < ledger.retry_at:
             return
         policy = self._policy(group)
+        failed: set[bool] = set()
         for spot in scaling.purchases(policy, _seen(_counting(group))):
-            if not self._launch_one(group, policy, spot):
-                ledger.retry_at = now + RETRY
-                self._agenda.at(ledger.retry_at, self.wake)
-                return
+            if spot not in failed and not self._launch_one(group, policy, spot):
+                failed.add(spot)
+        if failed:
+            ledger.retry_at = now + RETRY
+            self._agenda.at(ledger.retry_at, self.wake)
 
     def _launch_one(self, group: Any, policy: scaling.Policy, spot: bool) -> bool:
         failure = "the group has no subnet"
@@ -348,7 +359,7 @@ class AutoScaling:
             f"Launching a new EC2 instance: {instance.id}",
             f"At {_stamp()} {_WANTED}",
             launching=True,
-            zone=member.availability_zone,
+            zone=member.zone,
         )
 
     def _offer(self, spot: bool) -> Callable[[str, str], scaling.Offer]:
@@ -372,7 +383,7 @@ class AutoScaling:
             f"Terminating EC2 instance: {member.instance_id}",
             f"At {_stamp()} an instance was {cause}",
             launching=False,
-            zone=member.availability_zone,
+            zone=member.zone,
         )
 
     def _open(
@@ -413,6 +424,7 @@ class AutoScaling:
         raise ValidationError(f"Instance Id not found - No managed instance found for {instance}")
 
     def _waiting(self, group: str, hook: str, token: str, instance: str) -> Member:
+        member: Member
         for member in self._group(group).instance_states:
             wait = member.waits.get(hook)
             if wait and (wait.token == token if token else member.instance_id == instance):
@@ -463,7 +475,7 @@ def _seen(members: Iterable[Member]) -> list[scaling.Seen]:
     return [
         scaling.Seen(
             member.instance_id,
-            member.availability_zone,
+            member.zone,
             member.spot,
             member.instance.launch_time.timestamp(),
             bool(member.protected_from_scale_in),
@@ -484,10 +496,6 @@ _WANTED = (
     "an instance was started in response to a difference between desired and actual capacity, "
     "increasing the capacity."
 )
-
-
-def _now() -> datetime:
-    return datetime.fromtimestamp(wall(), UTC).replace(tzinfo=None)
 
 
 def _stamp() -> str:

@@ -27,7 +27,7 @@ _TIMEOUT = 30.0
 
 
 class Faults:
-    """Asks a running cloud for faults. Raises `UsageError` for what cannot be, else `Unavailable`."""
+    """Asks a running cloud for faults. Raises `UsageError` for what cannot be."""
 
     def __init__(self, info: "CloudInfo") -> None:
         self._address = urlsplit(info.endpoint)
@@ -80,7 +80,7 @@ class Faults:
 class Desk:
     """The cloud's side: one method per fault, named as in `Faults`."""
 
-    lock: RLock  # type: ignore[valid-type]
+    lock: RLock
     machines: "Machines"
     scaling: "AutoScaling"
     market: "Market"
@@ -141,7 +141,7 @@ def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
     try:
         if fault not in _FAULTS:
             raise UsageError(f"no such fault: {fault}")
-        with desk.lock:  # type: ignore[attr-defined]
+        with desk.lock:
             result = getattr(desk, fault)(**json.loads(body))
     except (SpotelasticError, TypeError, ValueError) as error:
         return 400, json.dumps({"error": str(error)}).encode()

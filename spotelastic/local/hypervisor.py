@@ -9,7 +9,6 @@ hypervisor. Orders come as JSON lines on standard input, answers go to standard 
     {"do": "end", "instance", "shm"}                                   -> {"ended": instance}
 """
 
-import ctypes
 import json
 import os
 import selectors
@@ -21,15 +20,6 @@ from typing import Any
 
 from spotelastic.local import processes
 from spotelastic.local.remains import Remains
-
-PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 15, 36
-
-
-def prctl(option: int, value: int | bytes) -> None:
-    """Raises `OSError` where Linux refuses."""
-    argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
-    if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 class Hypervisor:
@@ -117,7 +107,7 @@ def _become_instance(order: dict[str, Any]) -> None:
     """In the forked child: turns into the instance's first process. Never returns."""
     try:
         os.setsid()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        processes.prctl(processes.DIE_WITH_PARENT, signal.SIGKILL)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         console = os.open(order["console"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -139,10 +129,11 @@ def _answer(**answer: str) -> None:
 
 def main() -> None:
     remains = Remains.loads(sys.argv[1])
-    prctl(PR_SET_NAME, b"se-hypervisor")
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    processes.prctl(processes.NAME, b"se-hypervisor")
+    processes.prctl(processes.ADOPT_ORPHANS, 1)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with its orders, and not before
+    remains.shm.mkdir(exist_ok=True)
     try:
         Hypervisor(remains).run()
     finally:

@@ -23,6 +23,7 @@ class Wait:
 class Member(models.InstanceState):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.zone = str(self.instance.placement.zone)
         self.spot = self.instance.lifecycle == "spot"
         self.waits: dict[str, Wait] = {}
         """By name of the hook."""

@@ -5,6 +5,7 @@ environment that they were started with, which descendants inherit and cannot sh
 session or by outliving their parents. Needs no privileges: everything runs as one user.
 """
 
+import ctypes
 import os
 import select
 import signal
@@ -14,6 +15,9 @@ from pathlib import Path
 
 INSTANCE = "SPOTELASTIC_INSTANCE"
 CLOUD = "SPOTELASTIC_CLOUD"
+
+DIE_WITH_PARENT, NAME, ADOPT_ORPHANS = 1, 15, 36
+"""Options of `prctl`: PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER."""
 
 _FIRST = ("se-agent", "se-controller")
 """Ended before all others, so that nothing reports on a machine that is half gone."""
@@ -60,6 +64,13 @@ def send(pid: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def prctl(option: int, value: int | bytes) -> None:
+    """Sets an option of this process. Raises `OSError` where Linux refuses."""
+    argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
+    if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def started_at(pid: int) -> int:

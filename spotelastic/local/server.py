@@ -58,7 +58,10 @@ class Server:
         self._power = Power(
             config.remains, config.boot_command, _instance_environment(self.endpoint)
         )
-        emit: Callable[[events.CloudEvent], None] = lambda event: events.put(bus, event)
+
+        def emit(event: events.CloudEvent) -> None:
+            events.put(bus, event)
+
         self._machines = Machines(
             agenda=self._agenda,
             power=self._power,
@@ -74,7 +77,7 @@ class Server:
             emit=emit,
             launch=Launcher(self._machines),
         )
-        self._machines.changed = lambda _: scaling.wake()
+        self._machines.changed = scaling.machine_changed
         completions.install(
             lock=lock,
             machines=self._machines,
@@ -104,7 +107,6 @@ class Server:
         self._agenda.close()
         self._power.close()
         self._machines.close()
-        self._moto.stop()
 
 
 def _prepare_environment(config: Config) -> None:

@@ -21,7 +21,7 @@ from spotelastic.local.power import Power
 
 def install(
     *,
-    lock: RLock,  # type: ignore[valid-type]
+    lock: RLock,
     machines: Machines,
     scaling: AutoScaling,
     market: Market,

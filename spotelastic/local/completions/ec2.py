@@ -72,15 +72,15 @@ def _install_launch(patches: Patches, machines: Machines) -> None:
                 return existing
         return original(backend, *args, **kwargs)
 
-    @patches.addition(
-        LaunchTemplateVersion,
-        "user_data",
-        "versions made by CreateLaunchTemplateVersion hold plain strings, which moto refuses",
-    )
-    @property  # type: ignore[misc]
     def user_data(version: Any) -> Any:
         data = version.data.get("UserData")
         return parse_user_data(data) if isinstance(data, str) else data
+
+    patches.addition(
+        LaunchTemplateVersion,
+        "user_data",
+        "versions made by CreateLaunchTemplateVersion hold plain strings, which moto refuses",
+    )(property(user_data))
 
 
 def template_data(backend: Any, template: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -213,12 +213,12 @@ def _install_states(patches: Patches, machines: Machines) -> None:
             return getattr(instance.nics.get(0), attribute, None)
 
         patches.addition(Instance, name, "a terminated instance has no interface and no address")(
-            property(address)  # type: ignore[arg-type]
+            property(address)
         )
 
     named = Instance.private_dns_name.fget  # type: ignore[attr-defined]
     patches.addition(Instance, "private_dns_name", "nor has it a name")(
-        property(lambda instance: named(instance) if 0 in instance.nics else "")  # type: ignore[arg-type]
+        property(lambda instance: named(instance) if 0 in instance.nics else "")
     )
 
 
@@ -228,6 +228,12 @@ def _install_market(patches: Patches, machines: Machines, market: Market) -> Non
     )
     def describe_spot_price_history(original: Callable[..., Any], response: Any) -> Any:
         result = original(response)
+        zone = response._get_param("AvailabilityZone")
+        result.result["SpotPriceHistory"] = [
+            item
+            for item in result.result["SpotPriceHistory"]
+            if zone in (None, item["AvailabilityZone"])
+        ]
         for item in result.result["SpotPriceHistory"]:
             price = market.spot(item["InstanceType"], item["AvailabilityZone"])
             item["SpotPrice"] = f"{price:.6f}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.autoscaling import models
-from moto.autoscaling.exceptions import ValidationError
+from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
 from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, LifecycleHook
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
@@ -56,12 +56,12 @@ def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
         "moto drops the mixed-instances policy that an update does not mention",
     )
     def update(original: Callable[..., Any], group: Any, **changes: Any) -> None:
-        desired = changes.pop("desired_capacity")
-        policy = changes.pop("mixed_instances_policy") or group.mixed_instances_policy
-        if changes.get("launch_template") or changes.get("launch_config_name"):
-            policy = None
-        size = group.desired_capacity
-        original(group, desired_capacity=size, mixed_instances_policy=policy, **changes)
+        desired, size = changes.pop("desired_capacity"), group.desired_capacity
+        policy = group.mixed_instances_policy
+        original(group, desired_capacity=size, **changes)
+        replaced = ("mixed_instances_policy", "launch_template", "launch_config_name")
+        if not any(changes.get(name) for name in replaced):
+            group.mixed_instances_policy = policy
         if group.min_size > group.max_size:
             raise ValidationError("Max bound, must be greater than or equal to min bound")
         group.desired_capacity = min(
@@ -76,9 +76,9 @@ def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
     def create(original: Callable[..., Any], response: Any) -> Any:
         backend, name = response.autoscaling_backend, response._get_param("AutoScalingGroupName")
         if name in backend.autoscaling_groups:
-            error = ValidationError("AutoScalingGroup by this name already exists")
-            error.code = "AlreadyExists"
-            raise error
+            raise AutoscalingClientError(
+                "AlreadyExists", f"AutoScalingGroup by this name already exists - {name}"
+            )
         result = original(response)
         for hook in response._get_param("LifecycleHookSpecificationList", []):
             put_hook(backend, name, hook)
@@ -94,7 +94,7 @@ def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
         scaling.delete(response._get_param("AutoScalingGroupName"), force)
         return EmptyResult()
 
-    patches.addition(FakeAutoScalingGroup, "status", "shown while a group is being deleted")(None)  # type: ignore[arg-type]
+    patches.addition(FakeAutoScalingGroup, "status", "shown while a group is being deleted")(None)
 
 
 def _install_members(patches: Patches, scaling: AutoScaling) -> None:
@@ -131,7 +131,7 @@ def _install_members(patches: Patches, scaling: AutoScaling) -> None:
     @patches.method(
         AutoScalingBackend,
         "detach_instances",
-        "moto forgets that the size may go below the minimum",
+        "moto lets the size go below the minimum",
     )
     def detach(
         original: Callable[..., Any], backend: Any, name: str, instances: list[str], decrement: bool
@@ -159,7 +159,7 @@ def _install_members(patches: Patches, scaling: AutoScaling) -> None:
 
     patches.addition(
         models.InstanceState, "launch_template", "moto shows the default version for every member"
-    )(property(_launch_template))  # type: ignore[arg-type]
+    )(property(_launch_template))
 
 
 def _launch_template(member: Any) -> Mapping[str, Any] | None:
@@ -223,13 +223,13 @@ def put_hook(backend: Any, group: str, given: Mapping[str, Any]) -> Any:
     """Makes or changes a hook from its API properties."""
     _group(backend, group)
     name, key = given["LifecycleHookName"], f"{group}_{given['LifecycleHookName']}"
-    known = backend.lifecycle_hooks.get(key)
+    known: Any = backend.lifecycle_hooks.get(key)
     transition = given.get("LifecycleTransition") or getattr(known, "lifecycle_transition", "")
     if transition not in (LAUNCHING, TERMINATING):
         raise ValidationError(f"Invalid lifecycle transition {transition}")
-    timeout = given.get("HeartbeatTimeout") or getattr(known, "heartbeat_timeout", 3600)
-    default = given.get("DefaultResult") or getattr(known, "default_result", "ABANDON")
-    hook = LifecycleHook(name, group, transition, int(timeout), default)
+    timeout: Any = given.get("HeartbeatTimeout") or getattr(known, "heartbeat_timeout", 3600)
+    default: Any = given.get("DefaultResult") or getattr(known, "default_result", "ABANDON")
+    hook: Any = LifecycleHook(name, group, transition, int(timeout), default)
     hook.role_arn = given.get("RoleARN")
     hook.notification_target_arn = given.get("NotificationTargetARN")
     hook.notification_metadata = given.get("NotificationMetadata")

@@ -13,7 +13,7 @@ from moto.s3.responses import S3Response
 from spotelastic.local.completions.patch import Patches
 
 
-def install(patches: Patches, lock: RLock) -> None:  # type: ignore[valid-type]
+def install(patches: Patches, lock: RLock) -> None:
     for service in (EC2BaseResponse, AutoScalingResponse, CloudFormationResponse, EventsHandler):
         _hold(patches, service, "call_action", lock, "2 of 480 concurrent terminations failed")
     writes = Lock()

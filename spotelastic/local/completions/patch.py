@@ -42,13 +42,13 @@ class Patches:
 
         return apply
 
-    def addition(self, owner: type, name: str, reason: str) -> Callable[[Method], Method]:
-        """Sets a method or property that takes nothing from what was there."""
+    def addition(self, owner: type, name: str, reason: str) -> Callable[[Any], Any]:
+        """Sets an attribute that takes nothing from what was there."""
 
-        def apply(function: Method) -> Method:
-            setattr(owner, name, function)
+        def apply(value: Any) -> Any:
+            setattr(owner, name, value)
             self._record(owner, name, reason)
-            return function
+            return value
 
         return apply
 

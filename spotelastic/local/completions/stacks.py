@@ -45,7 +45,7 @@ class HookResource(CloudFormationModel):
         return False
 
     @classmethod
-    def create_from_cloudformation_json(  # type: ignore[misc]
+    def create_from_cloudformation_json(
         cls,
         resource_name: str,
         cloudformation_json: Any,
@@ -87,7 +87,7 @@ class QueuePolicyResource(CloudFormationModel):
         return False
 
     @classmethod
-    def create_from_cloudformation_json(  # type: ignore[misc]
+    def create_from_cloudformation_json(
         cls,
         resource_name: str,
         cloudformation_json: Any,
@@ -123,10 +123,10 @@ def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
         "moto ignores hooks and capacity rebalancing",
     )
     def create(
-        original: Callable[..., Any], name: str, json: Any, *args: Any, **kwargs: Any
+        original: Callable[..., Any], name: str, definition: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        group = original(name, json, *args, **kwargs)
-        properties = json["Properties"]
+        group = original(name, definition, *args, **kwargs)
+        properties = definition["Properties"]
         group.capacity_rebalance = str(properties.get("CapacityRebalance")).lower() == "true"
         for hook in properties.get("LifecycleHookSpecificationList", []):
             put_hook(group.autoscaling_backend, group.name, hook)
@@ -178,12 +178,12 @@ def _install_tags(patches: Patches) -> None:
     for model in (NetworkInterface, Volume):
 
         def create(
-            original: Callable[..., Any], name: str, json: Any, *args: Any, **kwargs: Any
+            original: Callable[..., Any], name: str, definition: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            properties = json["Properties"]
+            properties = definition["Properties"]
             if "GroupSet" in properties:
                 properties["SecurityGroups"] = properties["GroupSet"]
-            resource = original(name, json, *args, **kwargs)
+            resource = original(name, definition, *args, **kwargs)
             resource.add_tags({tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])})
             return resource
 
