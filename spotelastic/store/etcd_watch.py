@@ -62,14 +62,14 @@ class EtcdWatch:
             try:
                 self._follow(member)
             except ValueError:  # gRPC's word for a channel closed by another thread
-                return
+                if not self._members.closed:
+                    raise
             except (grpc.RpcError, _StreamEnded):
                 self._members.fail(member)
                 self._failed()
 
     def _follow(self, member: Member) -> None:
         seen, reset = self._catch_up(member)
-        self._seen = seen
         request = _watch_request(self._prefix, seen.revision + 1)
         self._stream = member.watch(request, metadata=REQUIRE_LEADER)
         if self.closed:
@@ -81,6 +81,8 @@ class EtcdWatch:
             if response.canceled:
                 break
             if response.created:
+                # Not before: a reset that was read but not delivered has to be read again.
+                self._seen = seen
                 self._connected(reset)
             if response.events:
                 # The header may be ahead of the events while the member is still catching up.
