@@ -4,6 +4,7 @@ import base64
 import ipaddress
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 
 
 def test_the_template_is_clean() -> None:
-    command = [sys.executable, "-m", "cfnlint", str(infra("cluster.yaml"))]
+    command = [str(Path(sys.executable).with_name("cfn-lint")), str(infra("cluster.yaml"))]
     found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (found.returncode, found.stdout) == (0, "")
 
