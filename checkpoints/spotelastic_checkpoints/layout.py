@@ -82,7 +82,8 @@ class Plan:
     hash: str
     world_size: int
     chunks: int
-    """Distinct chunks and values in the whole state."""
+    """Distinct chunks and values in the whole state, and how many of them are not per-rank."""
+    shared: int
     slots: dict[int, SlotLayout]
     """By rank."""
     nodes: dict[str, tuple[int, ...]]
@@ -129,6 +130,7 @@ def plan(declarations: Sequence[Declaration]) -> Plan:
         hash=_hash(declarations, slots),
         world_size=len(declarations),
         chunks=len(chunks),
+        shared=len(shared),
         slots=slots,
         nodes={node: tuple(ranks) for node, ranks in nodes.items()},
         whole=whole,

@@ -195,17 +195,14 @@ class RestoreSet(Value, frozen=True):
     world_size: int
     """Of the round that saved."""
     pieces: tuple[Piece, ...]
-    source: str
-    """For people: own slots, peers, or the store."""
 
 
 class SlotGrant(Value, frozen=True):
     """The slot that the next save goes to."""
 
     path: str
-    size: int
-    epoch: int
-    """The storage epoch of the round, for the slot's header."""
+    owner: str
+    """For the slot's header."""
 
 
 # -- events ---------------------------------------------------------------------------------------
@@ -318,8 +315,6 @@ class Fetch(Value, frozen=True, tag="fetch"):
     """Make the source of `resume` readable on this node; the answer is a RestoreSet."""
 
     resume: Resume
-    ranks: tuple[int, ...]
-    """Whose per-rank values are wanted."""
 
 
 class Restored(Value, frozen=True, tag="restored"):
@@ -329,9 +324,8 @@ class Restored(Value, frozen=True, tag="restored"):
 
 
 class Prepare(Value, frozen=True, tag="prepare"):
-    """The layout is known: make room for slots of `nbytes`. Answered once they are granted."""
+    """The layout is known: slots take `nbytes`. Refused when the memory is not there."""
 
-    layout: str
     nbytes: int
 
 
@@ -402,6 +396,8 @@ class Shelf(Value, frozen=True):
     rank: int
     generation: int
     world_size: int
+    shared: int
+    """Distinct shared items that all slots of the save hold together."""
     items: tuple[Item, ...]
 
 

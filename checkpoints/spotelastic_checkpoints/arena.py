@@ -1,0 +1,257 @@
+"""Slots in shared memory: plain files that outlive workers, agent and daemon.
+
+    <arena>/page-<local rank>             a worker's page (see page.py)
+    <arena>/slot-<local rank>-<number>    a save of one rank
+    <arena>/round.json                    the round that the daemon was told of last
+
+A slot is a header of one memory page, the items' bytes (owned ones first), the index of the items,
+and the lengths of the pickled values. Must never happen: a slot that was being written when its
+worker died is taken for a save. So its state says "writing" before the first byte changes, and
+"sealed" after everything else, the header's own checksum included, is in place.
+"""
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from spotelastic_checkpoints.errors import ArenaFull
+from spotelastic_checkpoints.page import Page
+from spotelastic_checkpoints.wire import Item
+
+HEADER = 4096
+_MAGIC = 0x3130_5445_5350_4F53
+_WORDS = struct.Struct("<QQQQQ")
+"""Magic, state, generation, length and checksum of the description that follows."""
+_STATE_AT, _GENERATION_AT = 8, 16
+_LENGTHS = struct.Struct("<I")
+
+_index_decoder = msgspec.msgpack.Decoder(tuple[Item, ...])
+
+
+class State(IntEnum):
+    EMPTY = 0
+    WRITING = 1
+    SEALED = 2
+
+
+class SlotHeader(msgspec.Struct, frozen=True):
+    """What a sealed slot is."""
+
+    owner: str
+    incarnation: str
+    """Of the round that sealed it."""
+    step: int
+    layout: str
+    rank: int
+    world_size: int
+    ranks: tuple[int, ...]
+    """Of the node: together they hold the node's part."""
+    whole: bool
+    chunks: int
+    """Distinct items of the whole state, and how many of them are not per-rank."""
+    shared: int
+    owned: int
+    """The first so many items are uploaded by this rank,"""
+    owned_bytes: int
+    """and are the first so many bytes."""
+    data_bytes: int
+    index_bytes: int
+    values: int
+    """Number of pickled values, whose lengths stand after the index."""
+    due: bool
+    """To be uploaded whatever the schedule says."""
+
+
+def slot_bytes(data: int, index: bytes, values: int) -> int:
+    """Size of a slot's file, in whole memory pages."""
+    size = HEADER + data + len(index) + values * _LENGTHS.size
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def encode_index(items: Sequence[Item]) -> bytes:
+    return msgspec.msgpack.encode(items)
+
+
+class Slot:
+    """One slot's file, mapped: the worker writes, the daemon reads. Map it anew once grown."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < HEADER:
+                os.posix_fallocate(descriptor, 0, HEADER)
+                size = HEADER
+            self.memory = memoryview(mmap.mmap(descriptor, size))
+        except OSError as error:
+            raise ArenaFull(f"no shared memory left for {path}: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+        self.size = size
+
+    @property
+    def data(self) -> memoryview:
+        return self.memory[HEADER:]
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever the slot is about to be written."""
+        generation: int = _WORDS.unpack_from(self.memory)[2]
+        return generation
+
+    @property
+    def state(self) -> State:
+        magic, state, *_ = _WORDS.unpack_from(self.memory)
+        return State(state) if magic == _MAGIC else State.EMPTY
+
+    def header(self) -> SlotHeader | None:
+        """What the slot holds; None unless it is sealed."""
+        if self.state is not State.SEALED:
+            return None
+        *_, length, checksum = _WORDS.unpack_from(self.memory)
+        description = bytes(self.memory[_WORDS.size : _WORDS.size + length])
+        if xxhash.xxh3_64_intdigest(description) != checksum:
+            return None
+        return msgspec.msgpack.decode(description, type=SlotHeader)
+
+    def items(self, header: SlotHeader) -> tuple[Item, ...]:
+        """The items with their true lengths; offsets count from the slot's data."""
+        at = HEADER + header.data_bytes
+        items = _index_decoder.decode(self.memory[at : at + header.index_bytes])
+        at += header.index_bytes
+        lengths = iter(_LENGTHS.iter_unpack(self.memory[at : at + header.values * _LENGTHS.size]))
+        return tuple(
+            item if item.is_tensor else msgspec.structs.replace(item, length=next(lengths)[0])
+            for item in items
+        )
+
+    # -- the worker -------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """From here on the slot's old content is lost."""
+        generation = self.generation
+        self._set_state(State.WRITING)
+        _WORDS.pack_into(self.memory, 0, _MAGIC, State.WRITING, generation + 1, 0, 0)
+
+    def write_index(self, data_bytes: int, index: bytes) -> None:
+        at = HEADER + data_bytes
+        self.memory[at : at + len(index)] = index
+
+    def seal(self, header: SlotHeader, lengths: Sequence[int]) -> None:
+        at = HEADER + header.data_bytes + header.index_bytes
+        for number, length in enumerate(lengths):
+            _LENGTHS.pack_into(self.memory, at + number * _LENGTHS.size, length)
+        description = msgspec.msgpack.encode(header)
+        if _WORDS.size + len(description) > HEADER:
+            raise ArenaFull(f"the header of {self.path} does not fit its page")
+        self.memory[_WORDS.size : _WORDS.size + len(description)] = description
+        _WORDS.pack_into(
+            self.memory,
+            0,
+            _MAGIC,
+            State.WRITING,
+            self.generation,
+            len(description),
+            xxhash.xxh3_64_intdigest(description),
+        )
+        self._set_state(State.SEALED)
+
+    # -- the daemon -------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """A slot whose writer is dead, or whose content nobody may use."""
+        self._set_state(State.EMPTY)
+
+    def _set_state(self, state: State) -> None:
+        self.memory[_STATE_AT:_GENERATION_AT] = int(state).to_bytes(8, "little")
+
+
+class Arena:
+    """The folder, and the slots of all local ranks in it."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.workers = workers
+        self.pages = [Page(self.page_path(local)) for local in range(workers)]
+        self._slots: dict[Path, Slot] = {}
+
+    def page_path(self, local_rank: int) -> Path:
+        return self.folder / f"page-{local_rank}"
+
+    def slot_path(self, local_rank: int, number: int) -> Path:
+        return self.folder / f"slot-{local_rank}-{number}"
+
+    def slots(self, local_rank: int | None = None) -> list[Slot]:
+        """All that exist, of one local rank or of all."""
+        pattern = f"slot-{'*' if local_rank is None else local_rank}-*"
+        return [self._slot(path) for path in sorted(self.folder.glob(pattern))]
+
+    def sealed(self) -> list[tuple[Slot, SlotHeader]]:
+        found = ((slot, slot.header()) for slot in self.slots())
+        return [(slot, header) for slot, header in found if header is not None]
+
+    def drop_torn(self) -> None:
+        """Their writers are dead: slots that were being written hold nothing."""
+        for slot in self.slots():
+            if slot.state is State.WRITING:
+                slot.drop()
+
+    def grow(self, path: Path, size: int) -> Slot:
+        """The slot with at least `size` bytes, all of them backed by memory."""
+        have = path.stat().st_size if path.exists() else 0
+        if have < size:
+            with path.open("ab") as file:
+                try:
+                    os.posix_fallocate(file.fileno(), 0, size)
+                except OSError as error:
+                    os.truncate(path, have)
+                    raise ArenaFull(self._shortage(size - have)) from error
+        return self._slot(path)
+
+    def slots_that_fit(self, local_rank: int, size: int) -> int:
+        """How many slots of `size` each of this node's ranks can have: three, or two.
+
+        Raises `ArenaFull` with the numbers where even two do not fit.
+        """
+        existing = sum(slot.size for slot in self.slots())
+        free = self.free() + existing
+        for count in (3, 2):
+            if count * size * self.workers <= free:
+                return count
+        raise ArenaFull(self._shortage(2 * size * self.workers - existing))
+
+    def free(self) -> int:
+        """Bytes that the file system and the machine have left."""
+        stat = os.statvfs(self.folder)
+        return min(stat.f_bavail * stat.f_frsize, _available())
+
+    def _shortage(self, needed: int) -> str:
+        return (
+            f"two slots per rank need {_mib(needed)} more in {self.folder}, "
+            f"{_mib(self.free())} are free: enlarge /dev/shm or use fewer workers per node"
+        )
+
+    def _slot(self, path: Path) -> Slot:
+        known = self._slots.get(path)
+        if known is None or known.size != path.stat().st_size:
+            known = self._slots[path] = Slot(path)
+        return known
+
+
+def _available() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 1 << 62
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"

@@ -1,0 +1,152 @@
+"""The checkpoint daemon's process: `python -m spotelastic_checkpoints.daemon`.
+
+Serves the node's agent and workers on a Unix socket, other daemons on TCP, until SIGTERM or the end
+of its lifeline. The socket appears when it is ready. One daemon per arena: a lock says so.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.peers import PeerServer
+from spotelastic_checkpoints.service import Client, Service
+
+NAME = b"se-daemon"
+_PR_SET_NAME = 15
+LAST_UPLOAD = 30.0
+"""Seconds that a daemon whose lifeline has ended goes on uploading."""
+
+
+def main() -> int:
+    options = _options()
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
+    try:
+        return asyncio.run(_serve(options))
+    except CheckpointsError as error:
+        print(f"spotelastic: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="spotelastic_checkpoints.daemon", description=__doc__)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--arena", type=Path, required=True, help="a folder in shared memory")
+    parser.add_argument("--storage", required=True, help="s3://bucket/prefix or a folder")
+    parser.add_argument("--owner", required=True, help="the run that LATEST belongs to")
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for other daemons")
+    parser.add_argument("--workers", type=int, default=1, help="workers on this node")
+    parser.add_argument("--lifeline", type=int, help="descriptor whose end ends the daemon")
+    return parser.parse_args()
+
+
+async def _serve(options: argparse.Namespace) -> int:
+    options.arena.mkdir(parents=True, exist_ok=True)
+    lock = _lock(options.arena)
+    token = os.environ.get("SPOTELASTIC_TOKEN", "")
+    service = Service(
+        Arena(options.arena, options.workers),
+        storage=options.storage,
+        owner=options.owner,
+        node=options.node,
+        token=token,
+    )
+    over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, over.set)
+    loop.add_signal_handler(signal.SIGINT, over.set)
+    running = loop.create_task(service.run())
+    running.add_done_callback(lambda _: over.set())
+
+    peers = PeerServer(service.arena, token)
+    host, _, port = options.listen.rpartition(":")
+    tcp = await asyncio.start_server(peers.serve, host, int(port))
+    service.listen = "{}:{}".format(*tcp.sockets[0].getsockname()[:2])
+    unix = await _listen(options.socket, service)
+
+    lifeline = loop.create_task(_watch(options.lifeline, service, over))
+    await over.wait()
+    lifeline.cancel()
+    unix.close()
+    tcp.close()
+    options.socket.unlink(missing_ok=True)
+    if running.done() and not running.cancelled() and (error := running.exception()):
+        raise error
+    running.cancel()
+    service.close()
+    if options.lifeline is not None:
+        shutil.rmtree(options.arena, ignore_errors=True)
+    lock.close()
+    sys.stdout.flush()
+    # A thread that waits for a store which does not answer must not hold the process up.
+    os._exit(0)
+
+
+def _lock(arena: Path) -> IO[str]:
+    lock = (arena / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise CheckpointsError(f"another checkpoint daemon serves {arena}") from None
+    return lock
+
+
+async def _listen(path: Path, service: Service) -> asyncio.Server:
+    """The lock is ours, so that a socket that is there already is a dead daemon's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if len(os.fsencode(path)) > 100:
+        raise CheckpointsError(f"the socket's path is longer than Unix allows: {path}")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = Client(writer.write)
+        service.connected(client)
+        try:
+            while True:
+                (length,) = wire.FRAME.unpack(await reader.readexactly(wire.FRAME.size))
+                ident, request = wire.decode_request(await reader.readexactly(length))
+                service.handle(client, ident, request)
+        except (OSError, EOFError, msgspec.MsgspecError):
+            pass
+        finally:
+            service.disconnected(client)
+            writer.close()
+
+    # Bound under another name first: the socket appears when it listens.
+    early = path.with_name(path.name + ".new")
+    early.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(serve, early)
+    early.rename(path)
+    return server
+
+
+async def _watch(lifeline: int | None, service: Service, over: asyncio.Event) -> None:
+    """When whoever started us is gone, what is due is still uploaded."""
+    if lifeline is None:
+        return
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    with os.fdopen(lifeline, "rb", buffering=0) as pipe, suppress(OSError):
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        await reader.read()
+    service.end()
+    await service.flush(time.time() + LAST_UPLOAD)
+    over.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

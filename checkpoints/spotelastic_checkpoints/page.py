@@ -1,0 +1,153 @@
+"""A worker's page: how far it is, and how far it may go. Shared memory, no locks, no calls.
+
+One writer per field: the worker writes its step, times and points, the daemon the target and the
+place up to which it has read the points. All fields are aligned 8-byte words.
+"""
+
+import math
+import mmap
+import os
+from enum import IntEnum
+from pathlib import Path
+
+import xxhash
+
+from spotelastic_checkpoints.wire import StepPoint, WorkerStep
+
+SIZE = 1 << 16
+_RING_AT = 128
+_RING = (SIZE - _RING_AT) // 24
+_SMOOTHING = 0.3
+"""Weight of the newest step in the step time."""
+
+
+class Field(IntEnum):
+    """Word numbers."""
+
+    ROUND = 0
+    RANK = 1
+    PRESENCE = 2
+    STEP = 3
+    TARGET = 4
+    PROPOSAL = 5
+    STEP_TIME = 6
+    FIRST_STEP_AT = 7
+    LAST_STEP_AT = 8
+    WRITTEN = 9
+    """Points written."""
+    READY = 10
+    """Points whose loss is known."""
+    TAKEN = 11
+    """Points that the daemon has passed on."""
+
+
+class Presence(IntEnum):
+    ABSENT = 0
+    ATTACHED = 1
+    LEFT = 2
+
+
+def token(name: str) -> int:
+    """A name as one word of a page."""
+    return xxhash.xxh3_64_intdigest(name.encode()) >> 1
+
+
+class Page:
+    """Created where it does not exist."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, SIZE)
+            memory = memoryview(mmap.mmap(descriptor, SIZE))
+        finally:
+            os.close(descriptor)
+        self._words = memory.cast("q")
+        self._reals = memory.cast("d")
+
+    # -- the daemon -------------------------------------------------------------------------------
+
+    def reset(self, round_: str, rank: int) -> None:
+        """For a new round, while no worker is there."""
+        for field in Field:
+            self._words[field] = 0
+        self._words[Field.ROUND] = token(round_)
+        self._words[Field.RANK] = rank
+
+    def belongs_to(self, round_: str) -> bool:
+        return self._words[Field.ROUND] == token(round_)
+
+    @property
+    def target(self) -> int:
+        return self._words[Field.TARGET]
+
+    def set_target(self, proposal: str, target: int) -> None:
+        self._words[Field.PROPOSAL] = token(proposal)
+        self._words[Field.TARGET] = target
+
+    def read(self, local_rank: int) -> WorkerStep:
+        return WorkerStep(
+            rank=self._words[Field.RANK],
+            local_rank=local_rank,
+            step=self._words[Field.STEP],
+            step_time=self._reals[Field.STEP_TIME],
+            first_step_at=self._reals[Field.FIRST_STEP_AT],
+            last_step_at=self._reals[Field.LAST_STEP_AT],
+            attached=self._words[Field.PRESENCE] == Presence.ATTACHED,
+        )
+
+    def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
+        """Points since the last call; those without a loss yet only if `all_written`."""
+        end = self._words[Field.WRITTEN if all_written else Field.READY]
+        start = max(self._words[Field.TAKEN], end - _RING)
+        points = tuple(self._point(number) for number in range(start, end))
+        self._words[Field.TAKEN] = end
+        return points
+
+    def _point(self, number: int) -> StepPoint:
+        word = _RING_AT // 8 + number % _RING * 3
+        loss = self._reals[word + 1]
+        return StepPoint(
+            self._words[word], None if math.isnan(loss) else loss, self._reals[word + 2]
+        )
+
+    # -- the worker -------------------------------------------------------------------------------
+
+    def enter(self, step: int) -> None:
+        """Present, with `step` as the step that training goes on from."""
+        self._words[Field.STEP] = step
+        self._words[Field.PRESENCE] = Presence.ATTACHED
+
+    def leave(self) -> None:
+        self._words[Field.PRESENCE] = Presence.LEFT
+
+    def publish(self, step: int, loss: float | None, now: float) -> int:
+        """Step `step` is done at `now` (epoch seconds). Returns the number of its point.
+
+        Read `target` after this, never before.
+        """
+        words, reals = self._words, self._reals
+        number = words[Field.WRITTEN]
+        word = _RING_AT // 8 + number % _RING * 3
+        words[word] = step
+        reals[word + 1] = math.nan if loss is None else loss
+        reals[word + 2] = now
+        words[Field.WRITTEN] = number + 1
+        last = reals[Field.LAST_STEP_AT]
+        if last:
+            average = reals[Field.STEP_TIME] or now - last
+            reals[Field.STEP_TIME] = average + _SMOOTHING * (now - last - average)
+        else:
+            reals[Field.FIRST_STEP_AT] = now
+        reals[Field.LAST_STEP_AT] = now
+        words[Field.STEP] = step
+        return number
+
+    def amend(self, number: int, loss: float) -> None:
+        """The loss of an earlier point is known now."""
+        if number >= self._words[Field.WRITTEN] - _RING:
+            self._reals[_RING_AT // 8 + number % _RING * 3 + 1] = loss
+
+    def ready(self, number: int) -> None:
+        """All points below `number` have the loss that they will have."""
+        self._words[Field.READY] = number

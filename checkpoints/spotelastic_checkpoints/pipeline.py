@@ -1,0 +1,248 @@
+"""Uploads: the newest save that is due, one at a time, until it is committed or of no use.
+
+    wanted -> hashed -> shards -> manifests -> complete -> recorded -> LATEST
+
+Must never happen: training waits for the store. So the pipeline only reads slots, which it pins,
+and a newer save takes the place of one that has not begun or does not get on.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import xxhash
+
+from spotelastic_checkpoints import manifest, retention, stages, wire
+from spotelastic_checkpoints.arena import Slot, SlotHeader
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.errors import CheckpointsError, Fenced, StorageUnavailable
+from spotelastic_checkpoints.stages import Stage
+from spotelastic_checkpoints.wire import Commit, Item
+
+T = TypeVar("T")
+
+_RETRY_FIRST, _RETRY_MOST = 0.2, 5.0
+"""Seconds between attempts while the store is away."""
+_LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
+"""Seconds between looks for the other nodes' manifests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """One step's slots on this node."""
+
+    commit: Commit
+    incarnation: str
+    slots: tuple[tuple[Slot, SlotHeader], ...]
+
+    @property
+    def paths(self) -> set[Path]:
+        return {slot.path for slot, _ in self.slots}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(header.owned_bytes for _, header in self.slots)
+
+
+def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
+    data = slot.data
+    return tuple(
+        msgspec.structs.replace(
+            item,
+            checksum=xxhash.xxh3_64_hexdigest(data[item.offset : item.offset + item.length]),
+        )
+        for item in items
+    )
+
+
+class Pipeline:
+    """Lives in the daemon's event loop; what takes time runs in `executor`."""
+
+    def __init__(
+        self,
+        commits: Callable[[], Commits],
+        emit: Callable[[wire.DaemonEvent], None],
+        moved_on: Callable[[], None],
+        executor: Executor,
+    ) -> None:
+        self._commits = commits
+        self._emit = emit
+        self._moved_on = moved_on
+        self._executor = executor
+        self._changed = asyncio.Event()
+        self._wanted: Save | None = None
+        self._active: Save | None = None
+        self._done = 0
+        self._outage = ""
+        self.newest: Commit | None = None
+        """The newest commit that LATEST is known to name."""
+        self.settled: Commit | None = None
+        """The newest save of ours that needs nothing more: committed, or of no use."""
+        self.epoch = 0
+        """Of the current round; moves LATEST."""
+        self.collects = False
+        """Whether this node collects old checkpoints: one node per round does."""
+        self.hurried = 0.0
+        """Epoch seconds at which this node will be gone; 0: none known."""
+
+    @property
+    def pinned(self) -> set[Path]:
+        """Slots that must not be overwritten."""
+        return {path for save in (self._active, self._wanted) if save for path in save.paths}
+
+    @property
+    def upload(self) -> wire.Upload | None:
+        save = self._active or self._wanted
+        if save is None:
+            return None
+        return wire.Upload(save.commit.epoch, save.commit.step, self._done, save.nbytes)
+
+    @property
+    def outage(self) -> str:
+        """Why uploads do not get on at the moment; empty when they do."""
+        return self._outage
+
+    def want(self, save: Save) -> None:
+        """Upload this save next, instead of what waits. A no-op when it is old or known."""
+        known = [s.commit for s in (self._active, self._wanted) if s]
+        if self.settled is not None:
+            known.append(self.settled)
+        if not known or save.commit > max(known):
+            self._wanted = save
+            self._changed.set()
+
+    def forget(self, keep: Callable[[Save], bool]) -> None:
+        """Give up saves that are no longer part of the history."""
+        if self._wanted is not None and not keep(self._wanted):
+            self._wanted = None
+        if self._active is not None and not keep(self._active):
+            self._active = None
+            self._changed.set()
+
+    def learned(self, commit: Commit | None) -> None:
+        """A commit that somebody else made."""
+        if commit is not None and (self.newest is None or commit > self.newest):
+            self.newest = commit
+
+    def busy(self) -> bool:
+        return self._active is not None or self._wanted is not None
+
+    async def run(self) -> None:
+        while True:
+            while self._wanted is None:
+                self._changed.clear()
+                await self._changed.wait()
+            save, self._wanted = self._wanted, None
+            self._active, self._done = save, 0
+            try:
+                await self._finish(save)
+            finally:
+                if self._active is save:
+                    self._active = None
+                self._moved_on()
+
+    async def _finish(self, save: Save) -> None:
+        """Until the save is committed, given up, or replaced by a newer one."""
+        wait = _RETRY_FIRST
+        while self._active is save:
+            try:
+                await self._shards(save)
+                committed = await self._record(save)
+            except StorageUnavailable as error:
+                self._complain(str(error))
+                if self._wanted is not None:
+                    return
+                await self._pause(wait)
+                wait = min(wait * 2, _RETRY_MOST)
+                continue
+            except Fenced as error:
+                self._complain(str(error))
+                self._settle(save.commit)
+                return
+            except CheckpointsError as error:
+                self._complain(f"step {save.commit.step} was not committed: {error}")
+                self._settle(save.commit)
+                return
+            self._outage = ""
+            if committed:
+                self._settle(save.commit)
+                self.learned(save.commit)
+                self._emit(wire.Committed(save.commit.epoch, save.commit.step, time.time()))
+                await self._collect(save.commit)
+            return
+
+    async def _shards(self, save: Save) -> None:
+        stages.reached(Stage.UPLOAD_STARTED)
+        await asyncio.gather(
+            *(self._in_thread(self._put, save, slot, header) for slot, header in save.slots)
+        )
+
+    def _put(self, save: Save, slot: Slot, header: SlotHeader) -> None:
+        commits = self._commits()
+        if commits.has_manifest(save.commit, header.rank):
+            return
+        items = checksummed(slot, slot.items(header)[: header.owned])
+        stages.reached(Stage.SHARD_HASHED)
+        commits.put_shard(save.commit, header.rank, slot.data[: header.owned_bytes])
+        commits.put_manifest(
+            manifest.Manifest(
+                version=manifest.VERSION,
+                epoch=save.commit.epoch,
+                step=save.commit.step,
+                incarnation=save.incarnation,
+                layout=header.layout,
+                rank=header.rank,
+                world_size=header.world_size,
+                chunks=header.chunks,
+                file=manifest.shard_name(header.rank),
+                nbytes=header.owned_bytes,
+                items=items,
+            )
+        )
+        self._done += header.owned_bytes
+
+    async def _record(self, save: Save) -> bool:
+        """Wait for the other nodes' manifests; False when a newer save is to go first."""
+        wait = _LOOK_FIRST
+        while self._active is save:
+            epoch = max(self.epoch, save.commit.epoch)
+            if await self._in_thread(self._commits().commit, save.commit, epoch):
+                return True
+            if self._wanted is not None:
+                return False
+            await self._pause(wait)
+            wait = min(wait * 1.5, _LOOK_MOST)
+        return False
+
+    async def _collect(self, latest: Commit) -> None:
+        if not self.collects or self.hurried:
+            return
+        try:
+            await self._in_thread(retention.collect, self._commits(), latest, self.epoch)
+        except CheckpointsError as error:
+            self._complain(f"old checkpoints were not collected: {error}")
+
+    def _settle(self, commit: Commit) -> None:
+        self.settled = max(filter(None, (self.settled, commit)))
+
+    def _complain(self, message: str) -> None:
+        """Once per outage."""
+        if message != self._outage:
+            self._emit(wire.Failed(message))
+        self._outage = message
+
+    async def _pause(self, seconds: float) -> None:
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, *arguments)

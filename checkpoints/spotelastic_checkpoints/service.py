@@ -1,0 +1,456 @@
+"""The daemon's state and what it answers; everything here runs in one event loop.
+
+Requests arrive from the agent and the workers, each is answered by the handler for its type.
+Reading shared memory and bookkeeping is done at once; what talks to the store, to peers, or waits
+for somebody runs beside it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from spotelastic_checkpoints import fence, restore, slots, wire
+from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+from spotelastic_checkpoints.pipeline import Pipeline, Save
+from spotelastic_checkpoints.restore import Source, Staging
+from spotelastic_checkpoints.slots import SlotView
+from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
+
+T = TypeVar("T")
+
+POINTS_EVERY = 0.25
+EPOCHS_KEPT = 64
+
+
+@dataclass
+class Client:
+    """One connection. The worker's fields are set once it has attached."""
+
+    send: Callable[[bytes], None]
+    rank: int = -1
+    local_rank: int = -1
+    round: str = ""
+    nbytes: int = 0
+    reserved: Path | None = None
+    reserving: int = 0
+    """Id of a Reserve that could not be answered yet."""
+    awaiting: tuple[int, int] | None = None
+    """Id and target of an Await that is not answered yet."""
+    sealed: int = 0
+    waiting: bool = False
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+@dataclass
+class Fetching:
+    """A restore under way or done, shared by the local ranks."""
+
+    task: "asyncio.Task[tuple[RestoreSet, Staging]]"
+    read_by: set[int] = field(default_factory=set)
+    """Local ranks that are done with it."""
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What outlives a daemon, beside the slots."""
+
+    round: RoundInfo | None = None
+    epochs: dict[str, int] = {}
+    """Storage epochs of recent rounds, by incarnation."""
+
+
+class Service:
+    def __init__(self, arena: Arena, *, storage: str, owner: str, node: str, token: str) -> None:
+        self.arena = arena
+        self.owner = owner
+        self.node = node
+        self.token = token
+        self.listen = ""
+        self._storage = storage
+        self._commits: Commits | None = None
+        self._executor = ThreadPoolExecutor(8, thread_name_prefix="store")
+        self._remembered = self._recall()
+        self._clients: list[Client] = []
+        self._subscribers: list[Client] = []
+        self._fetches: dict[bytes, Fetching] = {}
+        self._last_fetch = 0
+        self._settled = asyncio.Event()
+        self.pipeline = Pipeline(self.commits, self.emit, self._uploads_changed, self._executor)
+        self._handlers = self._table()
+        self._adopt_round()
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._want_due()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.pipeline.run())
+            group.create_task(self._pass_on_points())
+
+    def commits(self) -> Commits:
+        """Opened at first use: the storage packages take a second to import."""
+        if self._commits is None:
+            self._commits = Commits(open_storage(self._storage), self.owner)
+        return self._commits
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._forget_fetches()
+
+    def connected(self, client: Client) -> None:
+        self._clients.append(client)
+
+    def disconnected(self, client: Client) -> None:
+        """A worker that went without a word may have sealed a slot without a word, too."""
+        self._clients.remove(client)
+        if client in self._subscribers:
+            self._subscribers.remove(client)
+        for task in client.tasks:
+            task.cancel()
+        if client.rank >= 0:
+            self._want_due()
+            self._grant_waiting()
+
+    def emit(self, event: wire.DaemonEvent) -> None:
+        for subscriber in self._subscribers:
+            subscriber.send(wire.frame(0, "", event))
+
+    def _uploads_changed(self) -> None:
+        """A save was settled or given up: its slots may be overwritten."""
+        self._settled.set()
+        self._grant_waiting()
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def handle(self, client: Client, ident: int, request: wire.Request) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(client, ident, request))
+        client.tasks.add(task)
+        task.add_done_callback(client.tasks.discard)
+
+    async def _answer(self, client: Client, ident: int, request: wire.Request) -> None:
+        try:
+            result = self._handlers[type(request)](client, ident, request)
+            if isawaitable(result):
+                result = await result
+        except CheckpointsError as error:
+            client.send(wire.frame(ident, f"{type(error).__name__}: {error}", None))
+        else:
+            if result is not _LATER:
+                client.send(wire.frame(ident, "", result))
+
+    def _table(self) -> dict[type, Callable[[Client, int, Any], Any]]:
+        """The handler of each request; a coroutine is one that waits for something."""
+        return {
+            wire.Begin: lambda client, ident, r: self.begin(r.round),
+            wire.ClaimEpoch: lambda client, ident, r: self._claim(r),
+            wire.GetStatus: lambda client, ident, r: self._status(),
+            wire.SetTarget: lambda client, ident, r: self._set_target(r),
+            wire.End: lambda client, ident, r: self.end(),
+            wire.Flush: lambda client, ident, r: self.flush(r.deadline),
+            wire.Hurry: lambda client, ident, r: self._hurry(r.deadline),
+            wire.Subscribe: lambda client, ident, r: self._subscribers.append(client),
+            wire.Attach: lambda client, ident, r: self._attach(client, r),
+            wire.Fetch: lambda client, ident, r: self._fetch(r.resume),
+            wire.Restored: lambda client, ident, r: self._restored(client, r.id),
+            wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
+            wire.Reserve: lambda client, ident, r: self._reserve(client, ident),
+            wire.Sealing: lambda client, ident, r: self._sealing(client, r),
+            wire.Await: lambda client, ident, r: self._await(client, ident, r.target),
+            wire.Complain: lambda client, ident, r: self._complain(r.message),
+            wire.Leave: lambda client, ident, r: self._leave(client, r),
+        }
+
+    # -- the round --------------------------------------------------------------------------------
+
+    @property
+    def round(self) -> RoundInfo | None:
+        return self._remembered.round
+
+    def begin(self, round_: RoundInfo) -> None:
+        known = self.round is not None and self.round.incarnation == round_.incarnation
+        epochs = dict(list(self._remembered.epochs.items())[-EPOCHS_KEPT:])
+        if round_.epoch:
+            epochs[round_.incarnation] = round_.epoch
+        self._remembered = Remembered(round_, epochs)
+        self._path.with_suffix(".new").write_bytes(msgspec.json.encode(self._remembered))
+        self._path.with_suffix(".new").rename(self._path)
+        if not known:
+            self._forget_fetches()
+            for local, page in enumerate(self.arena.pages):
+                page.reset(round_.incarnation, round_.own.first_rank + local)
+        self._adopt_round()
+        self._want_due()
+        self._grant_waiting()
+
+    def _adopt_round(self) -> None:
+        round_ = self.round
+        if round_ is None:
+            return
+        self.pipeline.epoch = round_.epoch
+        self.pipeline.collects = round_.slot == 0
+        self.pipeline.forget(
+            lambda save: slots.on_lineage(round_, save.incarnation, save.commit.step)
+        )
+
+    def end(self) -> None:
+        """The workers are dead."""
+        for client in self._clients:
+            client.rank, client.reserved, client.awaiting = -1, None, None
+        self.arena.drop_torn()
+        self._emit_points(all_written=True)
+        self._forget_fetches()
+        self._want_due()
+
+    def _set_target(self, request: wire.SetTarget) -> list[wire.WorkerStep]:
+        self._check_current(request.round)
+        for page in self.arena.pages:
+            page.set_target(request.proposal, request.target)
+        fence.raise_everywhere()
+        for client in self._clients:
+            if client.awaiting is not None and client.awaiting[1] != request.target:
+                client.send(wire.frame(client.awaiting[0], "", request.target))
+                client.awaiting, client.waiting = None, False
+        return self._workers()
+
+    def _workers(self) -> list[wire.WorkerStep]:
+        return [page.read(local) for local, page in enumerate(self.arena.pages)]
+
+    def _check_current(self, incarnation: str) -> None:
+        if self.round is None or self.round.incarnation != incarnation:
+            raise CheckpointsError(f"round {incarnation} is not the current one on this node")
+
+    async def _claim(self, request: wire.ClaimEpoch) -> wire.Claim:
+        self.owner = request.owner
+        deadline = time.monotonic() + request.timeout
+        wait = 0.2
+        while True:
+            try:
+                claim = await self._in_thread(lambda: self._claim_once(request))
+            except StorageUnavailable:
+                if time.monotonic() + wait > deadline:
+                    raise
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 2.0)
+            else:
+                self.pipeline.learned(claim.commit)
+                return claim
+
+    def _claim_once(self, request: wire.ClaimEpoch) -> wire.Claim:
+        commits = self.commits()
+        commits.owner = request.owner
+        return commits.claim(take_over=request.take_over)
+
+    def _status(self) -> wire.DaemonStatus:
+        upload = self.pipeline.upload
+        return wire.DaemonStatus(
+            listen=self.listen,
+            snapshots=tuple(slots.snapshots(header for _, header in self.arena.sealed())),
+            commit=self.pipeline.newest,
+            uploading=upload.step if upload else 0,
+            workers=tuple(self._workers()),
+            upload=upload,
+            error=self.pipeline.outage,
+        )
+
+    async def flush(self, deadline: float) -> bool:
+        """Wait until what is due is committed; False when it was not, or time (epoch) ran out."""
+        while True:
+            due, done = self._newest_due(), self.pipeline.settled
+            if due is None and not self.pipeline.busy():
+                return True
+            if due is not None and done is not None and done >= due and due.epoch:
+                newest = self.pipeline.newest
+                return newest is not None and newest >= due
+            left = deadline - time.time()
+            if left <= 0:
+                return False
+            self._settled.clear()
+            try:
+                await asyncio.wait_for(self._settled.wait(), left)
+            except TimeoutError:
+                pass
+
+    def _newest_due(self) -> Commit | None:
+        """Of the current round, whether all local ranks have sealed it or not; epoch 0: not yet."""
+        round_ = self.round
+        if round_ is None:
+            return None
+        steps = [
+            header.step
+            for _, header in self.arena.sealed()
+            if header.incarnation == round_.incarnation and slots.is_due(header, round_.schedule)
+        ]
+        return Commit(round_.epoch, max(steps)) if steps else None
+
+    def _hurry(self, deadline: float) -> None:
+        self.pipeline.hurried = deadline
+        self._want_due(every_save=True)
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def _attach(self, client: Client, request: wire.Attach) -> str:
+        self._check_current(request.round)
+        local = request.local_rank
+        if not 0 <= local < self.arena.workers:
+            raise CheckpointsError(
+                f"local rank {local}: this daemon was started for {self.arena.workers} workers"
+            )
+        client.rank, client.local_rank, client.round = request.rank, local, request.round
+        self.emit(wire.Attached(request.rank))
+        return str(self.arena.page_path(local))
+
+    async def _fetch(self, resume: Resume) -> RestoreSet:
+        """Once per node: the local ranks that ask for the same get the same."""
+        key = msgspec.msgpack.encode(resume)
+        if key not in self._fetches:
+            self._last_fetch += 1
+            source = Source(self.arena, self.commits, self.node, self.token)
+            ranks = self.round.ranks if self.round else ()
+            work = asyncio.to_thread(restore.restore, self._last_fetch, resume, ranks, source)
+            self._fetches[key] = Fetching(asyncio.get_running_loop().create_task(work))
+        fetching = self._fetches[key]
+        try:
+            restore_set, _ = await asyncio.shield(fetching.task)
+        except CheckpointsError:
+            self._fetches.pop(key, None)
+            raise
+        return restore_set
+
+    def _restored(self, client: Client, number: int) -> None:
+        """When the last local rank has read it, the copies are no longer needed."""
+        for key, fetching in list(self._fetches.items()):
+            if fetching.task.done() and fetching.task.result()[0].id == number:
+                fetching.read_by.add(client.local_rank)
+                if len(fetching.read_by) == self.arena.workers:
+                    fetching.task.result()[1].remove()
+                    del self._fetches[key]
+
+    def _forget_fetches(self) -> None:
+        for fetching in self._fetches.values():
+            if fetching.task.done():
+                _remove_staging(fetching.task)
+            else:
+                fetching.task.add_done_callback(_remove_staging)
+        self._fetches.clear()
+
+    def _prepare(self, client: Client, nbytes: int) -> None:
+        self.arena.slots_that_fit(client.local_rank, nbytes)
+        client.nbytes = nbytes
+
+    def _reserve(self, client: Client, ident: int) -> object:
+        count = self.arena.slots_that_fit(client.local_rank, client.nbytes)
+        views = []
+        for number in range(count):
+            path = self.arena.slot_path(client.local_rank, number)
+            slot = self.arena.grow(path, 0)
+            views.append(SlotView(path, slot.state, slot.header()))
+        path_ = slots.choose(views, self.round, self.pipeline.pinned)
+        if path_ is None:
+            client.reserving = ident
+            return _LATER
+        client.reserving = 0
+        client.reserved = path_
+        self.arena.grow(path_, client.nbytes)
+        return wire.SlotGrant(str(path_), self.owner)
+
+    def _grant_waiting(self) -> None:
+        for client in self._clients:
+            if client.reserving:
+                self.handle(client, client.reserving, wire.Reserve())
+
+    def _sealing(self, client: Client, request: wire.Sealing) -> object:
+        client.reserved = None
+        client.sealed, client.waiting = request.step, request.waiting
+        self._forget_fetches()
+        workers = [c for c in self._clients if c.rank >= 0 and c.round == client.round]
+        ranks = {c.rank for c in workers if c.sealed == request.step}
+        round_ = self.round
+        if round_ is not None and ranks >= set(round_.ranks):
+            waiting = all(c.waiting for c in workers)
+            self.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
+            self._want_due()
+        return _LATER
+
+    def _await(self, client: Client, ident: int, target: int) -> object:
+        now = self.arena.pages[client.local_rank].target
+        if now != target:
+            client.waiting = False
+            return now
+        client.awaiting = (ident, target)
+        return _LATER
+
+    def _complain(self, message: str) -> object:
+        self.emit(wire.Failed(message))
+        return _LATER
+
+    def _leave(self, client: Client, request: wire.Leave) -> None:
+        self._emit_points(all_written=True)
+        self.emit(wire.Left(client.rank, request.step, request.clean))
+        self._want_due()
+        client.rank = -1
+
+    # -- saves ------------------------------------------------------------------------------------
+
+    def _want_due(self, *, every_save: bool = False) -> None:
+        """Hand the newest complete save that is due (or just the newest) to the pipeline."""
+        round_ = self.round
+        if round_ is None:
+            return
+        sealed = self.arena.sealed()
+        for snapshot in reversed(slots.snapshots(header for _, header in sealed)):
+            epoch = self._remembered.epochs.get(snapshot.incarnation, 0)
+            members = tuple(
+                (slot, header)
+                for slot, header in sealed
+                if (header.incarnation, header.step, header.layout)
+                == (snapshot.incarnation, snapshot.step, snapshot.layout)
+            )
+            due = every_save or any(slots.is_due(h, round_.schedule) for _, h in members)
+            if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
+                commit = Commit(epoch, snapshot.step)
+                self.pipeline.want(Save(commit, snapshot.incarnation, members))
+                return
+
+    async def _pass_on_points(self) -> None:
+        while True:
+            await asyncio.sleep(POINTS_EVERY)
+            self._emit_points(all_written=False)
+
+    def _emit_points(self, *, all_written: bool) -> None:
+        points = self.arena.pages[0].take_points(all_written=all_written)
+        if points:
+            self.emit(wire.Points(points))
+
+    # -- memory of its own ------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> Path:
+        return self.arena.folder / "round.json"
+
+    def _recall(self) -> Remembered:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Remembered)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return Remembered()
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+_LATER = object()
+"""The answer comes from somewhere else, or none is expected."""
+
+
+def _remove_staging(task: "asyncio.Task[tuple[RestoreSet, Staging]]") -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result()[1].remove()

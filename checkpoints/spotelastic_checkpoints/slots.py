@@ -1,0 +1,83 @@
+"""Pure: what the sealed slots of a node amount to, and which slot the next save may overwrite."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic_checkpoints.arena import SlotHeader, State
+from spotelastic_checkpoints.wire import RoundInfo, Schedule, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """A slot at one moment. `header` is there when it is sealed."""
+
+    path: Path
+    state: State
+    header: SlotHeader | None
+
+
+def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
+    """Saves that all ranks of the node have sealed, oldest first."""
+    groups: dict[tuple[str, int, str], dict[int, SlotHeader]] = defaultdict(dict)
+    for header in headers:
+        groups[header.incarnation, header.step, header.layout][header.rank] = header
+    complete = [
+        _snapshot(list(group.values()))
+        for group in groups.values()
+        if set(group) == set(next(iter(group.values())).ranks)
+    ]
+    return sorted(complete, key=lambda snapshot: snapshot.step)
+
+
+def _snapshot(headers: Sequence[SlotHeader]) -> Snapshot:
+    first = headers[0]
+    return Snapshot(
+        incarnation=first.incarnation,
+        step=first.step,
+        layout=first.layout,
+        ranks=tuple(sorted(first.ranks)),
+        world_size=first.world_size,
+        whole=first.whole,
+        nbytes=sum(header.data_bytes for header in headers),
+    )
+
+
+def on_lineage(round_: RoundInfo, incarnation: str, step: int) -> bool:
+    """Whether a save is part of the history that the round goes on from."""
+    if incarnation == round_.incarnation:
+        return True
+    bounds = {branch.incarnation: branch.step for branch in round_.lineage}
+    return incarnation in bounds and step <= bounds[incarnation]
+
+
+def is_due(header: SlotHeader, schedule: Schedule) -> bool:
+    """Whether the save is to be uploaded."""
+    every = schedule.checkpoint_every
+    return header.due or (every > 0 and header.step % every == 0)
+
+
+def choose(
+    views: Sequence[SlotView], round_: RoundInfo | None, pinned: Collection[Path]
+) -> Path | None:
+    """The slot of one rank to overwrite; None while there is none.
+
+    Never one that is being uploaded, nor the newest save on the lineage; first what holds
+    nothing, then what no round can use any more, then the oldest.
+    """
+
+    def usable(view: SlotView) -> bool:
+        header = view.header
+        return header is not None and (
+            round_ is None or on_lineage(round_, header.incarnation, header.step)
+        )
+
+    newest = max((view for view in views if usable(view)), key=_step, default=None)
+    free = [view for view in views if view is not newest and view.path not in pinned]
+    best = min(free, key=lambda v: (v.header is not None, usable(v), _step(v)), default=None)
+    return best.path if best is not None else None
+
+
+def _step(view: SlotView) -> int:
+    return view.header.step if view.header is not None else 0

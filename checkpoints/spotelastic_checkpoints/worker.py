@@ -1,0 +1,167 @@
+"""A worker's side of saving: its page, its slots, and its connection to the node's daemon.
+
+Stdlib and msgspec only. Publishing a step is wait-free; a daemon that is gone costs saves, never
+training: the next save looks for a new one.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotelastic_checkpoints import fence, stages, wire
+from spotelastic_checkpoints.arena import Slot, SlotHeader
+from spotelastic_checkpoints.connection import Connection
+from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.page import Page
+from spotelastic_checkpoints.stages import Stage
+
+ANSWER_WITHIN = 5.0
+"""Seconds for what the daemon answers at once."""
+RECONNECT_EVERY = 0.2
+
+
+class OpenSlot:
+    """A slot that is being written; the save counts once `seal` has returned."""
+
+    def __init__(self, slot: Slot, owner: str, *, known: bool) -> None:
+        slot.open()
+        stages.reached(Stage.SLOT_OPENED)
+        self._slot = slot
+        self.owner = owner
+        self.data = slot.data
+        self.known = known
+        """This process has written a save of the same layout into it: index and prefixes stand."""
+
+    @property
+    def path(self) -> str:
+        return str(self._slot.path)
+
+    def write_index(self, data_bytes: int, index: bytes) -> None:
+        self._slot.write_index(data_bytes, index)
+
+    def seal(self, header: SlotHeader, lengths: Sequence[int]) -> None:
+        stages.reached(Stage.SLOT_COPIED)
+        self._slot.seal(header, lengths)
+        stages.reached(Stage.SLOT_SEALED)
+
+
+class WorkerClient:
+    """One per worker process; used from one thread. `round` is the round's incarnation."""
+
+    def __init__(self, socket: str, *, round: str, rank: int, local_rank: int) -> None:
+        fence.accept()
+        self._socket = socket
+        self._attach = wire.Attach(round, rank, local_rank)
+        self._prepare: wire.Prepare | None = None
+        self._reservation = 0
+        self._slots: dict[str, Slot] = {}
+        self._written: set[str] = set()
+        self._connection, page = self._connected()
+        self.page = Page(Path(page))
+
+    # -- restoring --------------------------------------------------------------------------------
+
+    def fetch(self, resume: wire.Resume, timeout: float) -> wire.RestoreSet:
+        """The named source, readable on this node; raises `RestoreFailed` where it is not whole."""
+        return self._connection.call(wire.Fetch(resume), wire.RestoreSet, timeout)
+
+    def restored(self, restore_set: wire.RestoreSet) -> None:
+        """This worker has read it."""
+        self._connection.call(wire.Restored(restore_set.id), type(None), ANSWER_WITHIN)
+
+    # -- saving -----------------------------------------------------------------------------------
+
+    def prepare(self, nbytes: int) -> None:
+        """Slots take `nbytes` from now on; raises `ArenaFull` when they do not fit."""
+        self._prepare = wire.Prepare(nbytes)
+        self._written.clear()
+        self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
+        self._reservation = self._connection.send(wire.Reserve())
+
+    def open_slot(self, patience: float) -> OpenSlot | None:
+        """The slot that the daemon has set aside; None when there is none within `patience`."""
+        try:
+            grant = self._granted(patience)
+        except TimeoutError:
+            return None
+        except DaemonUnavailable:
+            if not self._reconnect(patience):
+                return None
+            return self.open_slot(patience)
+        slot = self._slots.get(grant.path)
+        if slot is None or slot.size != slot.path.stat().st_size:
+            slot = self._slots[grant.path] = Slot(Path(grant.path))
+            self._written.discard(grant.path)
+        known = grant.path in self._written
+        self._written.add(grant.path)
+        return OpenSlot(slot, grant.owner, known=known)
+
+    def sealed(self, slot: OpenSlot, step: int, *, waiting: bool, due: bool) -> None:
+        """Tell the daemon, and ask for the next slot. It finds the slot by itself if it is gone."""
+        try:
+            self._connection.send(wire.Sealing(step, slot.path, waiting, due))
+            self._reservation = self._connection.send(wire.Reserve())
+        except DaemonUnavailable:
+            self._reconnect(ANSWER_WITHIN)
+        stages.reached(Stage.SLOT_REPORTED)
+
+    def wait(self, slot: OpenSlot, step: int) -> int:
+        """Block at the target `step`, whose save is in `slot`, until the target is another."""
+        while self.page.target == step:
+            try:
+                ident = self._connection.send(wire.Await(step))
+                return self._connection.receive(ident, int, None)
+            except DaemonUnavailable:
+                if self._reconnect(RECONNECT_EVERY):
+                    self._connection.send(wire.Sealing(step, slot.path, waiting=True, due=True))
+        return self.page.target
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything that is due is committed; False when time ran out."""
+        deadline = time.time() + timeout
+        try:
+            ident = self._connection.send(wire.Flush(deadline))
+            return self._connection.receive(ident, bool, timeout + 1.0)
+        except (DaemonUnavailable, TimeoutError):
+            return False
+
+    # -- the rest ---------------------------------------------------------------------------------
+
+    def complain(self, message: str) -> None:
+        try:
+            self._connection.send(wire.Complain(message))
+        except DaemonUnavailable:
+            pass
+
+    def leave(self, *, clean: bool) -> None:
+        self.page.leave()
+        try:
+            request = wire.Leave(self.page.read(0).step, clean)
+            self._connection.call(request, type(None), ANSWER_WITHIN)
+        except DaemonUnavailable:
+            pass
+        self._connection.close()
+
+    def _granted(self, patience: float) -> wire.SlotGrant:
+        grant = self._connection.receive(self._reservation, wire.SlotGrant, patience)
+        self._reservation = 0
+        return grant
+
+    def _connected(self) -> tuple[Connection, str]:
+        connection = Connection.unix(self._socket, ANSWER_WITHIN)
+        return connection, connection.call(self._attach, str, ANSWER_WITHIN)
+
+    def _reconnect(self, within: float) -> bool:
+        """A new daemon may have taken the old one's place, with the same arena."""
+        deadline = time.monotonic() + within
+        while True:
+            try:
+                self._connection, _ = self._connected()
+                if self._prepare is not None:
+                    self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
+                    self._reservation = self._connection.send(wire.Reserve())
+                return True
+            except DaemonUnavailable:
+                if time.monotonic() + RECONNECT_EVERY > deadline:
+                    return False
+                time.sleep(RECONNECT_EVERY)
