@@ -69,8 +69,8 @@ def ended(status: Status) -> bool:
 
 
 def training(status: Status) -> bool:
-    """The first step is done, or the job is over before it."""
-    return ended(status) or (status.state == "running" and status.step > 0)
+    """A first round has started, or the job is over already."""
+    return ended(status) or any(node.state == "training" for node in status.nodes)
 
 
 def outcome(cluster: Cluster, status: Status) -> Outcome:

@@ -1,5 +1,6 @@
 """`spotelastic up --local` as a process: what it leaves behind is nothing, however it ends."""
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = "import time\ntime.sleep(600)\n"
+BROKEN = "print('as far as here')\nraise ValueError('the loss is not a number')\n"
 
 
 @contextmanager
@@ -66,3 +68,22 @@ def test_the_local_cloud_ends_with_a_command_that_is_killed(tmp_path: Path) -> N
         process.kill()
         process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
+
+
+def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(BROKEN)
+    arguments = ("--max-restarts", "0", "--report", "build/report.json", "train.py")
+    with spotelastic(
+        tmp_path, "up", "--local", "--instance-types", "m5.large", *arguments
+    ) as process:
+        told, complaint = process.communicate(timeout=90)
+    assert process.returncode == 1, complaint
+    assert "ValueError: the loss is not a number" in complaint
+    assert 'train.py", line 2' in complaint
+    assert "Traceback (most recent call last)" in complaint
+    assert "spotelastic/" not in complaint  # nothing of ours in the user's traceback
+    assert json.loads((tmp_path / "build/report.json").read_text())["job"]["state"] == "failed"
+    assert "ending the local cloud" in told
+    assert not (tmp_path / "home/local.json").exists()

@@ -1,0 +1,136 @@
+"""The commands against a cluster that another terminal has started and left."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import os, time
+for number in range(10_000):
+    print("line", number, flush=True)
+    time.sleep(0.2)
+"""
+
+
+class Terminal:
+    """Runs commands of one user, whose home is a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "spotelastic", *args],
+            cwd=self.folder,
+            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def json(self, *args: str) -> Any:
+        told = self(*args, "--json")
+        assert told.returncode == 0, told.stderr
+        return json.loads(told.stdout)
+
+    def training(self) -> set[str]:
+        nodes = self.json("status")["nodes"]
+        return {node["id"] for node in nodes if node["state"] == "training"}
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path_factory.mktemp("user"))
+    (terminal.folder / "train.py").write_text(SCRIPT)
+    told = terminal(
+        *("up", "--local", "--detach", "--min", "1", "--max", "2"),
+        *("--name", "demo", "--instance-types", "m5.large", "train.py"),
+    )
+    try:
+        assert told.returncode == 0, told.stderr
+        assert "demo stays up" in told.stdout
+        yield terminal
+    finally:
+        ended = terminal("down")
+    assert ended.returncode == 0, ended.stderr
+    assert "demo is gone" in ended.stdout
+    assert terminal("ls", "--local").returncode == 2
+    assert not (terminal.folder / "home/local.json").exists()
+
+
+def within(seconds: float, met: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not met():
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def test_the_status_names_every_node(terminal: Terminal) -> None:
+    assert within(30, lambda: len(terminal.training()) == 2)
+    status = terminal.json("status")
+    assert (status["name"], status["state"]) == ("demo", "running")
+    assert sorted(node["role"] for node in status["nodes"]) == ["control"] * 3 + ["worker"] * 2
+    ranks = [rank for node in status["nodes"] for rank in node["ranks"]]
+    assert sorted(ranks) == [0, 1]
+    assert all(node["zone"] and node["address"] for node in status["nodes"])
+    assert all(node["id"] in terminal("status", "demo").stdout for node in status["nodes"])
+
+
+def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
+    assert within(30, lambda: "rank 0: line 0" in terminal("logs").stdout)
+    lines = terminal("logs", "--rank", "0").stdout.splitlines()
+    assert lines
+    assert all(" rank 0: line " in line for line in lines)
+    node = lines[0].split()[0]
+    assert terminal("logs", "--node", node).stdout.startswith(node)
+
+
+def test_the_clusters_are_listed(terminal: Terminal) -> None:
+    assert terminal.json("ls") == ["demo"]
+
+
+def test_a_name_in_use_is_refused_and_what_runs_goes_on(terminal: Terminal) -> None:
+    told = terminal("up", "--local", "--name", "demo", "train.py")
+    assert told.returncode == 2
+    assert "spotelastic: a cluster named demo exists" in told.stderr
+    assert terminal.json("ls") == ["demo"]
+
+
+@pytest.mark.parametrize("command", [("status", "nope"), ("down", "nope"), ("logs", "nope")])
+def test_a_name_that_does_not_exist_is_told_with_those_that_do(
+    terminal: Terminal, command: tuple[str, ...]
+) -> None:
+    told = terminal(*command)
+    assert told.returncode == 2
+    assert told.stderr == "spotelastic: there is no cluster named nope; there is demo\n"
+
+
+def test_there_is_no_report_before_the_end(terminal: Terminal) -> None:
+    told = terminal("report")
+    assert told.returncode == 2
+    assert "it is written when the job ends" in told.stderr
+
+
+def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
+    assert within(30, lambda: len(terminal.training()) == 2)
+    before = terminal.training()
+    victim = min(before)
+    assert terminal("interrupt", victim, "--in", "2").returncode == 0
+    assert within(60, lambda: len(terminal.training() - {victim}) == 2)
+    kinds = [event["kind"] for event in terminal.json("events") if event["node"] == victim]
+    assert "notice" in kinds
+
+
+def test_a_node_that_does_not_exist_cannot_be_interrupted(terminal: Terminal) -> None:
+    told = terminal("interrupt", "i-nope")
+    assert told.returncode == 2
+    assert "demo has no node i-nope; it has i-" in told.stderr
