@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from moto.ec2.exceptions import EC2ClientError, VolumeInUseError
+from moto.ec2.exceptions import DependencyViolationError, EC2ClientError, VolumeInUseError
 from moto.ec2.models.elastic_block_store import EBSBackend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterfaceBackend
-from moto.ec2.models.subnets import Subnet
+from moto.ec2.models.security_groups import SecurityGroupBackend
+from moto.ec2.models.subnets import Subnet, SubnetBackend
 
 from spotelastic.local.completions.patch import Patches
 from spotelastic.local.machines import PENDING, RUNNING, STOPPED
@@ -22,6 +23,7 @@ def install(patches: Patches, power: Power, volumes: Path) -> None:
     """`volumes` is where the contents of volumes are kept, one folder each."""
     _install_addresses(patches)
     _install_interfaces(patches)
+    _install_dependencies(patches)
     _install_volumes(patches, power, volumes)
 
 
@@ -137,6 +139,25 @@ def _install_interfaces(patches: Patches) -> None:
                 "InvalidParameterValue", f"Network interface '{eni_id}' is currently in use."
             )
         original(backend, eni_id)
+
+
+def _install_dependencies(patches: Patches) -> None:
+    @patches.method(SubnetBackend, "delete_subnet", "moto deletes subnets with interfaces in them")
+    def delete_subnet(original: Callable[..., Any], backend: Any, subnet_id: str) -> Any:
+        if any(interface.subnet.id == subnet_id for interface in backend.enis.values()):
+            raise DependencyViolationError(
+                f"The subnet '{subnet_id}' has dependencies and cannot be deleted."
+            )
+        return original(backend, subnet_id)
+
+    @patches.method(
+        SecurityGroupBackend, "_delete_security_group", "moto deletes groups that are in use"
+    )
+    def delete_group(original: Callable[..., Any], backend: Any, vpc: Any, group: str) -> None:
+        for interface in backend.enis.values():
+            if any(member.id == group for member in interface.group_set):
+                raise DependencyViolationError(f"resource {group} has a dependent object")
+        original(backend, vpc, group)
 
 
 def _install_volumes(patches: Patches, power: Power, volumes: Path) -> None:

@@ -42,8 +42,8 @@ class Patches:
 
         return apply
 
-    def addition(self, owner: type, name: str, reason: str) -> Callable[[Any], Any]:
-        """Sets an attribute that takes nothing from what was there."""
+    def addition(self, owner: Any, name: str, reason: str) -> Callable[[Any], Any]:
+        """Sets an attribute of a class or a module, whatever was there."""
 
         def apply(value: Any) -> Any:
             setattr(owner, name, value)
@@ -52,8 +52,10 @@ class Patches:
 
         return apply
 
-    def _record(self, owner: type, name: str, reason: str) -> None:
-        self.applied.append(Patch(f"{owner.__module__}.{owner.__qualname__}", name, reason))
+    def _record(self, owner: Any, name: str, reason: str) -> None:
+        kind = isinstance(owner, type)
+        path = f"{owner.__module__}.{owner.__qualname__}" if kind else owner.__name__
+        self.applied.append(Patch(path, name, reason))
 
 
 def _found(owner: type, name: str) -> Any:

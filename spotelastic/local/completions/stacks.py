@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from moto.autoscaling.models import FakeAutoScalingGroup, autoscaling_backends
+from moto.cloudformation import parsing
 from moto.cloudformation.models import CloudFormationBackend, Stack
 from moto.core.common_models import CloudFormationModel
 from moto.ec2.models import ec2_backends
@@ -162,6 +163,18 @@ def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
         )
         scaling.wake()
         return original_resource
+
+    known = parsing.parse_and_update_resource
+
+    def update_resource(logical_id: str, *args: Any, **kwargs: Any) -> Any:
+        resources = args[1]
+        return known(logical_id, *args, **kwargs) or resources[logical_id]
+
+    patches.addition(
+        parsing,
+        "parse_and_update_resource",
+        "moto forgets a resource that an update touches and that it cannot update",
+    )(update_resource)
 
     @patches.method(
         FakeAutoScalingGroup, "delete", "what a group's instances use is deleted right after it"
