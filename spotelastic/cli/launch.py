@@ -40,6 +40,7 @@ class Request:
     script: Path
     args: tuple[str, ...]
     local: bool
+    region: str | None
     minimum: int
     maximum: int
     name: str | None
@@ -158,7 +159,7 @@ def _carry_through(request: Request, plan: Plan, undo: ExitStack, signals: Signa
 def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Place:
     """AWS, the local cloud that already runs, or a new one of our own, which ends with us."""
     if not request.local:
-        return Place.find(False)
+        return Place.find(False, request.region)
     cloud = local.find()
     if cloud is not None:
         say(f"using the local cloud that runs already ({cloud.endpoint})")

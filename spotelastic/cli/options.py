@@ -17,3 +17,6 @@ Where = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Region = Annotated[
+    str | None, typer.Option(help="AWS region.", envvar="AWS_REGION", show_envvar=True)
+]

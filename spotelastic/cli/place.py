@@ -29,8 +29,11 @@ class Place:
     """False for a local cloud that serves one command, and ends with it."""
 
     @classmethod
-    def find(cls, wish: bool | None) -> "Place":
-        """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs."""
+    def find(cls, wish: bool | None, region: str | None = None) -> "Place":
+        """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs.
+
+        `region` is for AWS; by default the one that its configuration names.
+        """
         cloud = None if wish is False else local.find()
         if cloud is not None:
             return cls.of(cloud)
@@ -43,7 +46,7 @@ class Place:
                 "no local cloud is running and no AWS account is configured: start a local one "
                 "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
             )
-        return cls(Aws(read_timeout=READ_TIMEOUT), None)
+        return cls(Aws(region, read_timeout=READ_TIMEOUT), None)
 
     @classmethod
     def of(cls, cloud: CloudInfo) -> "Place":

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotelastic.cli.options import AsJson, Name, Where
+from spotelastic.cli.options import AsJson, Name, Region, Where
 from spotelastic.errors import UsageError
 
 LS_EXAMPLES = """[bold]Example[/]
@@ -37,20 +37,22 @@ spotelastic report demo --json > report.json
 """
 
 
-def ls(where: Where = None, json: AsJson = False) -> None:
+def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
     """List the clusters."""
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    output.show(Place.find(where).names(), output.names_table, as_json=json)
+    output.show(Place.find(where, region).names(), output.names_table, as_json=json)
 
 
-def status(name: Name = None, where: Where = None, json: AsJson = False) -> None:
+def status(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
     """Show how a job stands: its round, step and loss, and every node."""
     from spotelastic.cli import output
     from spotelastic.cli.place import Place, status_of
 
-    cluster = Place.find(where).cluster(name)
+    cluster = Place.find(where, region).cluster(name)
     output.show(status_of(cluster), output.status_table, as_json=json)
 
 
@@ -60,30 +62,35 @@ def logs(
     rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
     node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
     where: Where = None,
+    region: Region = None,
 ) -> None:
     """Print what the workers wrote."""
     from spotelastic.cli.place import Place
     from spotelastic.cli.tail import tail
 
-    for line in tail(Place.find(where).cluster(name), follow=follow, rank=rank, node=node):
+    for line in tail(Place.find(where, region).cluster(name), follow=follow, rank=rank, node=node):
         typer.echo(line)
 
 
-def events(name: Name = None, where: Where = None, json: AsJson = False) -> None:
+def events(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
     """List what happened: notices, losses, rounds, replacements."""
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where).cluster(name)
+    cluster = Place.find(where, region).cluster(name)
     output.show(cluster.objects.events(), output.events_table, as_json=json)
 
 
-def report(name: Name = None, where: Where = None, json: AsJson = False) -> None:
+def report(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
     """Show what every interruption cost, the goodput and the bill."""
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where).cluster(name)
+    cluster = Place.find(where, region).cluster(name)
     made = cluster.objects.report()
     if made is None:
         raise UsageError(f"{cluster.name} has no report yet: it is written when the job ends")

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from spotelastic.cli.options import Name, Where
+from spotelastic.cli.options import Name, Region, Where
 
 INTERRUPT_EXAMPLES = """[bold]Examples[/]
 
@@ -27,18 +27,19 @@ def interrupt(
     ] = 120.0,
     name: Annotated[str | None, typer.Option(help="The cluster, where several exist.")] = None,
     where: Where = None,
+    region: Region = None,
 ) -> None:
     """Take a node away, as AWS would: a notice, and the end when its time is up."""
     from spotelastic.cli.place import Place
 
-    place = Place.find(where)
+    place = Place.find(where, region)
     place.interrupt(place.cluster(name), node, seconds)
     warning = f"in {seconds:g} s" if seconds else "without notice"
     typer.echo(f"{node} will be taken away {warning}")
 
 
-def down(name: Name = None, where: Where = None) -> None:
+def down(name: Name = None, where: Where = None, region: Region = None) -> None:
     """End a cluster: nothing that costs money is left but its checkpoints."""
     from spotelastic.cli.place import Place
 
-    Place.find(where).down(name, typer.echo)
+    Place.find(where, region).down(name, typer.echo)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from spotelastic.cli.options import Region
+
 EXAMPLES = """[bold]Examples[/]
 
 spotelastic up --local --min 2 --max 4 train.py -- --epochs 3
@@ -25,6 +27,7 @@ def up(
     local: Annotated[
         bool, typer.Option("--local", help="Use a cloud emulated on this machine, not AWS.")
     ] = False,
+    region: Region = None,
     minimum: Annotated[int, typer.Option("--min", help="Train with no fewer nodes than this.")] = 1,
     maximum: Annotated[
         int | None, typer.Option("--max", help="Train with at most so many.", show_default="--min")
@@ -80,6 +83,7 @@ def up(
         script=script,
         args=tuple(args or ()),
         local=local,
+        region=region,
         minimum=minimum,
         maximum=minimum if maximum is None else maximum,
         name=name,

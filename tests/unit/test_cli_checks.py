@@ -15,6 +15,7 @@ def request(**changes: object) -> Request:
         "script": Path("train.py"),
         "args": ("--steps", "3"),
         "local": True,
+        "region": None,
         "minimum": 2,
         "maximum": 4,
         "name": None,
