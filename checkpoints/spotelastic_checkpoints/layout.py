@@ -157,21 +157,21 @@ def _arrange(rank: int, owned: Sequence[Declared], held: Sequence[Declared]) -> 
         )
         if number == len(owned) - 1:
             owned_bytes = end
-            end = _align(end)
-    return SlotLayout(rank, tuple(items), len(owned), owned_bytes, _align(end))
+            end = aligned(end)
+    return SlotLayout(rank, tuple(items), len(owned), owned_bytes, aligned(end))
 
 
 def _place(declared: Declared, start: int) -> tuple[int, int, int]:
     """Offset, length (0 for a value) and where the next item may start."""
     if not declared.dtype:
-        offset = _align(start)
+        offset = aligned(start)
         return offset, 0, offset + declared.room
     prefix = len(encoding.tensor_prefix(declared.dtype, declared.sizes))
-    offset = _align(start + prefix) - prefix
+    offset = aligned(start + prefix) - prefix
     return offset, declared.nbytes, offset + declared.nbytes
 
 
-def _align(position: int) -> int:
+def aligned(position: int) -> int:
     return -(-position // ALIGNMENT) * ALIGNMENT
 
 

@@ -1,0 +1,259 @@
+"""Where a training process runs: under an agent, under stock torchrun, or alone.
+
+Under an agent all is said by environment variables. Without one the first rank of every node
+starts the checkpoint daemon itself, rank 0 claims the store, and everybody resumes from what
+`LATEST` names there.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import torch.distributed as dist
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.launch import start_daemon
+
+from spotelastic.errors import SpotelasticError, UsageError
+
+T = TypeVar("T")
+
+CLAIM_WITHIN = 30.0
+END_WITHIN = 60.0
+_ARENAS = "spotelastic-solo-"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process's place. `group` carries Python objects between all ranks; None when alone."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    node: str
+    group: Any = None
+
+    def gather(self, value: T) -> list[T]:
+        """Everybody's value, by rank."""
+        if self.group is None:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """How this process reaches its node's daemon, and what the round is to do."""
+
+    ranks: Ranks
+    socket: str
+    round: str
+    resume: wire.Resume
+    schedule: wire.Schedule
+    close: Callable[[], None]
+    """Ends what this process started."""
+
+
+def find_ranks() -> Ranks:
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    node = os.environ.get("SPOTELASTIC_NODE") or (
+        f"{socket.gethostname()}-{os.environ.get('GROUP_RANK', '0')}"
+    )
+    if not (dist.is_available() and dist.is_initialized()):
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UsageError(
+                "WORLD_SIZE is greater than 1 but torch.distributed is not initialised: "
+                "call torch.distributed.init_process_group before the Checkpointer"
+            )
+        return Ranks(0, 1, local_rank, node)
+    # Layouts travel as Python objects, which only CPU groups carry without touching the GPU.
+    gloo = "gloo" in str(dist.get_backend_config())
+    group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
+    return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, node, group)
+
+
+def open_session(
+    storage: str | None, schedule: wire.Schedule | None, *, take_over: bool
+) -> Session:
+    ranks = find_ranks()
+    if "SPOTELASTIC_DAEMON" in os.environ:
+        return _under_agent(ranks)
+    return _on_our_own(ranks, storage, schedule or wire.Schedule(), take_over=take_over)
+
+
+def _under_agent(ranks: Ranks) -> Session:
+    """The agent has told the daemon of the round; its schedule holds, whatever the script says."""
+    return Session(
+        ranks,
+        os.environ["SPOTELASTIC_DAEMON"],
+        os.environ["SPOTELASTIC_ROUND"],
+        msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=wire.Resume),
+        msgspec.json.decode(os.environ["SPOTELASTIC_SCHEDULE"], type=wire.Schedule),
+        lambda: None,
+    )
+
+
+def _on_our_own(
+    ranks: Ranks, storage: str | None, schedule: wire.Schedule, *, take_over: bool
+) -> Session:
+    url = storage or os.environ.get("SPOTELASTIC_STORAGE") or _default_storage()
+    daemon: _OwnDaemon | None = None
+    path = problem = ""
+    if ranks.local_rank == 0:
+        try:
+            daemon = _OwnDaemon(ranks, url)
+            path = str(daemon.socket)
+        except (CheckpointsError, OSError) as error:
+            problem = str(error)
+    try:
+        places = ranks.gather((ranks.node, path, problem))
+        _raise_first(problem for _, _, problem in places)
+        path = next(path for node, path, _ in places if path and node == ranks.node)
+        nodes = list(dict.fromkeys(node for node, _, _ in places))
+        claim = _claim(ranks, path, take_over=take_over)
+        members = tuple(
+            wire.Member(
+                slot,
+                node,
+                min(rank for rank, place in enumerate(places) if place[0] == node),
+                sum(place[0] == node for place in places),
+            )
+            for slot, node in enumerate(nodes)
+        )
+        commit = claim.claim.commit
+        resume = wire.Resume("store", commit.step, epoch=commit.epoch) if commit else wire.Resume()
+        round_ = wire.RoundInfo(
+            incarnation=claim.round,
+            number=1,
+            world_size=ranks.world_size,
+            slot=nodes.index(ranks.node),
+            members=members,
+            epoch=claim.claim.epoch,
+            schedule=schedule,
+            resume=resume,
+        )
+        if daemon is not None:
+            daemon.begin(round_)
+        ranks.gather(None)
+    except BaseException:
+        if daemon is not None:
+            daemon.close()
+        raise
+    end = daemon.close if daemon is not None else _nothing
+    return Session(ranks, path, claim.round, resume, schedule, end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    round: str
+    claim: wire.Claim
+
+
+def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
+    """By rank 0, for all."""
+    answer: tuple[_Claimed | None, str] = None, ""
+    if ranks.rank == 0:
+        try:
+            client = DaemonClient(socket_path)
+            claim = client.claim(_owner(), timeout=CLAIM_WITHIN, take_over=take_over)
+            client.close()
+            answer = _Claimed(uuid.uuid4().hex, claim), ""
+        except CheckpointsError as error:
+            answer = None, str(error)
+    claimed, problem = ranks.gather(answer)[0]
+    if claimed is None:
+        raise SpotelasticError(problem)
+    return claimed
+
+
+class _OwnDaemon:
+    """A daemon that ends, after its last upload, when this process does."""
+
+    def __init__(self, ranks: Ranks, storage: str) -> None:
+        _sweep()
+        shm = Path("/dev/shm")
+        self._arena = Path(tempfile.mkdtemp(prefix=_ARENAS, dir=shm if shm.is_dir() else None))
+        self._folder = Path(tempfile.mkdtemp(prefix="spotelastic-"))
+        self.socket = self._folder / "daemon.sock"
+        workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        read_end, self._lifeline = os.pipe()
+        try:
+            self._process = start_daemon(
+                socket=self.socket,
+                arena=self._arena,
+                storage=storage,
+                owner=_owner(),
+                node=ranks.node,
+                workers=workers,
+                lifeline=read_end,
+            )
+        except BaseException:
+            os.close(self._lifeline)
+            self._remove()
+            raise
+        finally:
+            os.close(read_end)
+
+    def begin(self, round_: wire.RoundInfo) -> None:
+        client = DaemonClient(str(self.socket))
+        client.begin(round_)
+        client.close()
+
+    def close(self) -> None:
+        os.close(self._lifeline)
+        try:
+            self._process.wait(END_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._remove()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self._arena, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Arenas whose daemon was killed together with its script."""
+    import fcntl
+
+    for folder in Path("/dev/shm").glob(f"{_ARENAS}*"):
+        try:
+            if time.time() - folder.stat().st_mtime < 60:
+                continue
+            with (folder / "lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue
+
+
+def _owner() -> str:
+    return os.environ.get("SPOTELASTIC_RUN", "standalone")
+
+
+def _default_storage() -> str:
+    script = Path(sys.argv[0] or "session").stem
+    return str(Path.cwd() / "runs" / script)
+
+
+def _raise_first(problems: Any) -> None:
+    for problem in problems:
+        if problem:
+            raise SpotelasticError(problem)
+
+
+def _nothing() -> None:
+    pass

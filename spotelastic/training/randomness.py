@@ -1,0 +1,51 @@
+"""Random number generators: captured per rank, or derived when the ranks are others than before."""
+
+import hashlib
+import random
+import sys
+from typing import Any
+
+import torch
+
+
+def capture() -> dict[str, Any]:
+    """The state of every generator that a training loop draws from, without tensors in it."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": _bytes(torch.get_rng_state())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, position, has_gauss, gauss = numpy.random.get_state()
+        state["numpy"] = (name, keys.tobytes(), position, has_gauss, gauss)
+    if torch.cuda.is_available():
+        state["cuda"] = _bytes(torch.cuda.get_rng_state())
+    return state
+
+
+def apply(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(_tensor(state["torch"]))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in state:
+        name, keys, position, has_gauss, gauss = state["numpy"]
+        words = numpy.frombuffer(keys, dtype=numpy.uint32)
+        numpy.random.set_state((name, words, position, has_gauss, gauss))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(_tensor(state["cuda"]))
+
+
+def derive(seed: int, step: int, rank: int) -> None:
+    """Seed everything from where training is: the same for the same (seed, step, rank)."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{rank}".encode(), digest_size=8).digest()
+    value = int.from_bytes(digest, "little") >> 1
+    random.seed(value)
+    torch.manual_seed(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(value & 0xFFFF_FFFF)
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    return bytes(state.cpu().tolist())
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -1,0 +1,164 @@
+"""From a restore set into the state: tensors in place, across any change of the ranks."""
+
+import io
+import mmap
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from spotelastic_checkpoints.wire import Item, Piece, RestoreSet
+from torch.distributed.checkpoint._traverse import set_element
+
+from spotelastic.errors import UsageError
+from spotelastic.training.saving import tensor_at
+from spotelastic.training.state import OWN, State
+
+
+class Restored:
+    """A restore set, opened. Holds maps of shared memory until it is dropped."""
+
+    def __init__(self, restore_set: RestoreSet) -> None:
+        self.step = restore_set.step
+        self.world_size = restore_set.world_size
+        self._maps: dict[str, memoryview] = {}
+        self._pieces: dict[str, list[Piece]] = defaultdict(list)
+        for piece in restore_set.pieces:
+            self._pieces[piece.item.fqn].append(piece)
+
+    @torch.no_grad()
+    def load(self, state: State) -> None:
+        """Raises `UsageError` naming the first thing that does not fit."""
+        state.initialise()
+        self._forget_state_that_was_not_saved(state)
+        view = state.view()
+        loaded: set[str] = set()
+        for chunk in view.chunks:
+            if not state.is_stateful(str(chunk.path[0])):
+                self._fill(chunk.fqn, chunk.tensor, chunk.shape, chunk.offsets)
+                loaded.add(chunk.fqn)
+        for cell in view.cells:
+            if cell.fqn not in self._pieces:
+                raise UsageError(self._misfit(f"{cell.fqn} is missing from it"))
+            loaded.add(cell.fqn)
+        for name in state.values:
+            self._load_other(state, name)
+            if state.is_stateful(name):
+                loaded |= {fqn for fqn in self._pieces if self._path(fqn)[0] == name}
+        self._load_hyper_parameters(state)
+        left = sorted(
+            fqn for fqn in self._pieces if fqn not in loaded and self._path(fqn)[0] != OWN
+        )
+        if left:
+            raise UsageError(self._misfit(f"it also holds {left[0]}, which the state does not"))
+
+    def own_value(self, name: str) -> Any:
+        """One of the values that we added; None where it was not saved or cannot be had."""
+        pieces = self._pieces.get(f"{OWN}.{name}")
+        return self._value(pieces[0]) if pieces else None
+
+    def _path(self, fqn: str) -> tuple[str | int, ...]:
+        return self._pieces[fqn][0].item.path
+
+    def _forget_state_that_was_not_saved(self, state: State) -> None:
+        """A parameter without gradients until then has no optimizer state yet."""
+        for name, optimizer, by_parameter in state.optimizers():
+            for parameter, own in by_parameter.items():
+                prefix = f"{name}.state.{parameter}."
+                if own and not any(fqn.startswith(prefix) for fqn in self._pieces):
+                    for key, held in list(optimizer.state.items()):
+                        if held is own:
+                            del optimizer.state[key]
+
+    def _load_hyper_parameters(self, state: State) -> None:
+        for name, optimizer, by_parameter in state.optimizers():
+            for number, group in enumerate(optimizer.param_groups):
+                for key, value in group.items():
+                    pieces = self._pieces.get(f"{name}.param_groups.{number}.{key}")
+                    if key != "params" and pieces and not isinstance(value, torch.Tensor):
+                        group[key] = self._value(pieces[0])
+            for parameter, own in by_parameter.items():
+                for key, value in own.items():
+                    pieces = self._pieces.get(f"{name}.state.{parameter}.{key}")
+                    if pieces and not isinstance(value, torch.Tensor):
+                        own[key] = self._value(pieces[0])
+
+    def _load_other(self, state: State, name: str) -> None:
+        value = state.values[name]
+        if state.is_stateful(name):
+            nested: dict[str, Any] = {}
+            for fqn, pieces in self._pieces.items():
+                if pieces[0].item.path[0] == name:
+                    set_element(nested, pieces[0].item.path, self._whole(fqn))
+            value.load_state_dict(nested.get(name, {}))
+        elif not isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.Tensor):
+            state.values[name] = self._whole(name)
+
+    def _whole(self, fqn: str) -> Any:
+        first = self._pieces[fqn][0]
+        if not first.item.is_tensor:
+            return self._value(first)
+        tensor = torch.empty(first.item.shape, dtype=getattr(torch, first.item.dtype))
+        self._fill(fqn, tensor, first.item.shape, (0,) * tensor.dim())
+        return tensor
+
+    def _fill(
+        self, fqn: str, target: torch.Tensor, shape: Sequence[int], offsets: Sequence[int]
+    ) -> None:
+        """Copy the part that starts at `offsets` from whichever chunks hold it."""
+        pieces = self._pieces.get(fqn)
+        if not pieces or not pieces[0].item.is_tensor:
+            raise UsageError(self._misfit(f"{fqn} is missing from it"))
+        item = pieces[0].item
+        if tuple(item.shape) != tuple(shape) or str(target.dtype) != f"torch.{item.dtype}":
+            raise UsageError(
+                self._misfit(
+                    f"{fqn} is {item.dtype} {list(item.shape)} there and "
+                    f"{str(target.dtype).removeprefix('torch.')} {list(shape)} here"
+                )
+            )
+        copied = 0
+        for piece in pieces:
+            part = _overlap(piece.item, offsets, tuple(target.shape))
+            if part is None:
+                continue
+            source = tensor_at(self._map(piece.file), piece.item)
+            for axis, (start, length) in enumerate(part):
+                source = source.narrow(axis, start - piece.item.offsets[axis], length)
+            into = target
+            for axis, (start, length) in enumerate(part):
+                into = into.narrow(axis, start - offsets[axis], length)
+            into.copy_(source)
+            copied += source.numel()
+        if copied != target.numel():
+            raise UsageError(self._misfit(f"{fqn} is not all there"))
+
+    def _value(self, piece: Piece) -> Any:
+        item = piece.item
+        data = bytes(self._map(piece.file)[item.offset : item.offset + item.length])
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+    def _map(self, file: str) -> memoryview:
+        if file not in self._maps:
+            with open(file, "rb") as opened:  # noqa: PTH123
+                # Private: torch wants writable memory, and this must never be written.
+                private = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._maps[file] = memoryview(private)
+        return self._maps[file]
+
+    def _misfit(self, what: str) -> str:
+        return f"the checkpoint of step {self.step} is of another state: {what}"
+
+
+def _overlap(
+    item: Item, offsets: Sequence[int], sizes: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Start and length per axis of what a stored chunk and a wanted one share."""
+    parts = []
+    for axis, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
+        low = max(start, item.offsets[axis])
+        high = min(start + size, item.offsets[axis] + item.sizes[axis])
+        if high <= low:
+            return None
+        parts.append((low, high - low))
+    return parts

@@ -1,0 +1,142 @@
+"""One rank's saves: the layout all ranks agreed on, and the copy of the state into a slot.
+
+Everything that stays the same from save to save (offsets, prefixes, the index, views of the slot)
+is made once per layout and slot; a save is then one copy of tensors and a few small values.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from spotelastic_checkpoints import arena, encoding, layout
+from spotelastic_checkpoints.arena import SlotHeader
+from spotelastic_checkpoints.layout import Declaration, Declared
+from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.worker import OpenSlot
+
+from spotelastic.training.environment import Ranks
+from spotelastic.training.state import Cell, Chunk, Key, View, encode_value
+
+
+class LayoutChanged(Exception):
+    """The state is no longer what the layout says; the message names what."""
+
+
+def declare(view: View) -> tuple[Declared, ...]:
+    cells = []
+    for cell in view.cells:
+        size = len(encode_value(cell.fqn, cell.get()))
+        # Room to spare: a counter that grows by a digit must not change the layout.
+        room = layout.aligned(size + size // 2 + 128)
+        cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room))
+    return (*(chunk.declared() for chunk in view.chunks), *cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the bytes of one slot's items come from, in the order of the items."""
+
+    chunks: tuple[Chunk, ...]
+    cells: tuple[Cell, ...]
+
+
+class Saver:
+    """Made by all ranks together whenever the layout is new."""
+
+    def __init__(self, ranks: Ranks, view: View, round_: str) -> None:
+        self._ranks = ranks
+        self._round = round_
+        self._declared = declare(view)
+        declarations = ranks.gather(Declaration(ranks.rank, ranks.node, self._declared))
+        self._plan = layout.plan(declarations)
+        self._layout = self._plan.slots[ranks.rank]
+        self._index = arena.encode_index(self._layout.items)
+        self._views: dict[str, list[torch.Tensor]] = {}
+        self._tensor_items = [item for item in self._layout.items if item.is_tensor]
+        self._cell_items = [item for item in self._layout.items if not item.is_tensor]
+        self._rooms = {declared.key: declared.room for declared in self._declared}
+        self._source = self._sources(view)
+
+    @property
+    def nbytes(self) -> int:
+        """Of a slot."""
+        return arena.slot_bytes(self._layout.nbytes, self._index, len(self._cell_items))
+
+    def follow(self, view: View) -> None:
+        """The state lies elsewhere now; raises `LayoutChanged` when it is also another."""
+        new = {d.key: (d.dtype, d.shape, d.sizes) for d in declare(view)}
+        old = {d.key: (d.dtype, d.shape, d.sizes) for d in self._declared}
+        if new != old:
+            changed = sorted(key[0] for key in new.keys() ^ old.keys()) or sorted(
+                key[0] for key in new if new[key] != old[key]
+            )
+            raise LayoutChanged(f"{changed[0]} is new, gone, or of another shape")
+        self._source = self._sources(view)
+
+    @torch.no_grad()
+    def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
+        """Fill and seal the slot. On a GPU this returns once the copies are done."""
+        values = [encode_value(cell.fqn, cell.get()) for cell in self._source.cells]
+        for item, data in zip(self._cell_items, values, strict=True):
+            if len(data) > self._rooms[item.key]:
+                raise LayoutChanged(f"{item.fqn} has outgrown its place")
+        if not slot.known:
+            self._furnish(slot)
+        targets = self._views[slot.path]
+        sources = [chunk.tensor for chunk in self._source.chunks]
+        if targets:
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+        if any(tensor.is_cuda for tensor in sources):
+            torch.cuda.current_stream().synchronize()
+        for item, data in zip(self._cell_items, values, strict=True):
+            slot.data[item.offset : item.offset + len(data)] = data
+        slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in values])
+
+    def _furnish(self, slot: OpenSlot) -> None:
+        slot.write_index(self._layout.nbytes, self._index)
+        views = []
+        for item in self._tensor_items:
+            prefix = encoding.tensor_prefix(item.dtype, item.sizes)
+            slot.data[item.offset : item.offset + len(prefix)] = prefix
+            views.append(tensor_at(slot.data, item))
+        self._views[slot.path] = views
+
+    def _sources(self, view: View) -> Source:
+        chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
+        cells: Mapping[Key, Cell] = {cell.key: cell for cell in view.cells}
+        return Source(
+            tuple(chunks[item.key] for item in self._layout.items if item.is_tensor),
+            tuple(cells[item.key] for item in self._layout.items if not item.is_tensor),
+        )
+
+    def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
+        plan, own = self._plan, self._layout
+        return SlotHeader(
+            owner=owner,
+            incarnation=self._round,
+            step=step,
+            layout=plan.hash,
+            rank=self._ranks.rank,
+            world_size=plan.world_size,
+            ranks=plan.nodes[self._ranks.node],
+            whole=self._ranks.node in plan.whole,
+            chunks=plan.chunks,
+            shared=plan.shared,
+            owned=own.owned,
+            owned_bytes=own.owned_bytes,
+            data_bytes=own.nbytes,
+            index_bytes=len(self._index),
+            values=len(self._cell_items),
+            due=due,
+        )
+
+
+def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
+    """The item's tensor, in place."""
+    dtype = getattr(torch, item.dtype)
+    count = encoding.nbytes(item.dtype, item.sizes) // encoding.ITEM_SIZES[item.dtype]
+    if not count:
+        return torch.empty(item.sizes, dtype=dtype)
+    start = item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
+    flat = torch.frombuffer(data, dtype=dtype, count=count, offset=start)
+    return flat.view(item.sizes)

@@ -1,0 +1,291 @@
+"""What a training script wants saved, as flat lists of tensors and values that stay live.
+
+Names are those that torch.distributed.checkpoint gives (`model.layer.weight`,
+`optimizer.state.layer.weight.exp_avg`), so that its loaders read what we write. The lists hold the
+very tensors that training updates: a save walks them and calls no `state_dict()` of a model or an
+optimizer. Whether they are still the right ones is a comparison of addresses.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from spotelastic_checkpoints import encoding
+from spotelastic_checkpoints.layout import SHARED, Declared
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+)
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from spotelastic.errors import UsageError
+
+PIECE = 64 << 20
+"""Bytes above which a plain tensor is split, so that ranks share its upload."""
+OWN = "spotelastic"
+"""First part of the names of what we add to the state ourselves."""
+
+Path = tuple[str | int, ...]
+Key = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A tensor, or the part of one that this rank has, with its place in the whole."""
+
+    fqn: str
+    path: Path
+    tensor: torch.Tensor
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def key(self) -> Key:
+        return self.fqn, self.offsets
+
+    def declared(self) -> Declared:
+        dtype = str(self.tensor.dtype).removeprefix("torch.")
+        if dtype not in encoding.ITEM_SIZES:
+            raise UsageError(f"{self.fqn}: tensors of dtype {dtype} cannot be saved")
+        return Declared(self.fqn, self.path, dtype, self.shape, self.offsets, self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value that is pickled. `rank` is SHARED, or the rank that it belongs to."""
+
+    fqn: str
+    path: Path
+    get: Callable[[], Any]
+    rank: int = SHARED
+
+    @property
+    def key(self) -> Key:
+        return self.fqn, ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The state at one moment. `current` says whether training still updates these tensors."""
+
+    chunks: tuple[Chunk, ...]
+    cells: tuple[Cell, ...]
+    current: Callable[[], bool]
+
+
+class State:
+    """The mapping that the script gave: modules, optimizers, things with state_dict(), values."""
+
+    def __init__(self, values: MutableMapping[str, Any]) -> None:
+        if OWN in values:
+            raise UsageError(f'state["{OWN}"]: this name is taken by spotelastic itself')
+        self.values = values
+
+    def view(self) -> View:
+        chunks: list[Chunk] = []
+        cells: list[Cell] = []
+        checks: list[Callable[[], bool]] = []
+        for name, value in self.values.items():
+            match value:
+                case torch.nn.Module():
+                    flat = _flat(name, get_model_state_dict(value))
+                    checks.append(_module_check(value))
+                    get = _constants(flat)
+                case torch.optim.Optimizer() if self._model_of(value) is not None:
+                    state = self._optimizer_state(value)
+                    flat = _flat(name, state)
+                    checks.append(_optimizer_check(value))
+                    get = _optimizer_cells(value, state, flat)
+                case torch.Tensor():
+                    flat = {(name,): value}
+                    checks.append(_same(self.values, name, value))
+                    get = {}
+                case _ if hasattr(value, "state_dict"):
+                    flat = _flat(name, value.state_dict())
+                    checks.append(_stateful_check(name, value, flat))
+                    get = _stateful_cells(name, value, flat)
+                case _:
+                    flat = {(name,): value}
+                    get = {(name,): _reader(self.values, name)}
+            for path, leaf in flat.items():
+                fqn = ".".join(map(str, path))
+                if isinstance(leaf, torch.Tensor):
+                    chunks += _chunks(fqn, path, leaf)
+                else:
+                    cells.append(Cell(fqn, path, get[path]))
+        return View(tuple(chunks), tuple(cells), lambda: all(check() for check in checks))
+
+    def initialise(self) -> None:
+        """Make optimizers create their state, so that there is something to load into."""
+        for value in self.values.values():
+            if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
+                self._optimizer_state(value)
+
+    def optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer, dict[str, Any]]]:
+        """Name, optimizer, and the live state of each parameter by the parameter's name."""
+        for name, value in self.values.items():
+            if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
+                yield name, value, self._optimizer_state(value)["state"]
+
+    def is_stateful(self, name: str) -> bool:
+        """Loaded through its own load_state_dict, not in place."""
+        value = self.values[name]
+        in_place = isinstance(value, torch.nn.Module | torch.Tensor) or (
+            isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None
+        )
+        return not in_place and hasattr(value, "load_state_dict")
+
+    def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
+        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for value in self.values.values():
+            if isinstance(value, torch.nn.Module) and any(
+                id(parameter) in parameters for parameter in value.parameters()
+            ):
+                return value
+        return None
+
+    def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        model = self._model_of(optimizer)
+        assert model is not None
+        return dict(get_optimizer_state_dict(model, optimizer))
+
+
+def encode_value(fqn: str, value: Any) -> bytes:
+    """As `torch.save` in its legacy format would write it."""
+    if _is_plain(value):
+        return encoding.plain_value(value)
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer, _use_new_zipfile_serialization=False)
+    except Exception as error:
+        raise UsageError(f"{fqn}: {type(value).__name__} cannot be saved: {error}") from error
+    return buffer.getvalue()
+
+
+def _is_plain(value: Any) -> bool:
+    match value:
+        case None | bool() | int() | float() | str() | bytes():
+            return True
+        case tuple() | list():
+            return all(map(_is_plain, value))
+        case dict():
+            return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
+    return False
+
+
+def _flat(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
+    values, paths = flatten_state_dict({name: dict(state)})
+    return {paths[fqn]: value for fqn, value in values.items()}
+
+
+def _chunks(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
+    shape = tuple(tensor.shape)
+    if isinstance(tensor, DTensor):
+        local = tensor.to_local().detach()
+        _, offsets = compute_local_shape_and_global_offset(
+            tensor.shape, tensor.device_mesh, tensor.placements
+        )
+        if local.numel() or not tensor.numel():
+            yield Chunk(fqn, path, local, shape, tuple(offsets))
+        return
+    tensor = tensor.detach()
+    rows = shape[0] if shape else 0
+    row_bytes = tensor.numel() * tensor.element_size() // max(rows, 1)
+    if rows < 2 or rows * row_bytes <= PIECE:
+        yield Chunk(fqn, path, tensor, shape, (0,) * len(shape))
+        return
+    at_once = max(1, PIECE // row_bytes)
+    for start in range(0, rows, at_once):
+        part = tensor[start : start + at_once]
+        yield Chunk(fqn, path, part, shape, (start,) + (0,) * (len(shape) - 1))
+
+
+def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
+    """Parameters and buffers may be replaced; their storage tells."""
+
+    def addresses() -> list[int]:
+        return [
+            tensor.data_ptr()
+            for part in parts
+            for tensor in part.values()
+            if tensor is not None and not isinstance(tensor, DTensor)
+        ]
+
+    parts = [
+        part for child in module.modules() for part in (child._parameters, child._buffers) if part
+    ]
+    known = addresses()
+    return lambda: addresses() == known
+
+
+def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
+    def identities() -> list[int]:
+        return [
+            id(value)
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        ]
+
+    known = identities()
+    return lambda: identities() == known
+
+
+def _stateful_check(name: str, value: Any, flat: Mapping[Path, Any]) -> Callable[[], bool]:
+    known = {path: _address(leaf) for path, leaf in flat.items()}
+    return lambda: (
+        known == {path: _address(leaf) for path, leaf in _flat(name, value.state_dict()).items()}
+    )
+
+
+def _address(leaf: Any) -> int:
+    return leaf.data_ptr() if isinstance(leaf, torch.Tensor) else 0
+
+
+def _same(values: Mapping[str, Any], name: str, tensor: torch.Tensor) -> Callable[[], bool]:
+    return lambda: values.get(name) is tensor
+
+
+def _constants(flat: Mapping[Path, Any]) -> dict[Path, Callable[[], Any]]:
+    return {path: _reader(flat, path) for path in flat}
+
+
+def _reader(values: Mapping[Any, Any], name: Any) -> Callable[[], Any]:
+    return lambda: values[name]
+
+
+def _optimizer_cells(
+    optimizer: torch.optim.Optimizer, state: Mapping[str, Any], flat: Mapping[Path, Any]
+) -> dict[Path, Callable[[], Any]]:
+    """Hyper-parameters change under a scheduler; the names of the parameters do not.
+
+    The state of a parameter is the optimizer's own dictionary, that of a group is a copy.
+    """
+
+    def live(number: int, key: str) -> Callable[[], Any]:
+        return lambda: optimizer.param_groups[number][key]
+
+    cells = _constants(flat)
+    for path in flat:
+        if len(path) == 4 and path[1] == "param_groups" and path[3] != "params":
+            cells[path] = live(int(path[2]), str(path[3]))
+        elif len(path) == 4 and path[1] == "state":
+            cells[path] = _reader(state["state"][path[2]], str(path[3]))
+    return cells
+
+
+def _stateful_cells(
+    name: str, value: Any, flat: Mapping[Path, Any]
+) -> dict[Path, Callable[[], Any]]:
+    def live(path: Path) -> Callable[[], Any]:
+        return lambda: _flat(name, value.state_dict())[path]
+
+    return {path: live(path) for path in flat}
