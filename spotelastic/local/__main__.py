@@ -4,6 +4,7 @@ SETTINGS is JSON from `cloud.start`; ANNOUNCE a descriptor that is told when the
 why it is not; STARTER a pidfd: when that process dies, the cloud ends.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from ipaddress import ip_network
+from ipaddress import IPv4Network
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -26,6 +27,7 @@ from spotelastic.local.server import Config, Server
 
 _IMDS_PORT = 1338
 _ZONES = ("a", "b", "c")
+_LOOPBACK = IPv4Network("127.0.0.0/8")
 
 
 def main() -> None:
@@ -42,8 +44,11 @@ def main() -> None:
         with _claim_net(settings["nets"]) as claim:
             _run(settings, remains, claim.net, announce, over)
     except SpotelasticError as error:
-        os.write(announce, json.dumps({"error": str(error)}).encode())
+        _announce_failure(announce, str(error))
         raise SystemExit(error.exit_code) from None
+    except Exception as error:
+        _announce_failure(announce, f"the local cloud did not start: {error!r}")
+        raise
     finally:
         remains.remove()
 
@@ -79,6 +84,11 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         server.close()
 
 
+def _announce_failure(announce: int, message: str) -> None:
+    with contextlib.suppress(OSError):  # closed: the cloud was up already
+        os.write(announce, json.dumps({"error": message}).encode())
+
+
 def _await_death(starter: int, over: Event) -> None:
     select.select([starter], [], [])
     over.set()
@@ -104,7 +114,9 @@ class _Claim:
 
 
 def _claim_net(nets: Sequence[str]) -> _Claim:
+    """The first that is free. Raises `EnvironmentFailure` where one is not of this machine."""
     for net in nets:
+        _check_net(net)
         try:
             return _Claim(net)
         except OSError:
@@ -112,9 +124,18 @@ def _claim_net(nets: Sequence[str]) -> _Claim:
     raise EnvironmentFailure(f"other local clouds use {', '.join(nets)}")
 
 
+def _check_net(net: str) -> None:
+    try:
+        fits = IPv4Network(net).subnet_of(_LOOPBACK)
+    except ValueError as error:
+        raise EnvironmentFailure(f"not a block of addresses: {error}") from error
+    if not fits:
+        raise EnvironmentFailure(f"{net} is not on this machine: take one inside {_LOOPBACK}")
+
+
 def _imds_port(net: str) -> int:
     """One port for the metadata services of all instances: the usual one, or any that is free."""
-    address = str(ip_network(net)[-2])
+    address = str(IPv4Network(net)[-2])
     for port in (_IMDS_PORT, 0):
         with socket.socket() as probe:
             try:

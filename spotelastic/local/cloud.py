@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
+from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.local import processes
 from spotelastic.local.remains import Remains
 
@@ -55,7 +55,7 @@ def start(
     net: str | None = None,
     region: str = "us-east-1",
     capacity: Mapping[tuple[str, str], int] | None = None,
-    timeout: float = 30.0,
+    timeout: float = 60.0,
     boot_command: Sequence[str] = BOOT,
 ) -> CloudInfo:
     """Starts a cloud as a process of its own, in a session of its own.
@@ -137,9 +137,8 @@ def _launch(
 ) -> CloudInfo:
     ready, announce = os.pipe()
     starter = [] if detach else [os.pidfd_open(os.getpid())]
-    log = Path(remains.folder, "cloud.log")
     try:
-        with log.open("wb") as output:
+        with Path(remains.folder, "cloud.log").open("wb") as output:
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -159,8 +158,7 @@ def _launch(
         for descriptor in (announce, *starter):
             os.close(descriptor)
     try:
-        answer = _read_all(ready, timeout)
-        info = _parse(answer, log)
+        info = _parse(_read_all(ready, timeout))
     except BaseException:
         process.kill()
         process.wait()
@@ -180,12 +178,11 @@ def _read_all(ready: int, timeout: float) -> str:
     raise Unavailable(f"the local cloud was not ready after {timeout:.0f} s")
 
 
-def _parse(answer: str, log: Path) -> CloudInfo:
+def _parse(answer: str) -> CloudInfo:
     values = json.loads(answer) if answer else {}
     if "endpoint" in values:
         return CloudInfo(**{**values, "zones": tuple(values["zones"])})
-    last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
-    raise EnvironmentFailure(values.get("error") or f"the local cloud did not start: {last}")
+    raise EnvironmentFailure(values.get("error", "the local cloud ended while it started"))
 
 
 def _record() -> Path:
@@ -196,16 +193,15 @@ def _record() -> Path:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Two starts at once: the second waits, and finds the first one's cloud."""
-    lock = _record().with_name("local.lock")
+    path = _record().with_name("local.lock")
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with lock.open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
     except OSError as error:
-        if isinstance(error, SpotelasticError):
-            raise
-        raise EnvironmentFailure(f"cannot write to {lock.parent}: {error.strerror}") from error
+        raise EnvironmentFailure(f"cannot write to {path.parent}: {error.strerror}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _check_machine() -> None:

@@ -1,13 +1,13 @@
-"""Every change to moto 5.2.5, in one place. `install` applies them, `Patches.applied` lists them
-with their reasons.
+"""Every change to moto 5.2.5, in one place. `install` applies them and logs each with its reason.
 
-    locks.py    one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
-    ec2.py      launches, states, spot prices
-    network.py  addresses, interfaces, volumes
-    groups.py   Auto Scaling
-    stacks.py   CloudFormation
+locks.py    one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
+ec2.py      launches, states, spot prices
+network.py  addresses, interfaces, volumes
+groups.py   Auto Scaling
+stacks.py   CloudFormation
 """
 
+import logging
 from pathlib import Path
 from threading import RLock
 
@@ -17,6 +17,8 @@ from spotelastic.local.completions import ec2, groups, locks, network, stacks
 from spotelastic.local.completions.patch import Patches
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
+
+_log = logging.getLogger(__name__)
 
 
 def install(
@@ -34,4 +36,6 @@ def install(
     network.install(patches, power, volumes)
     groups.install(patches, scaling)
     stacks.install(patches, scaling)
+    for patch in patches.applied:
+        _log.info("%s.%s: %s", patch.owner, patch.name, patch.reason)
     return patches
