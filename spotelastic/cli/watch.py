@@ -11,6 +11,8 @@ from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.progress import Event, Point, Report, Status
 
 ENDED = frozenset({"succeeded", "failed", "stopped"})
+QUIET = frozenset({"committed"})
+"""Events that the status line tells as well."""
 EVERY = 0.5
 """Seconds between two looks."""
 PATIENCE = 60.0
@@ -54,7 +56,8 @@ def watch(
                 raise
             events, status = [], None
         for event in events[told:]:
-            view.event(event)
+            if event.kind not in QUIET:
+                view.event(event)
         told = max(told, len(events))
         if status is not None:
             view.status(status)

@@ -24,7 +24,7 @@ from spotelastic.model.progress import (
     Report,
     ReportJob,
 )
-from spotelastic.model.round import Member, Round, RoundRecord
+from spotelastic.model.round import Member, Resume, Round, RoundRecord
 
 HOUR = 3600.0
 SAME_OUTAGE = 10.0
@@ -70,6 +70,12 @@ class Transition:
     rounds: tuple[Round, ...]
     after: Run | None
     """None while training has not resumed."""
+
+    @property
+    def resume(self) -> Resume | None:
+        """What the last round that started resumed from; None while none has started."""
+        started = [round.resume for round in self.rounds if round.phase == "started"]
+        return started[-1] if started else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +217,12 @@ def _troubles(
     failed = next(
         round for round in transition.rounds if round.cause in ("worker", "store", "loss")
     )
-    incarnation = transition.before.round.incarnation
+    ended = {round.incarnation for round in (transition.before.round, *transition.rounds)}
     failures = [
         event
         for event in events
         if event.kind == "failure"
-        and event.data.get("round", incarnation) == incarnation
+        and event.data.get("round") in ended
         and since <= event.at <= until
     ]
     named = [event for event in failures if event.node in failed.nodes] or failures
@@ -285,8 +291,8 @@ def _priced(
     transition: Transition, troubles: Sequence[Trouble], events: Sequence[Event], ordinary: float
 ) -> list[Interruption]:
     """Rows with their price. Steps are lost once: the least orderly trouble answers for them."""
-    resume = transition.rounds[-1].resume
-    lost = max(0, transition.before.last - resume.step)
+    resume = transition.resume
+    lost = None if resume is None else max(0, transition.before.last - resume.step)
     blamed = min(
         troubles, key=lambda trouble: ("loss", "worker", "notice").index(trouble.kind), default=None
     )
@@ -294,19 +300,21 @@ def _priced(
     if transition.after is not None and transition.after.first_at and transition.before.last_at:
         gap = transition.after.first_at - transition.before.last_at
         pause = max(0.0, gap - ordinary)
-    committed = resume.kind == "store" or any(
-        event.kind == "committed" and event.data.get("step") == resume.step for event in events
-    )
+    committed = None
+    if resume is not None:
+        committed = resume.kind == "store" or any(
+            event.kind == "committed" and event.data.get("step") == resume.step for event in events
+        )
     return [
         Interruption(
             kind=trouble.kind,
             node=trouble.node,
             at=trouble.at,
             seen_after_s=_rounded(trouble.seen_after),
-            saved_step=resume.step,
+            saved_step=None if resume is None else resume.step,
             committed=committed,
             pause_s=_rounded(pause),
-            steps_lost=lost if trouble is blamed else 0,
+            steps_lost=lost if trouble is blamed or lost is None else 0,
         )
         for trouble in troubles
     ]

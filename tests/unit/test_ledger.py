@@ -29,13 +29,14 @@ class Story:
         *,
         about: str = "",
         resume: Resume | None = None,
+        started: bool = True,
     ) -> "Story":
         """A new round over nodes named by letters; a name in capitals came back as another one."""
         number = len(self.records) + 1
         self.current = Round(
             number=number,
             incarnation=f"round-{number}",
-            phase="started",
+            phase="started" if started else "proposed",
             members=tuple(
                 Member(name.lower(), f"{name}-incarnation", slot, "127.0.0.1", "a", 1)
                 for slot, name in enumerate(members)
@@ -44,7 +45,7 @@ class Story:
             reason="",
             nodes=tuple(about),
             proposed_at=self.now,
-            started_at=self.now,
+            started_at=self.now if started else 0.0,
             resume=resume or Resume(),
         )
         return self
@@ -242,6 +243,33 @@ def test_an_interruption_that_training_has_not_recovered_from_has_no_pause_yet()
     story.propose("loss", "a", about="b", resume=memory(30))
     row = only(story.report(state="running"))
     assert (row.saved_step, row.pause_s) == (30, None)
+
+
+def test_a_round_that_is_only_proposed_tells_nothing_about_the_step_to_resume_from() -> None:
+    story = Story().propose("start", "ab").train(36, after=1.0).end()
+    story.propose("loss", "a", about="b", started=False)
+    row = only(story.report(state="running"))
+    assert (row.saved_step, row.committed, row.steps_lost, row.pause_s) == (None, None, None, None)
+
+
+def test_a_script_that_fails_again_and_again_is_one_row_from_its_first_failure() -> None:
+    story = Story().propose("start", "ab").train(36, after=1.0).end()
+    story.propose("arrival", "abc", about="c", resume=memory(36))
+    for number in (2, 3):
+        story.now += 0.5
+        story.tell("failure", "c", at=story.now, seen_at=story.now + 0.1, round=f"round-{number}")
+        story.end().propose("worker", "abc", about="c", resume=memory(36))
+    first = story.events[0].at
+    story.propose("worker", "abc", about="c", started=False)
+    row = only(story.report(state="failed"))
+    assert (row.kind, row.node, row.at, row.saved_step, row.steps_lost) == (
+        "worker",
+        "c",
+        first,
+        36,
+        0,
+    )
+    assert row.seen_after_s == pytest.approx(0.1)
 
 
 def test_steps_run_less_the_final_step_is_what_the_rows_say_was_lost() -> None:
