@@ -318,6 +318,25 @@ def test_only_an_empty_group_is_deleted_unless_forced(
     assert laptop.state(member) == "terminated"
 
 
+def test_many_clients_at_once_break_nothing(laptop: Laptop, name: str, template: str) -> None:
+    """moto alone answers 500 to some of these."""
+    laptop.make_group(name, template, 6)
+    members = laptop.in_service(name, 6)
+
+    def replace(member: str) -> None:
+        client = laptop.client("autoscaling")
+        client.terminate_instance_in_auto_scaling_group(
+            InstanceId=member, ShouldDecrementDesiredCapacity=False
+        )
+        for _ in range(4):
+            laptop.client("ec2").describe_instances(InstanceIds=[member])
+            client.describe_auto_scaling_groups(AutoScalingGroupNames=[name])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(replace, members))
+    assert not members.keys() & laptop.in_service(name, 6).keys()
+
+
 # -- interruptions ----------------------------------------------------------------------------
 
 
