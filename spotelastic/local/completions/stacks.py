@@ -258,6 +258,13 @@ def _detach_gateway(resource: Any, backend: Any) -> None:
             gateway.vpc = None
 
 
+def _delete_endpoint(resource: Any, backend: Any) -> None:
+    """Resources go in any order: the route tables that it stands in may be gone already."""
+    tables = [table for table in resource.route_table_ids if table in backend.route_tables]
+    resource.route_table_ids = tables
+    backend.delete_vpc_endpoints([resource.id])
+
+
 def _delete_interface(resource: Any, backend: Any) -> None:
     backend.delete_network_interface(resource.id)
 
@@ -269,7 +276,7 @@ _DELETIONS: dict[type, Callable[[Any, Any], Any]] = {
     RouteTable: lambda resource, backend: backend.delete_route_table(resource.id),
     SubnetRouteTableAssociation: _delete_association,
     Volume: lambda resource, backend: backend.delete_volume(resource.id),
-    VPCEndPoint: lambda resource, backend: backend.delete_vpc_endpoints([resource.id]),
+    VPCEndPoint: _delete_endpoint,
     VPCGatewayAttachment: _detach_gateway,
 }
 """What deleting a resource of a stack does to EC2; what raises is tried again after the others."""
