@@ -1,0 +1,106 @@
+"""`spotelastic run` with real agents, workers, daemons and a real etcd."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from support.launcher import SCRIPT, resumed_steps, running
+
+from spotelastic.store.server import EtcdMember
+
+
+def test_a_run_goes_through_arrival_failure_departure_and_loss(
+    etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2:3") as run:
+        first, second = run.add("a"), run.add("b")
+        run.trains("a", "b", beyond=5)
+        run.add("c")
+        arrived = run.trains("a", "b", "c")
+        before = run.record(arrived.number - 1)
+        assert before.last_step == arrived.resume.step, "an arrival loses no step"
+
+        os.kill(second.workers()[0], signal.SIGKILL)
+        run.wait(lambda s: s.round and s.round.cause == "worker", "a new round")
+        restarted = run.trains("a", "b", "c")
+        lost = run.record(restarted.number - 1).last_step - restarted.resume.step
+        assert 0 <= lost <= restarted.schedule.snapshot_every
+        assert restarted.resume.kind == "memory" and len(restarted.charged) == 1
+
+        first.signal(signal.SIGTERM)
+        assert first.wait(30) == 128 + signal.SIGTERM
+        left = run.trains("b", "c")
+        assert run.record(left.number - 1).last_step == left.resume.step
+        assert left.cause == "drain" and left.nodes == ("a",)
+
+        run.nodes["c"].kill()
+        waiting = run.wait(
+            lambda s: s.round and [m.node for m in s.round.members] == ["b"], "b waits alone"
+        )
+        assert waiting.round is not None and waiting.round.phase == "proposed"
+        run.add("d")
+        replaced = run.trains("b", "d")
+        assert replaced.resume.kind == "memory", "b's slots serve the newcomer"
+
+
+def test_a_finished_run_ends_on_all_nodes_and_is_committed(
+    etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
+        nodes = [run.add(name, str(SCRIPT), "60") for name in ("a", "b")]
+        assert [node.wait(60) for node in nodes] == [0, 0]
+        sums = {line for n in nodes for line in n.output.splitlines() if "sum" in line}
+        assert len({line.partition("sum")[2] for line in sums}) == 1
+        assert (tmp_path / "checkpoints" / "LATEST").is_file()
+        again = run.wait(lambda s: s.job, "the job's end").job
+        assert again is not None and (again.state, again.final_step) == ("succeeded", 60)
+
+
+def launch(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "spotelastic", "run", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_standalone_needs_nothing_else_and_continues_where_it_ended(tmp_path: Path) -> None:
+    done = launch("--standalone", str(SCRIPT), "30", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    more = launch("--standalone", str(SCRIPT), "40", cwd=tmp_path)
+    assert more.returncode == 0, more.stderr
+    assert resumed_steps(more.stdout) == [30]
+
+
+def test_a_script_that_raises_ends_the_job_with_its_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("def go():\n    raise ValueError('no such column')\ngo()\n")
+    done = launch("--standalone", "--max-restarts", "1", str(script), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "ValueError: no such column" in done.stderr
+    assert "line 2, in go" in done.stderr and "rank-0.log" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--nnodes", "4:2", "x.py"), "--nnodes 4:2"),
+        (("--nnodes", "0", "x.py"), "--nnodes 0"),
+        (("--standalone", "missing.py"), "missing.py"),
+        (("--nnodes", "2", "x.py"), "--rdzv-endpoint"),
+        (("--nnodes", "2", "--rdzv-endpoint", "http://h:1", "x.py"), "--rdzv-endpoint"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    args: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    done = launch(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr and len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,183 @@
+"""`spotelastic run` as real processes, and a view of their run through its store."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from spotelastic.clock import steady, wall
+from spotelastic.model.round import Round, RoundRecord
+from spotelastic.rendezvous.view import Seen, fold
+from spotelastic.store.codec import decode
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import WatchItem
+
+SCRIPT = Path(__file__).parent / "train_small.py"
+
+
+class NodeProcess:
+    """One `spotelastic run`."""
+
+    def __init__(self, name: str, args: Sequence[str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.out"
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "spotelastic", "run", *args],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, timeout: float) -> int:
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end: {self.output[-3000:]}") from None
+
+    def kill(self) -> None:
+        """As a machine that vanishes, as far as one process can."""
+        self.process.kill()
+        self.process.wait()
+
+    def signal(self, sig: int) -> None:
+        os.kill(self.process.pid, sig)
+
+    def workers(self) -> list[int]:
+        """Pids of its workers, by their name among its descendants."""
+        return [pid for pid in descendants(self.process.pid) if comm(pid).startswith("se-worker")]
+
+
+def descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(stat[1]), []).append(int(entry.name))
+    found, todo = [], [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def comm(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+class Run:
+    """A run on a store: starts its nodes, and waits for what the store shows."""
+
+    def __init__(self, endpoint: str, run: str, folder: Path, *, nnodes: str) -> None:
+        self.endpoint, self.run, self.folder, self.nnodes = endpoint, run, folder, nnodes
+        self.keys = Keys(run)
+        self.nodes: dict[str, NodeProcess] = {}
+        self._store = EtcdStore([endpoint])
+        self._seen = Seen()
+        self._changed = threading.Condition()
+        for prefix in (self.keys.all, self.keys.nodes):
+            self._store.watch(prefix, self._sink(prefix))
+
+    def add(self, name: str, *script: str, args: Sequence[str] = ()) -> NodeProcess:
+        command = [
+            *("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.run, "--nnodes", self.nnodes),
+            *("--node-id", name, "--local-addr", "127.0.0.1"),
+            *(
+                "--storage",
+                str(self.folder / "checkpoints"),
+                "--log-dir",
+                str(self.folder / "logs"),
+            ),
+            *args,
+            *(script or (str(SCRIPT),)),
+        ]
+        self.nodes[name] = NodeProcess(name, command, self.folder)
+        return self.nodes[name]
+
+    def wait(self, condition: Callable[[Seen], object], what: str, timeout: float = 40.0) -> Seen:
+        deadline = steady() + timeout
+        with self._changed:
+            while not condition(self._seen):
+                left = deadline - steady()
+                assert left > 0 and self._alive(), f"{what}: not so; {self._account()}"
+                self._changed.wait(min(left, 1.0))
+            return self._seen
+
+    def trains(self, *names: str, beyond: int = 0) -> Round:
+        """Waits until exactly these nodes execute steps beyond the given one."""
+
+        def so(seen: Seen) -> bool:
+            round_ = seen.round
+            return (
+                round_ is not None
+                and round_.phase == "started"
+                and {m.node for m in round_.members} == set(names)
+                and any(
+                    p.round == round_.number and p.step > max(beyond, round_.resume.step)
+                    for p in seen.progress.values()
+                )
+            )
+
+        round_ = self.wait(so, f"{names} train beyond {beyond}").round
+        assert round_ is not None
+        return round_
+
+    def record(self, number: int) -> RoundRecord:
+        value = self._store.get(self.keys.history(number))
+        assert value is not None
+        return decode(value.data, RoundRecord)
+
+    def step(self) -> int:
+        return max((p.step for p in self._seen.progress.values()), default=0)
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            if node.process.poll() is None:
+                node.signal(signal.SIGCONT)
+                node.kill()
+        self._store.close()
+
+    def _sink(self, prefix: str) -> Callable[[Sequence[WatchItem]], None]:
+        def deliver(items: Sequence[WatchItem]) -> None:
+            with self._changed:
+                self._seen = fold(self._seen, items, self.keys, wall(), prefix)
+                self._changed.notify_all()
+
+        return deliver
+
+    def _alive(self) -> bool:
+        return any(node.process.poll() is None for node in self.nodes.values())
+
+    def _account(self) -> str:
+        told = [f"--- {n.name}\n{n.output[-2500:]}" for n in self.nodes.values()]
+        return f"round {self._seen.round}\n" + "\n".join(told)
+
+
+@contextlib.contextmanager
+def running(endpoint: str, run: str, folder: Path, *, nnodes: str) -> Iterator[Run]:
+    started = Run(endpoint, run, folder, nnodes=nnodes)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def resumed_steps(output: str) -> list[int]:
+    """The step that each round of a node's output began at."""
+    return [int(step) for step in re.findall(r"begins at (\d+)", output)]
