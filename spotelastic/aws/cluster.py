@@ -7,7 +7,7 @@ may be run again at any point.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -324,25 +324,16 @@ def _end_instances(aws: Aws, cluster: str) -> None:
 
 
 def _delete_template(aws: Aws, template: str) -> None:
-    _unless_missing(
-        lambda: aws.ec2.delete_launch_template(LaunchTemplateName=template),
-        f"delete the launch template {template}",
-        ("InvalidLaunchTemplateName.NotFoundException",),
-    )
+    with calling(f"delete the launch template {template}"):
+        named = [{"Name": "launch-template-name", "Values": [template]}]
+        for found in aws.ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]:
+            aws.ec2.delete_launch_template(LaunchTemplateId=found["LaunchTemplateId"])
 
 
 def _delete_token(aws: Aws, parameter: str) -> None:
-    _unless_missing(
-        lambda: aws.ssm.delete_parameter(Name=parameter),
-        f"delete the secret {parameter}",
-        ("ParameterNotFound",),
-    )
-
-
-def _unless_missing(call: Callable[[], object], what: str, codes: Sequence[str]) -> None:
     try:
-        with calling(what):
-            call()
+        with calling(f"delete the secret {parameter}"):
+            aws.ssm.delete_parameter(Name=parameter)
     except Rejected as error:
-        if error.code not in codes:
+        if error.code != "ParameterNotFound":
             raise

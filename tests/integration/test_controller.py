@@ -1,0 +1,280 @@
+"""A cluster's control plane on the local cloud: three etcd members, one controller that leads.
+
+Workers boot into nothing here, so that only what the controller does can bring them and end them.
+A test is a story of several steps, because a cluster takes seconds to start.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Cluster, Request
+from spotelastic.aws.names import Names
+from spotelastic.aws.workdir import pack
+from spotelastic.errors import UsageError
+from spotelastic.local import cloud
+from spotelastic.local.faults import Faults
+from spotelastic.model.job import Job, Settings
+from spotelastic.model.progress import Event, Status
+from spotelastic.store.codec import encode
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.server import find_leader, status
+
+NAME = "trial"
+DEADLINE = 60.0
+CONTROL_ONLY = """
+import os, signal
+from spotelastic.aws.identity import ROLE, from_imds
+from spotelastic.cli.boot import boot
+me = from_imds(os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"])
+raise SystemExit(boot() if me.tag(ROLE) == "control" else signal.pause())
+"""
+KEYS = Keys(NAME)
+ONE_LEADS = ["leading", "standing by", "standing by"]
+T = TypeVar("T")
+
+
+# -- the stories ---------------------------------------------------------------------------------
+
+
+def test_the_control_plane_outlives_each_of_its_parts(trial: "Trial") -> None:
+    three_members_serve_and_one_controller_leads(trial)
+    a_killed_leader_is_succeeded_while_its_node_stays(trial)
+    an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(trial)
+    a_lost_control_node_is_replaced_with_its_address_and_its_disk(trial)
+
+
+def test_from_up_to_down(trial: "Trial", monkeypatch: pytest.MonkeyPatch) -> None:
+    what_the_laptop_finds_is_what_was_created(trial)
+    a_name_in_use_is_refused_and_nothing_is_touched(trial)
+    a_noticed_worker_is_replaced_before_it_is_gone(trial)
+    when_the_job_ends_the_workers_go_and_the_report_is_there(trial)
+    a_deleted_cluster_leaves_nothing_but_its_objects(trial)
+    where_creating_fails_half_way_nothing_is_left(trial, monkeypatch)
+
+
+# -- the cluster ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trial:
+    cluster: Cluster
+    faults: Faults
+    request: Request
+
+    def status(self, wanted: Callable[[Status], bool], what: str) -> Status:
+        """The first published status that is as wanted."""
+
+        def look() -> Status | None:
+            found = self.cluster.objects.status()
+            return found if found is not None and wanted(found) else None
+
+        return eventually(look, what)
+
+    def event(self, kind: str, wanted: Callable[[Event], bool] = lambda _: True) -> Event:
+        def look() -> Event | None:
+            found = self.cluster.objects.events()
+            return next((e for e in found if e.kind == kind and wanted(e)), None)
+
+        return eventually(look, f"an event {kind}")
+
+    def group(self) -> autoscaling.Group:
+        found = autoscaling.group(self.cluster.aws, Names(NAME).workers)
+        assert found is not None
+        return found
+
+
+def controllers(status: Status) -> list[str]:
+    return sorted(node.state for node in status.nodes if node.role == "control")
+
+
+def eventually(look: Callable[[], T | None], what: str) -> T:
+    """Polls what can only be polled: AWS's API, which tells a laptop nothing by itself."""
+    deadline = time.monotonic() + DEADLINE
+    while (found := look()) is None:
+        assert time.monotonic() < deadline, f"not within {DEADLINE} s: {what}"
+        time.sleep(0.1)
+    return found
+
+
+@pytest.fixture
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "train.py").write_text("print('never run here')\n")
+    archive = pack(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPOTELASTIC_HOME", str(tmp_path_factory.mktemp("home")))
+        info = cloud.start(detach=False, boot_command=(sys.executable, "-c", CONTROL_ONLY))
+        try:
+            for name, value in cloud.environment(info).items():
+                patch.setenv(name, value)
+            request = Request(
+                name=NAME,
+                script="train.py",
+                args=(),
+                code=archive.sha256,
+                archive=archive.data,
+                settings=Settings(1, 2, workers=1),
+                instance_types=("c5.large",),
+                network=info.net,
+            )
+            cluster = clusters.create(request, lambda _: None, Aws(info.region))
+            yield Trial(cluster, Faults(info), request)
+        finally:
+            cloud.stop(info)
+
+
+# -- the steps -----------------------------------------------------------------------------------
+
+
+def three_members_serve_and_one_controller_leads(trial: Trial) -> None:
+    seen = trial.status(
+        lambda s: controllers(s) == ONE_LEADS, "three controllers, one of which leads"
+    )
+    assert len({node.zone for node in seen.nodes if node.role == "control"}) == 3
+    assert seen.leader in {node.id for node in seen.nodes if node.state == "leading"}
+    members = {status(endpoint).member for endpoint in trial.cluster.spec.etcd}
+    assert len(members) == 3
+
+
+def what_the_laptop_finds_is_what_was_created(trial: Trial) -> None:
+    found = clusters.find(NAME)
+    assert found is not None
+    assert found.spec == trial.cluster.spec
+    assert clusters.all_names() == (NAME,)
+    assert clusters.find("other") is None
+    machines = autoscaling.machines(trial.cluster.aws, NAME, "worker")
+    assert all(machine.spot for machine in machines)
+    assert len(machines) == 2
+
+
+def a_name_in_use_is_refused_and_nothing_is_touched(trial: Trial) -> None:
+    with pytest.raises(UsageError, match="exists already"):
+        clusters.create(trial.request, lambda _: None)
+    assert len(trial.group().places) == 2
+
+
+def a_killed_leader_is_succeeded_while_its_node_stays(trial: Trial) -> None:
+    with contextlib.closing(EtcdStore(trial.cluster.spec.etcd, timeout=10.0)) as store:
+        before = store.get(KEYS.leader)
+        assert before is not None
+        trial.faults.kill_process(before.data.decode(), "se-controller")
+
+        def succeeded() -> str | None:
+            held = store.get(KEYS.leader)
+            return None if held is None or held.created == before.created else held.data.decode()
+
+        after = eventually(succeeded, "another term")
+    trial.status(
+        lambda s: s.leader == after and controllers(s) == ONE_LEADS,
+        "the new leader's account, with the killed one standing by",
+    )
+
+
+def an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(
+    trial: Trial,
+) -> None:
+    leads = trial.status(lambda s: bool(s.etcd_leader), "an etcd leader").etcd_leader
+    trial.faults.kill_process(leads, "etcd")
+    outage = trial.event("etcd")
+    assert outage.node == leads
+    assert outage.data["at"] < outage.data["back_at"]
+    assert {status(endpoint).member for endpoint in trial.cluster.spec.etcd}
+    assert find_leader(trial.cluster.spec.etcd) is not None
+
+
+def a_noticed_worker_is_replaced_before_it_is_gone(trial: Trial) -> None:
+    victim = trial.group().places[0].instance
+    trial.faults.interrupt(victim, 120.0)
+    notice = trial.event("notice", lambda event: event.node == victim)
+    assert notice.data["source"] == "sqs"
+
+    def replaced() -> bool | None:
+        staying = [place for place in trial.group().places if not place.leaving]
+        names = {place.instance for place in staying}
+        return True if len(names) == 2 and victim not in names else None
+
+    assert eventually(replaced, "a replacement")
+    # Its node never registered, so there is nothing to wait for at the hook: it does not get the
+    # two minutes that it would have had.
+    eventually(lambda: None if trial.group().place(victim) else True, "the end of the drain")
+
+
+def a_lost_control_node_is_replaced_with_its_address_and_its_disk(trial: Trial) -> None:
+    seen = trial.status(lambda s: bool(s.leader), "a leader")
+    rows = [node for node in seen.nodes if node.role == "control" and node.id != seen.leader]
+    lost = rows[0].id
+    before = {status(endpoint).member for endpoint in trial.cluster.spec.etcd}
+    trial.faults.kill(lost)
+    trial.status(
+        lambda s: lost not in {n.id for n in s.nodes} and controllers(s) == ONE_LEADS,
+        "a new control node",
+    )
+    assert {status(endpoint).member for endpoint in trial.cluster.spec.etcd} == before
+
+
+def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> None:
+    with contextlib.closing(EtcdStore(trial.cluster.spec.etcd, timeout=10.0)) as store:
+        store.put(KEYS.job, encode(Job("succeeded", time.time(), "done", final_step=7)))
+    ended = trial.status(lambda s: s.state == "succeeded", "the end of the job")
+    assert ended.step == 7
+    report = trial.cluster.objects.report()
+    assert report is not None
+    assert report.job.state == "succeeded"
+    assert 0 < report.cost_usd < report.on_demand_usd
+
+    def empty() -> bool | None:
+        found = trial.group()
+        return True if found.desired == 0 and not found.places else None
+
+    assert eventually(empty, "an empty worker group")
+
+
+def a_deleted_cluster_leaves_nothing_but_its_objects(trial: Trial) -> None:
+    aws = trial.cluster.aws
+    clusters.delete(NAME, aws=aws)
+    nothing_is_left(aws)
+    assert trial.cluster.objects.report() is not None
+    clusters.delete(NAME, keep_data=False, aws=aws)
+    assert trial.cluster.objects.report() is None
+
+
+def nothing_is_left(aws: Aws) -> None:
+    assert clusters.all_names(aws) == ()
+    assert all(machine.state == "terminated" for machine in autoscaling.machines(aws, NAME))
+    assert aws.autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"] == []
+    assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
+    assert aws.ec2.describe_volumes()["Volumes"] == []
+    assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
+    assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True]
+    assert aws.sqs.list_queues().get("QueueUrls", []) == []
+    assert aws.logs.describe_log_groups()["logGroups"] == []
+    parameters = aws.ssm.describe_parameters()["Parameters"]
+    assert [p["Name"] for p in parameters if not p["Name"].startswith("/aws/")] == []
+    assert (
+        aws.cloudformation.list_stacks(StackStatusFilter=["CREATE_COMPLETE"])["StackSummaries"]
+        == []
+    )
+
+
+def where_creating_fails_half_way_nothing_is_left(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(autoscaling, "create_workers", interrupted)
+    said: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        clusters.create(trial.request, said.append, trial.cluster.aws)
+    nothing_is_left(trial.cluster.aws)
+    assert any("did not succeed" in line for line in said)
