@@ -11,10 +11,9 @@ longer count, so that their replacements launch at once. An instance that EC2 ha
 leaves its group without waiting for hooks: there is nothing left to wait for.
 """
 
-import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
@@ -22,56 +21,28 @@ from moto.core.exceptions import ServiceException
 
 from spotelastic.clock import wall
 from spotelastic.local import events, machines, scaling
+from spotelastic.local.activities import Activities, Activity
 from spotelastic.local.agenda import Agenda
 from spotelastic.local.capacity import Market
 from spotelastic.local.machines import Machine, Machines
-from spotelastic.local.members import Member
+from spotelastic.local.members import Member, counting, policy_of, seen, suspended
 
 LAUNCHING = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 
+_log = logging.getLogger(__name__)
+
 RETRY = 15.0
 """Seconds until a launch that failed is tried again, unless capacity changes before."""
-_KEPT_ACTIVITIES = 200  # per group
 
 Launch = Callable[[Any, scaling.Place, bool], Any]
 """Launches one instance for (group, place, spot); raises what EC2 answers."""
-
-
-def _now() -> datetime:
-    return datetime.fromtimestamp(wall(), UTC).replace(tzinfo=None)
-
-
-@dataclass(slots=True)
-class Activity:
-    """A scaling activity, with the attribute names that moto serializes."""
-
-    auto_scaling_group_name: str
-    description: str
-    cause: str
-    launching: bool
-    place: dict[str, str] = field(default_factory=dict)
-    activity_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    start_time: datetime = field(default_factory=_now)
-    end_time: datetime | None = None
-    status_code: str = "InProgress"
-    status_message: str | None = None
-    progress: int = 0
-
-    @property
-    def details(self) -> str:
-        return str(self.place).replace("'", '"')
-
-    def ended(self, status: str, message: str | None = None) -> None:
-        self.status_code, self.status_message = status, message
-        self.end_time, self.progress = _now(), 100
 
 
 @dataclass(slots=True)
 class _Ledger:
     """What moto does not keep of a group."""
 
-    activities: list[Activity] = field(default_factory=list)
     retry_at: float = 0.0
     deleting: bool = False
 
@@ -94,6 +65,7 @@ class AutoScaling:
         self._emit = emit
         self._launch = launch
         self._ledgers: dict[str, _Ledger] = {}
+        self.activities = Activities()
         self._planned = False
 
     # -- what calls ask for ------------------------------------------------------------------
@@ -114,12 +86,6 @@ class AutoScaling:
         for ledger in self._ledgers.values():
             ledger.retry_at = 0.0
         self.wake()
-
-    def activities(self, group: str = "") -> list[Activity]:
-        """Newest first."""
-        ledgers = self._ledgers.values() if not group else [self._ledger(group)]
-        found = [activity for ledger in ledgers for activity in ledger.activities]
-        return sorted(found, key=lambda activity: activity.start_time, reverse=True)
 
     def terminate_member(self, instance: str, decrement: bool) -> Activity:
         """TerminateInstanceInAutoScalingGroup."""
@@ -187,14 +153,21 @@ class AutoScaling:
         self._planned = False
         now = wall()
         for group in list(self._backend.autoscaling_groups.values()):
-            for member in list(group.instance_states):
-                self._advance(group, member, now)
-            if self._ledger(group.name).deleting:
-                self._drop_if_empty(group)
-                continue
-            self._replace_unhealthy(group)
-            self._shrink(group)
-            self._grow(group, now)
+            try:
+                self._look_after(group, now)
+            except Exception:  # such as a launch template that was deleted: the others go on
+                _log.exception("cannot look after group %s", group.name)
+                self._agenda.at(now + RETRY, self.wake)
+
+    def _look_after(self, group: Any, now: float) -> None:
+        for member in list(group.instance_states):
+            self._advance(group, member, now)
+        if self._ledger(group.name).deleting:
+            self._drop_if_empty(group)
+            return
+        self._replace_unhealthy(group)
+        self._shrink(group)
+        self._grow(group, now)
 
     def _advance(self, group: Any, member: Member, now: float) -> None:
         """Takes one member one state further, if it can go."""
@@ -221,17 +194,16 @@ class AutoScaling:
 
     def _advance_gone(self, group: Any, member: Member, machine: Machine | None) -> None:
         if machine is not None and machine.state in (machines.STOPPING, machines.STOPPED):
-            if not _suspended(group, "HealthCheck"):
+            if not suspended(group, "HealthCheck"):
                 self._machines.terminate(member.instance)
             return
         if not member.lifecycle_state.startswith("Terminating"):
-            if _suspended(group, "HealthCheck"):
+            if suspended(group, "HealthCheck"):
                 return
             member.activity = self._begin(
                 group,
                 member,
-                "taken out of service in response to an EC2 health check indicating it has been "
-                "terminated or stopped.",
+                "in response to an EC2 health check indicating it has been terminated or stopped.",
             )
             member.lifecycle_state = "Terminating"
             member.waits.clear()
@@ -282,7 +254,7 @@ class AutoScaling:
             assert isinstance(activity, Activity)
             return activity
         member.waits.clear()
-        activity = member.activity = self._begin(group, member, f"taken out of service {cause}")
+        activity = member.activity = self._begin(group, member, cause)
         if (machine := self.machine(member)) is not None:
             machine.target_state = "Terminated"
         if hooks:
@@ -296,27 +268,27 @@ class AutoScaling:
         self._machines.terminate(member.instance)
 
     def _replace_unhealthy(self, group: Any) -> None:
-        if _suspended(group, "ReplaceUnhealthy") or _suspended(group, "Terminate"):
+        if suspended(group, "ReplaceUnhealthy") or suspended(group, "Terminate"):
             return
-        for member in _counting(group):
+        for member in counting(group):
             if member.health_status == "Unhealthy":
                 self._begin_terminating(group, member, "in response to a user health-check.")
 
     def _shrink(self, group: Any) -> None:
-        if _suspended(group, "Terminate"):
+        if suspended(group, "Terminate"):
             return
-        by_id = {member.instance_id: member for member in _counting(group)}
-        for victim in scaling.surplus(self._policy(group), _seen(by_id.values())):
+        by_id = {member.instance_id: member for member in counting(group)}
+        for victim in scaling.surplus(policy_of(group), seen(by_id.values())):
             cause = "in response to a difference between desired and actual capacity."
             self._begin_terminating(group, by_id[victim], cause)
 
     def _grow(self, group: Any, now: float) -> None:
         ledger = self._ledger(group.name)
-        if _suspended(group, "Launch") or now < ledger.retry_at:
+        if suspended(group, "Launch") or now < ledger.retry_at:
             return
-        policy = self._policy(group)
+        policy = policy_of(group)
         failed: set[bool] = set()
-        for spot in scaling.purchases(policy, _seen(_counting(group))):
+        for spot in scaling.purchases(policy, seen(counting(group))):
             if spot not in failed and not self._launch_one(group, policy, spot):
                 failed.add(spot)
         if failed:
@@ -325,7 +297,7 @@ class AutoScaling:
 
     def _launch_one(self, group: Any, policy: scaling.Policy, spot: bool) -> bool:
         failure = "the group has no subnet"
-        places = scaling.places(policy, _seen(_counting(group)), spot, self._offer(spot))
+        places = scaling.places(policy, seen(counting(group)), spot, self._offer(spot))
         for place in places:
             try:
                 instance = self._launch(group, place, spot)
@@ -336,10 +308,12 @@ class AutoScaling:
             else:
                 self._join(group, instance, spot)
                 return True
-        activity = self._open(
-            group, "Launching a new EC2 instance.", f"At {_stamp()} {_WANTED}", launching=True
+        activity = self.activities.launch(group.name)
+        option = "Spot" if spot else "On-Demand"
+        activity.ended(
+            "Failed",
+            f"Could not launch {option} Instances. {failure} Launching EC2 instance failed.",
         )
-        activity.ended("Failed", f"{_purchase(spot)}. {failure} Launching EC2 instance failed.")
         self._emit(events.activity_ended(group, activity, ""))
         return False
 
@@ -354,13 +328,7 @@ class AutoScaling:
         group.instance_states.append(member)
         if (machine := self.machine(member)) is not None:
             machine.target_state = "InService"
-        member.activity = self._open(
-            group,
-            f"Launching a new EC2 instance: {instance.id}",
-            f"At {_stamp()} {_WANTED}",
-            launching=True,
-            zone=member.zone,
-        )
+        member.activity = self.activities.launch(group.name, instance.id, member.zone)
 
     def _offer(self, spot: bool) -> Callable[[str, str], scaling.Offer]:
         def offer(type: str, zone: str) -> scaling.Offer:
@@ -369,32 +337,13 @@ class AutoScaling:
 
         return offer
 
-    def _policy(self, group: Any) -> scaling.Policy:
-        return policy_of(group)
-
     # -- books -------------------------------------------------------------------------------
 
-    def _begin(self, group: Any, member: Member, cause: str) -> Activity:
+    def _begin(self, group: Any, member: Member, why: str) -> Activity:
         """A termination's activity; a launch that is still under way is given up."""
         if member.activity is not None:
             member.activity.ended("Cancelled")
-        return self._open(
-            group,
-            f"Terminating EC2 instance: {member.instance_id}",
-            f"At {_stamp()} an instance was {cause}",
-            launching=False,
-            zone=member.zone,
-        )
-
-    def _open(
-        self, group: Any, description: str, cause: str, *, launching: bool, zone: str = ""
-    ) -> Activity:
-        place = {"Availability Zone": zone} if zone else {}
-        activity = Activity(group.name, description, cause, launching, place)
-        kept = self._ledger(group.name).activities
-        kept.append(activity)
-        del kept[:-_KEPT_ACTIVITIES]
-        return activity
+        return self.activities.termination(group.name, member.instance_id, member.zone, why)
 
     def _ledger(self, group: str) -> _Ledger:
         return self._ledgers.setdefault(group, _Ledger())
@@ -403,6 +352,7 @@ class AutoScaling:
         if not group.instance_states:
             self._backend.autoscaling_groups.pop(group.name, None)
             self._ledgers.pop(group.name, None)
+            self.activities.forget(group.name)
             for key, hook in list(self._backend.lifecycle_hooks.items()):
                 if hook.auto_scaling_group_name == group.name:
                     del self._backend.lifecycle_hooks[key]
@@ -431,72 +381,3 @@ class AutoScaling:
                 return member
         name = f"token {token}" if token else f"instance {instance}"
         raise ValidationError(f"No active Lifecycle Action found with {name}")
-
-
-def policy_of(group: Any) -> scaling.Policy:
-    """What a moto group asks for, from its launch template or mixed-instances policy."""
-    mixed = group.mixed_instances_policy or {}
-    overrides = mixed.get("LaunchTemplate", {}).get("Overrides") or []
-    types = tuple(item["InstanceType"] for item in overrides if item.get("InstanceType"))
-    subnets = tuple(
-        (subnet.id, subnet.availability_zone)
-        for subnet in group.ec2_backend.describe_subnets(
-            subnet_ids=[name.strip() for name in (group.vpc_zone_identifier or "").split(",")]
-        )
-    )
-    distribution = mixed.get("InstancesDistribution") or _plain(group)
-    return scaling.Policy(
-        desired=group.desired_capacity or 0,
-        subnets=subnets,
-        types=types or (group.instance_type,),
-        on_demand_base=int(distribution.get("OnDemandBaseCapacity") or 0),
-        on_demand_percentage=int(distribution.get("OnDemandPercentageAboveBaseCapacity", 100)),
-        on_demand_strategy=distribution.get("OnDemandAllocationStrategy") or "prioritized",
-        spot_strategy=distribution.get("SpotAllocationStrategy") or "lowest-price",
-    )
-
-
-def _plain(group: Any) -> dict[str, Any]:
-    """Without a policy it is the launch template that says spot or on-demand."""
-    version = group.ec2_launch_template.get_version(group.launch_template_version)
-    market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")
-    return {"OnDemandPercentageAboveBaseCapacity": 0 if market == "spot" else 100}
-
-
-def _counting(group: Any) -> list[Member]:
-    return [
-        member
-        for member in group.instance_states
-        if member.lifecycle_state == "InService" or member.lifecycle_state.startswith("Pending")
-    ]
-
-
-def _seen(members: Iterable[Member]) -> list[scaling.Seen]:
-    return [
-        scaling.Seen(
-            member.instance_id,
-            member.zone,
-            member.spot,
-            member.instance.launch_time.timestamp(),
-            bool(member.protected_from_scale_in),
-        )
-        for member in members
-    ]
-
-
-def _suspended(group: Any, process: str) -> bool:
-    return any(item["ProcessName"] == process for item in group.suspended_processes)
-
-
-def _purchase(spot: bool) -> str:
-    return "Could not launch Spot Instances" if spot else "Could not launch On-Demand Instances"
-
-
-_WANTED = (
-    "an instance was started in response to a difference between desired and actual capacity, "
-    "increasing the capacity."
-)
-
-
-def _stamp() -> str:
-    return f"{_now():%Y-%m-%dT%H:%M:%SZ}"

@@ -85,6 +85,8 @@ class Server:
             market=market,
             power=self._power,
             volumes=Path(config.remains.folder, "volumes"),
+            account=ACCOUNT,
+            region=config.region,
         )
         self._desk = faults.Desk(
             lock=lock,

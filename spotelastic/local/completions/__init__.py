@@ -13,7 +13,7 @@ from threading import RLock
 
 from spotelastic.local.autoscaling import AutoScaling
 from spotelastic.local.capacity import Market
-from spotelastic.local.completions import ec2, groups, locks, network, stacks
+from spotelastic.local.completions import ec2, groups, images, locks, network, stacks
 from spotelastic.local.completions.patch import Patches
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
@@ -29,6 +29,8 @@ def install(
     market: Market,
     power: Power,
     volumes: Path,
+    account: str,
+    region: str,
 ) -> Patches:
     patches = Patches()
     locks.install(patches, lock)
@@ -36,6 +38,7 @@ def install(
     network.install(patches, power, volumes)
     groups.install(patches, scaling)
     stacks.install(patches, scaling)
+    images.install(account, region)
     for patch in patches.applied:
         _log.info("%s.%s: %s", patch.owner, patch.name, patch.reason)
     return patches

@@ -254,7 +254,9 @@ def _install_activities(patches: Patches, scaling: AutoScaling) -> None:
     def describe(original: Callable[..., Any], response: Any) -> Any:
         group = response._get_param("AutoScalingGroupName") or ""
         ids = response._get_param("ActivityIds", [])
-        found = [item for item in scaling.activities(group) if not ids or item.activity_id in ids]
+        found = [
+            item for item in scaling.activities.of(group) if not ids or item.activity_id in ids
+        ]
         start = int(response._get_param("NextToken") or 0)
         size = response._get_int_param("MaxRecords") or _ACTIVITIES_PER_PAGE
         following = str(start + size) if start + size < len(found) else None

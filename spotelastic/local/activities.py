@@ -1,0 +1,80 @@
+"""Scaling activities: what groups tried, and how it went."""
+
+import json
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from spotelastic.clock import wall
+
+_KEPT = 200  # per group
+
+
+def now() -> datetime:
+    """As moto keeps times: UTC without saying so."""
+    return datetime.fromtimestamp(wall(), UTC).replace(tzinfo=None)
+
+
+@dataclass(slots=True)
+class Activity:
+    """One launch or termination, with the attribute names that moto serializes."""
+
+    auto_scaling_group_name: str
+    description: str
+    cause: str
+    launching: bool
+    place: dict[str, str] = field(default_factory=dict)
+    """What the event's Details are."""
+    activity_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    start_time: datetime = field(default_factory=now)
+    end_time: datetime | None = None
+    status_code: str = "InProgress"
+    status_message: str | None = None
+    progress: int = 0
+
+    @property
+    def details(self) -> str:
+        return json.dumps(self.place)
+
+    def ended(self, status: str, message: str | None = None) -> None:
+        self.status_code, self.status_message = status, message
+        self.end_time, self.progress = now(), 100
+
+
+@dataclass
+class Activities:
+    """The recent ones of each group."""
+
+    _by_group: dict[str, list[Activity]] = field(default_factory=dict)
+
+    def launch(self, group: str, instance: str = "", zone: str = "") -> Activity:
+        what = f": {instance}" if instance else "."
+        cause = (
+            "an instance was started in response to a difference between desired and actual "
+            "capacity, increasing the capacity."
+        )
+        return self._open(group, f"Launching a new EC2 instance{what}", cause, True, zone)
+
+    def termination(self, group: str, instance: str, zone: str, why: str) -> Activity:
+        cause = f"an instance was taken out of service {why}"
+        return self._open(group, f"Terminating EC2 instance: {instance}", cause, False, zone)
+
+    def of(self, group: str = "") -> list[Activity]:
+        """Of one group or of all, newest first."""
+        kept = [self._by_group.get(group, [])] if group else self._by_group.values()
+        found = [activity for each in kept for activity in each]
+        return sorted(found, key=lambda activity: activity.start_time, reverse=True)
+
+    def forget(self, group: str) -> None:
+        self._by_group.pop(group, None)
+
+    def _open(
+        self, group: str, description: str, cause: str, launching: bool, zone: str
+    ) -> Activity:
+        place = {"Availability Zone": zone} if zone else {}
+        dated = f"At {now():%Y-%m-%dT%H:%M:%SZ} {cause}"
+        activity = Activity(group, description, dated, launching, place)
+        kept = self._by_group.setdefault(group, [])
+        kept.append(activity)
+        del kept[:-_KEPT]
+        return activity
