@@ -210,8 +210,8 @@ def _troubles(
         mine = [event for event in events if event.node == member.node and event.at >= joined]
         kind = _why_gone(member, transition, rounds, mine)
         if kind:
-            first = _first(mine, "notice" if kind == "notice" else "loss")
-            troubles.append(_trouble(kind, member.node, first, transition))
+            told = _accounts(mine, "notice" if kind == "notice" else "loss")
+            troubles.append(_trouble(kind, member.node, told, transition))
     if troubles or not causes & {"worker", "store", "loss"}:
         return troubles
     failed = next(
@@ -228,7 +228,7 @@ def _troubles(
     named = [event for event in failures if event.node in failed.nodes] or failures
     first = min(named, key=_happened, default=None)
     node = first.node if first else next(iter(failed.nodes), "")
-    return [_trouble("worker", node, first, transition)]
+    return [_trouble("worker", node, [first] if first else [], transition)]
 
 
 def _has(round: Round, member: Member) -> bool:
@@ -248,9 +248,9 @@ def _why_gone(
     if _has(last, member):
         return None
     named = {round.cause for round in transition.rounds if member.node in round.nodes}
-    if "drain" in named or _first(mine, "notice"):
+    if "drain" in named or _accounts(mine, "notice"):
         return "notice"
-    if "loss" in named or _first(mine, "loss"):
+    if "loss" in named or _accounts(mine, "loss"):
         return "loss"
     later = (round for round in rounds if round.number >= last.number)
     if "settings" in named or any(round.member(member.node) for round in later):
@@ -259,24 +259,26 @@ def _why_gone(
 
 
 def _trouble(
-    kind: InterruptionKind, node: str, event: Event | None, transition: Transition
+    kind: InterruptionKind, node: str, accounts: Sequence[Event], transition: Transition
 ) -> Trouble:
-    if event is None:
+    """Seen when the first observer saw it. It happened at the latest time that fits: the events
+    of AWS name whole seconds, and a notice's document tells only when its two minutes end.
+    """
+    if not accounts:
         return Trouble(kind, node, transition.rounds[0].proposed_at, None)
-    at = _happened(event)
-    seen = event.data.get("seen_at")
-    return Trouble(kind, node, at, None if seen is None else max(0.0, float(seen) - at))
+    seen = min(_seen(event) for event in accounts)
+    at = max((at for at in map(_happened, accounts) if at <= seen), default=seen)
+    return Trouble(kind, node, at, seen - at)
 
 
-def _first(events: Iterable[Event], kind: str) -> Event | None:
-    """The earliest account of something that befell a node; several observers may report it.
+def _accounts(events: Iterable[Event], kind: str) -> list[Event]:
+    """What observers told of something that befell a node.
 
     A rebalance recommendation is told as a notice too, but it moves nobody.
     """
-    accounts = (
+    return [
         event for event in events if event.kind == kind and event.data.get("kind") != "rebalance"
-    )
-    return min(accounts, key=_seen, default=None)
+    ]
 
 
 def _happened(event: Event) -> float:

@@ -199,6 +199,19 @@ def test_arrivals_and_changed_settings_are_no_interruptions() -> None:
     assert 0.7 < result.goodput < 1.0
 
 
+def test_of_two_accounts_the_first_to_see_and_the_better_clock_count() -> None:
+    story = Story(now=1000.9).propose("start", "abc").train(30, after=1.0)
+    now = story.now
+    # The queue's event names the second; the metadata document ends the two minutes of a notice
+    # that in truth was shorter.
+    story.tell("notice", "b", kind="notice", source="sqs", at=float(int(now)), seen_at=now + 0.4)
+    story.tell("notice", "b", kind="notice", source="imds", at=now - 105.0, seen_at=now + 0.1)
+    story.end().propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
+    row = only(story.report())
+    assert row.at == int(now)
+    assert row.seen_after_s == pytest.approx(now + 0.1 - int(now), abs=0.001)
+
+
 def test_a_rebalance_recommendation_moves_nobody() -> None:
     story = Story().propose("start", "ab").train(30, after=1.0)
     story.tell("notice", "b", kind="rebalance", at=story.now, seen_at=story.now)
