@@ -8,7 +8,6 @@ import contextlib
 import os
 import select
 import signal
-import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,45 +15,33 @@ from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.client import DaemonClient
-from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
-from spotelastic_checkpoints.launch import start_daemon
+from spotelastic_checkpoints.errors import DaemonUnavailable
 
-from spotelastic.agent import decide, environment
+from spotelastic.agent import actions, environment
+from spotelastic.agent.checkpoints import Checkpoints, newest_commit, snapshots
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.observe import (
-    Attached,
-    Claimed,
-    CommitSeen,
-    DaemonGone,
-    Flushed,
-    LeftCheckpointer,
     Local,
     LocalEvent,
     RoundStore,
-    Sealed,
-    Stepped,
     StorageClaim,
     Workers,
 )
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import Order, Zygote, read_error_file
 from spotelastic.clock import wall
-from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError
+from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
-from spotelastic.model.progress import Event, Point, Progress
+from spotelastic.model.progress import Event, Progress
 from spotelastic.model.round import (
     Acknowledgement,
     Commit,
     Member,
     Round,
-    RoundEnd,
-    Snapshot,
 )
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import Seen
@@ -72,7 +59,6 @@ PRELOAD = (
     "spotelastic.training.checkpointer",
 )
 WRITE_RETRY = 0.2
-CLAIM_TIMEOUT = 10.0
 FLUSH_TIMEOUT = 120.0
 STORE_TIMEOUT = 10.0
 
@@ -90,13 +76,10 @@ class Actor:
         self._post = post
         self._shared_env = environment.base(os.environ, config.address)
         self._zygote: Zygote | None = None
-        self._daemon: DaemonClient | None = None
-        self._daemon_process: Any = None
-        self._lifeline = -1
+        self._checkpoints = Checkpoints(config, post)
         self._logs = Logs(config.line or (lambda _rank, _line: None))
-        self._socket = config.state / "daemon.sock"
 
-    def perform(self, local: Local, seen: Seen, action: decide.Action) -> Local:
+    def perform(self, local: Local, seen: Seen, action: actions.Action) -> Local:
         """`local` after the action. What could not be done is tried again by the next decision."""
         try:
             return self._do(action, local, seen)
@@ -109,26 +92,17 @@ class Actor:
         """End everything this agent started; nothing of it is left."""
         if self._zygote is not None:
             self._zygote.close()
-        if self._daemon is not None:
-            self._daemon.close()
-        if self._daemon_process is not None:
-            self._daemon_process.terminate()
-            with contextlib.suppress(Exception):
-                self._daemon_process.wait(timeout=10)
-            self._daemon_process.kill()
-            self._daemon_process.wait()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
+        self._checkpoints.close()
         self._logs.close()
 
     @singledispatchmethod
-    def _do(self, action: decide.Action, local: Local, seen: Seen) -> Local:
+    def _do(self, action: actions.Action, local: Local, seen: Seen) -> Local:
         raise TypeError(f"no handler for {action!r}")
 
     # -- processes ----------------------------------------------------------------------------
 
     @_do.register
-    def _(self, action: decide.StartZygote, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.StartZygote, local: Local, seen: Seen) -> Local:
         if self._zygote is not None:
             self._zygote.close()
         modules = (*PRELOAD, *self.config.preload)
@@ -136,79 +110,17 @@ class Actor:
         return replace(local, zygote=True, fingerprint=None)
 
     @_do.register
-    def _(self, action: decide.StartDaemon, local: Local, seen: Seen) -> Local:
-        client = self._connect_daemon()
-        if client is None:
-            self._daemon_process = self._start_daemon()
-            client = DaemonClient(str(self._socket))
-        client.subscribe(self._daemon_said)
-        self._daemon = client
-        local = replace(local, daemon=client.status().listen)
+    def _(self, action: actions.StartDaemon, local: Local, seen: Seen) -> Local:
+        local = replace(local, daemon=self._checkpoints.open())
         workers, round_ = local.workers, seen.round
         if workers is not None and round_ is not None and round_.incarnation == workers.round:
             member = round_.member(self.config.node)
             if member is not None:
-                client.begin(self._round_info(round_, member))
+                self._checkpoints.begin(round_, member)
         return local
 
-    def _connect_daemon(self) -> DaemonClient | None:
-        """One that outlived an earlier agent on this node."""
-        if self._daemon is not None:
-            self._daemon.close()
-            self._daemon = None
-        with contextlib.suppress(CheckpointsError):
-            client = DaemonClient(str(self._socket))
-            client.status()
-            return client
-        return None
-
-    def _start_daemon(self) -> Any:
-        if self._daemon_process is not None:
-            self._daemon_process.kill()
-            self._daemon_process.wait()
-        lifeline = None
-        if not self.config.keep_daemon:
-            lifeline, write = os.pipe2(os.O_CLOEXEC)
-            if self._lifeline >= 0:
-                os.close(self._lifeline)
-            self._lifeline = write
-        try:
-            return start_daemon(
-                socket=self._socket,
-                arena=self.config.shm,
-                storage=self.config.storage,
-                owner=self.config.run,
-                node=self.config.node,
-                listen=f"{self.config.address}:0",
-                workers=self.config.settings.workers,
-                token=self.config.token,
-                lifeline=lifeline,
-            )
-        except DaemonUnavailable as error:
-            raise EnvironmentFailure(str(error)) from error
-        finally:
-            if lifeline is not None:
-                os.close(lifeline)
-
-    def _daemon_said(self, event: wire.DaemonEvent) -> None:
-        match event:
-            case wire.Attached():
-                self._post(Attached())
-            case wire.Sealed(step=step, waiting=waiting):
-                self._post(Sealed(step, waiting))
-            case wire.Points(points=points):
-                self._post(Stepped(tuple(Point(p.step, p.loss, p.at) for p in points)))
-            case wire.Committed(epoch=epoch, step=step, at=at):
-                self._post(CommitSeen(Commit(epoch, step), at))
-            case wire.Left():
-                self._post(LeftCheckpointer())
-            case wire.Failed(message=message):
-                self.config.say(f"checkpoints: {message}")
-            case wire.Closed():
-                self._post(DaemonGone())
-
     @_do.register
-    def _(self, action: decide.KillWorkers, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.KillWorkers, local: Local, seen: Seen) -> Local:
         workers = local.workers
         if workers is None or self._zygote is None:
             return local
@@ -218,27 +130,18 @@ class Actor:
         return replace(local, workers=replace(workers, killed=True, kill_at=kill_at))
 
     @_do.register
-    def _(self, action: decide.EndRound, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.EndRound, local: Local, seen: Seen) -> Local:
         workers = local.workers
         if workers is None:
             return local
         local = replace(local, workers=None, vote=None)
         with contextlib.suppress(DaemonUnavailable):
             self.daemon.end()
-            return replace(local, end=self._round_end(workers))
+            return replace(local, end=self._checkpoints.round_end(workers))
         return local
 
-    def _round_end(self, workers: Workers) -> RoundEnd:
-        steps = [w for w in self.daemon.status().workers if w.attached or w.last_step_at]
-        return RoundEnd(
-            workers.round,
-            first_step_at=min((w.first_step_at for w in steps if w.first_step_at), default=0.0),
-            last_step=max((w.step for w in steps), default=0),
-            last_step_at=max((w.last_step_at for w in steps), default=0.0),
-        )
-
     @_do.register
-    def _(self, action: decide.OpenStore, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.OpenStore, local: Local, seen: Seen) -> Local:
         """Fork a store; its port comes through a pipe once it listens."""
         name = f"store/{action.round.incarnation}"
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -258,17 +161,17 @@ class Actor:
         return replace(local, store=RoundStore(action.round.incarnation, name, address))
 
     @_do.register
-    def _(self, action: decide.CloseStore, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.CloseStore, local: Local, seen: Seen) -> Local:
         if local.store is not None and not local.store.dead:
             self.zygote.kill([local.store.id])
         return replace(local, store=None)
 
     @_do.register
-    def _(self, action: decide.StartWorkers, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.StartWorkers, local: Local, seen: Seen) -> Local:
         round_, member, settings = action.round, action.member, seen.settings
         if settings is None:
             return local
-        self.daemon.begin(self._round_info(round_, member))
+        self._checkpoints.begin(round_, member)
         folder = self.config.state / "logs" / f"{round_.number:04d}"
         first, alive = round_.first_rank(member.slot), []
         for local_rank in range(member.workers):
@@ -283,7 +186,7 @@ class Actor:
                 round_,
                 member,
                 local_rank,
-                daemon=self._socket,
+                daemon=self._checkpoints.socket,
                 error_file=error_file,
             )
             command = (str(self._script()), *self.config.command[1:])
@@ -301,25 +204,9 @@ class Actor:
     def _script(self) -> Path:
         return self.config.workdir / self.config.command[0]
 
-    def _round_info(self, round_: Round, member: Member) -> wire.RoundInfo:
-        return wire.RoundInfo(
-            incarnation=round_.incarnation,
-            number=round_.number,
-            world_size=round_.world_size,
-            slot=member.slot,
-            members=tuple(
-                wire.Member(m.slot, m.node, round_.first_rank(m.slot), m.workers)
-                for m in round_.members
-            ),
-            epoch=round_.epoch,
-            lineage=msgspec.convert(round_.lineage, tuple[wire.Branch, ...], from_attributes=True),
-            schedule=msgspec.convert(round_.schedule, wire.Schedule, from_attributes=True),
-            resume=msgspec.convert(round_.resume, wire.Resume, from_attributes=True),
-        )
-
     @_do.register
-    def _(self, action: decide.AdoptEpoch, local: Local, seen: Seen) -> Local:
-        self.daemon.begin(self._round_info(action.round, action.member))
+    def _(self, action: actions.AdoptEpoch, local: Local, seen: Seen) -> Local:
+        self._checkpoints.begin(action.round, action.member)
         if local.workers is None:
             return local
         return replace(local, workers=replace(local.workers, epoch=action.round.epoch))
@@ -327,7 +214,7 @@ class Actor:
     # -- belonging to the run -----------------------------------------------------------------
 
     @_do.register
-    def _(self, action: decide.Register, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Register, local: Local, seen: Seen) -> Local:
         if not self._session.alive:
             self._session.renew()
         incarnation = local.node.incarnation if local.node and not action.anew else uuid.uuid4().hex
@@ -352,7 +239,7 @@ class Actor:
         return replace(local, node=node, registered=True, offered="", told_step=-1)
 
     @_do.register
-    def _(self, action: decide.Campaign, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Campaign, local: Local, seen: Seen) -> Local:
         leadership = campaign(
             self._store, self.keys.holder, self.config.node.encode(), self._session.lease
         )
@@ -361,7 +248,7 @@ class Actor:
         return replace(local, leadership=leadership, nodes_seen=False, lead_after=0)
 
     @_do.register
-    def _(self, action: decide.Lead, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Lead, local: Local, seen: Seen) -> Local:
         if local.leadership is None:
             return local
         now = wall()
@@ -372,7 +259,7 @@ class Actor:
         return replace(local, lead_after=after, lead_at=now + 0.5)
 
     @_do.register
-    def _(self, action: decide.WriteDrain, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.WriteDrain, local: Local, seen: Seen) -> Local:
         notice = local.notice
         if notice is None:
             return local
@@ -402,7 +289,7 @@ class Actor:
     # -- rounds -------------------------------------------------------------------------------
 
     @_do.register
-    def _(self, action: decide.Acknowledge, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Acknowledge, local: Local, seen: Seen) -> Local:
         round_, node = action.round, local.node
         if node is None:
             return local
@@ -416,8 +303,8 @@ class Actor:
                 ack,
                 phase="ready",
                 daemon=local.daemon,
-                snapshots=_snapshots(status),
-                commit=_commit(status, local.commit),
+                snapshots=snapshots(status),
+                commit=newest_commit(status, local.commit),
                 store=local.store.address if local.store is not None else "",
                 epoch=epoch,
                 end=local.end,
@@ -426,32 +313,19 @@ class Actor:
         return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
 
     @_do.register
-    def _(self, action: decide.ClaimStorage, local: Local, seen: Seen) -> Local:
-        """From a thread of its own: the object store may be slow or away."""
-        round_ = action.round.incarnation
-        daemon, config = self.daemon, self.config
-
-        def claim() -> None:
-            try:
-                answer = daemon.claim(config.run, timeout=CLAIM_TIMEOUT, take_over=config.take_over)
-                commit = Commit(answer.commit.epoch, answer.commit.step) if answer.commit else None
-                self._post(Claimed(round_, answer.epoch, commit))
-            except CheckpointsError as error:
-                self._post(Claimed(round_, 0, None, str(error)))
-
-        threading.Thread(target=claim, name="claim", daemon=True).start()
-        return replace(local, claim=StorageClaim(round_, wall()))
+    def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
+        self._checkpoints.claim(action.round.incarnation)
+        return replace(local, claim=StorageClaim(action.round.incarnation, wall()))
 
     @_do.register
-    def _(self, action: decide.OfferSlots, local: Local, seen: Seen) -> Local:
-        snapshots = _snapshots(self.daemon.status())
-        self._store.put(
-            self.keys.snapshots(self.config.node), encode(snapshots), self._session.lease
-        )
+    def _(self, action: actions.OfferSlots, local: Local, seen: Seen) -> Local:
+        held = snapshots(self.daemon.status())
+        key = self.keys.snapshots(self.config.node)
+        self._store.put(key, encode(held), self._session.lease)
         return replace(local, offered=action.round)
 
     @_do.register
-    def _(self, action: decide.ReportFailure, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReportFailure, local: Local, seen: Seen) -> Local:
         workers = local.workers
         if workers is None:
             return local
@@ -474,7 +348,7 @@ class Actor:
         return self._report(local, failure, f"rank {rank}: {failure.message}")
 
     @_do.register
-    def _(self, action: decide.ReportStoreDeath, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReportStoreDeath, local: Local, seen: Seen) -> Local:
         failure = Failure(
             uuid.uuid4().hex, self.config.node, action.round.incarnation, -1, -1, wall(), 0,
             "the round's store ended",
@@ -497,26 +371,19 @@ class Actor:
         return replace(local, workers=replace(local.workers, failed=True))
 
     @_do.register
-    def _(self, action: decide.Flush, local: Local, seen: Seen) -> Local:
-        daemon, round_ = self.daemon, action.round
+    def _(self, action: actions.Flush, local: Local, seen: Seen) -> Local:
         deadline = wall() + FLUSH_TIMEOUT
         if local.notice is not None and local.notice.deadline is not None:
             deadline = min(deadline, max(local.notice.deadline, wall() + 1.0))
-
-        def flush() -> None:
-            with contextlib.suppress(CheckpointsError):
-                daemon.flush(deadline=deadline)
-            self._post(Flushed(round_))
-
-        threading.Thread(target=flush, name="flush", daemon=True).start()
-        return replace(local, flushing=round_)
+        self._checkpoints.flush(action.round, deadline)
+        return replace(local, flushing=action.round)
 
     @_do.register
-    def _(self, action: decide.ReportFinished, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReportFinished, local: Local, seen: Seen) -> Local:
         workers = local.workers
         if workers is None:
             return local
-        end = self._round_end(workers)
+        end = self._checkpoints.round_end(workers)
         finished = Finished(
             self.config.node,
             workers.round,
@@ -531,12 +398,12 @@ class Actor:
     # -- agreement on a save step -------------------------------------------------------------
 
     @_do.register
-    def _(self, action: decide.AnswerSteps, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.AnswerSteps, local: Local, seen: Seen) -> Local:
         steps = self.daemon.status().workers
         return self._vote(local, action.proposal, steps, Vote(self.config.node, "", 0))
 
     @_do.register
-    def _(self, action: decide.Aim, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Aim, local: Local, seen: Seen) -> Local:
         """Target first, then steps: a worker that had not seen it must still be two steps short."""
         proposal = action.proposal
         steps = self.daemon.set_target(proposal.round, proposal.id, proposal.target)
@@ -551,17 +418,17 @@ class Actor:
         return self._vote(local, proposal, steps, vote)
 
     @_do.register
-    def _(self, action: decide.VoteSealed, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.VoteSealed, local: Local, seen: Seen) -> Local:
         target = action.proposal.target
         vote = Vote(self.config.node, "", 0, aimed=target, confirmed=target, sealed=target)
         return self._vote(local, action.proposal, self.daemon.status().workers, vote)
 
     @_do.register
-    def _(self, action: decide.Refuse, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Refuse, local: Local, seen: Seen) -> Local:
         return self._vote(local, action.proposal, (), Vote(self.config.node, "", 0, refused=True))
 
     @_do.register
-    def _(self, action: decide.Release, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Release, local: Local, seen: Seen) -> Local:
         self.daemon.set_target(action.proposal.round, action.proposal.id, 0)
         return replace(local, vote=None)
 
@@ -579,9 +446,9 @@ class Actor:
     # -- telling ------------------------------------------------------------------------------
 
     @_do.register
-    def _(self, action: decide.TellProgress, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.TellProgress, local: Local, seen: Seen) -> Local:
         status = self.daemon.status()
-        commit = _commit(status, local.commit)
+        commit = newest_commit(status, local.commit)
         step = max((w.step for w in status.workers), default=local.step)
         progress = Progress(
             node=self.config.node,
@@ -608,26 +475,13 @@ class Actor:
 
     @property
     def daemon(self) -> DaemonClient:
-        if self._daemon is None:
-            raise DaemonUnavailable("the checkpoint daemon is being started")
-        return self._daemon
+        return self._checkpoints.client
 
     @property
     def zygote(self) -> Zygote:
         if self._zygote is None:
             raise OSError("the zygote is being started")
         return self._zygote
-
-
-def _snapshots(status: wire.DaemonStatus) -> tuple[Snapshot, ...]:
-    return msgspec.convert(status.snapshots, tuple[Snapshot, ...], from_attributes=True)
-
-
-def _commit(status: wire.DaemonStatus, known: Commit | None) -> Commit | None:
-    commits = [known] if known is not None else []
-    if status.commit is not None:
-        commits.append(Commit(status.commit.epoch, status.commit.step))
-    return max(commits, key=lambda c: (c.epoch, c.step), default=None)
 
 
 def _describe(round_: Round, member: Member) -> str:

@@ -15,8 +15,9 @@ from types import FrameType
 from typing import Any
 
 from spotelastic.agent.act import Actor
+from spotelastic.agent.actions import Exit
 from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.decide import Exit, decide
+from spotelastic.agent.decide import decide
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.agent.observe import (
     Claimed,

@@ -13,7 +13,8 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from spotelastic.agent import decide as do
+from spotelastic.agent import actions as do
+from spotelastic.agent.decide import decide
 from spotelastic.agent.observe import (
     Attached,
     Claimed,
@@ -281,7 +282,7 @@ class SimNode:
         for item in inbox:
             self._take(item)
         for _ in range(100):
-            decision = do.decide(self.local, self.seen, self.world.now, self.world.new_id)
+            decision = decide(self.local, self.seen, self.world.now, self.world.new_id)
             for action in decision.actions:
                 if isinstance(action, do.Exit):
                     self.exit_code = action.code

@@ -1,0 +1,189 @@
+"""What an agent can do, as values: decided by `decide.py`, performed by `act.py`."""
+
+import signal
+from dataclasses import dataclass
+
+from spotelastic.model.agreement import Proposal
+from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous import rounds
+
+
+@dataclass(frozen=True, slots=True)
+class StartZygote:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class StartDaemon:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Make this node known, with a new incarnation if `anew`."""
+
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """Try to become the holder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Write what the holder decided."""
+
+    actions: tuple[rounds.Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorkers:
+    signal: int = signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class EndRound:
+    """All workers are reaped: take down what they saw, and their pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    round: Round
+    ready: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStore:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStorage:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorkers:
+    round: Round
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptEpoch:
+    """The round got its storage epoch after it had started."""
+
+    round: Round
+    member: Member
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFailure:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStoreDeath:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Wait, elsewhere, until what is due is committed."""
+
+    round: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFinished:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSteps:
+    """Vote with the steps of this node's workers."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """Write the proposal's target into the workers' pages, then read their steps, and vote."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class VoteSealed:
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The workers of this node cannot agree on a step."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The proposal was withdrawn: workers that wait go on."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class OfferSlots:
+    """Publish what this node, left out of a round, still holds."""
+
+    round: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDrain:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TellProgress:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    code: int
+
+
+Action = (
+    StartZygote
+    | StartDaemon
+    | Register
+    | Campaign
+    | Lead
+    | KillWorkers
+    | EndRound
+    | Acknowledge
+    | OpenStore
+    | CloseStore
+    | ClaimStorage
+    | StartWorkers
+    | AdoptEpoch
+    | ReportFailure
+    | ReportStoreDeath
+    | Flush
+    | ReportFinished
+    | AnswerSteps
+    | Aim
+    | VoteSealed
+    | Refuse
+    | Release
+    | OfferSlots
+    | WriteDrain
+    | TellProgress
+    | Exit
+)

@@ -1,0 +1,202 @@
+"""The agent's side of its node's checkpoint daemon: start or find it, and speak the model's types.
+
+The daemon outlives a crashed agent where it is to be kept (`AgentConfig.keep_daemon`); elsewhere it
+holds the reading end of a pipe and finishes when the agent is gone.
+"""
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+
+import msgspec
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
+from spotelastic_checkpoints.launch import start_daemon
+
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.observe import (
+    Attached,
+    Claimed,
+    CommitSeen,
+    DaemonGone,
+    Flushed,
+    LeftCheckpointer,
+    LocalEvent,
+    Sealed,
+    Stepped,
+    Workers,
+)
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.progress import Point
+from spotelastic.model.round import Commit, Member, Round, RoundEnd, Snapshot
+
+CLAIM_TIMEOUT = 10.0
+STOP_TIMEOUT = 10.0
+
+
+class Checkpoints:
+    """One node's daemon. Calls raise `DaemonUnavailable` while there is none."""
+
+    def __init__(self, config: AgentConfig, post: Callable[[LocalEvent], None]) -> None:
+        self.socket = config.state / "daemon.sock"
+        self._config = config
+        self._post = post
+        self._client: DaemonClient | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+
+    @property
+    def client(self) -> DaemonClient:
+        if self._client is None:
+            raise DaemonUnavailable("the checkpoint daemon is being started")
+        return self._client
+
+    def open(self) -> str:
+        """Find the daemon or start it; returns where it serves peers (host:port)."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        client = self._find() or self._start()
+        client.subscribe(self._said)
+        self._client = client
+        return client.status().listen
+
+    def close(self) -> None:
+        """End the daemon, unless it is to be kept only for an agent that crashed."""
+        if self._client is not None:
+            self._client.close()
+        if self._process is not None:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT)
+            self._process.kill()
+            self._process.wait()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+
+    def begin(self, round_: Round, member: Member) -> None:
+        """Tell the daemon of the round, as the node in `member` sees it."""
+        convert = msgspec.convert
+        self.client.begin(
+            wire.RoundInfo(
+                incarnation=round_.incarnation,
+                number=round_.number,
+                world_size=round_.world_size,
+                slot=member.slot,
+                members=tuple(
+                    wire.Member(m.slot, m.node, round_.first_rank(m.slot), m.workers)
+                    for m in round_.members
+                ),
+                epoch=round_.epoch,
+                lineage=convert(round_.lineage, tuple[wire.Branch, ...], from_attributes=True),
+                schedule=convert(round_.schedule, wire.Schedule, from_attributes=True),
+                resume=convert(round_.resume, wire.Resume, from_attributes=True),
+            )
+        )
+
+    def round_end(self, workers: Workers) -> RoundEnd:
+        """What this node's workers have executed, from their pages."""
+        steps = [w for w in self.client.status().workers if w.attached or w.last_step_at]
+        return RoundEnd(
+            workers.round,
+            first_step_at=min((w.first_step_at for w in steps if w.first_step_at), default=0.0),
+            last_step=max((w.step for w in steps), default=0),
+            last_step_at=max((w.last_step_at for w in steps), default=0.0),
+        )
+
+    def claim(self, round_: str) -> None:
+        """Claim a storage epoch, in a thread of its own: the object store may be slow or away."""
+        client, config = self.client, self._config
+
+        def claim() -> None:
+            try:
+                answer = client.claim(config.run, timeout=CLAIM_TIMEOUT, take_over=config.take_over)
+                self._post(Claimed(round_, answer.epoch, _as_commit(answer.commit)))
+            except CheckpointsError as error:
+                self._post(Claimed(round_, 0, None, str(error)))
+
+        threading.Thread(target=claim, name="claim", daemon=True).start()
+
+    def flush(self, round_: str, deadline: float) -> None:
+        """Wait, in a thread of its own, until what is due is committed."""
+        client = self.client
+
+        def flush() -> None:
+            with contextlib.suppress(CheckpointsError):
+                client.flush(deadline=deadline)
+            self._post(Flushed(round_))
+
+        threading.Thread(target=flush, name="flush", daemon=True).start()
+
+    def _find(self) -> DaemonClient | None:
+        """One that outlived an earlier agent on this node."""
+        with contextlib.suppress(CheckpointsError):
+            client = DaemonClient(str(self.socket))
+            client.status()
+            return client
+        return None
+
+    def _start(self) -> DaemonClient:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        reading = None if self._config.keep_daemon else self._new_lifeline()
+        try:
+            self._process = start_daemon(
+                socket=self.socket,
+                arena=self._config.shm,
+                storage=self._config.storage,
+                owner=self._config.run,
+                node=self._config.node,
+                listen=f"{self._config.address}:0",
+                workers=self._config.settings.workers,
+                token=self._config.token,
+                lifeline=reading,
+            )
+        except DaemonUnavailable as error:
+            raise EnvironmentFailure(str(error)) from error
+        finally:
+            if reading is not None:
+                os.close(reading)
+        return DaemonClient(str(self.socket))
+
+    def _new_lifeline(self) -> int:
+        """The reading end; the writing end is ours alone and closes with this process."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+        reading, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        return reading
+
+    def _said(self, event: wire.DaemonEvent) -> None:
+        match event:
+            case wire.Attached():
+                self._post(Attached())
+            case wire.Sealed(step=step, waiting=waiting):
+                self._post(Sealed(step, waiting))
+            case wire.Points(points=points):
+                self._post(Stepped(tuple(Point(p.step, p.loss, p.at) for p in points)))
+            case wire.Committed(epoch=epoch, step=step, at=at):
+                self._post(CommitSeen(Commit(epoch, step), at))
+            case wire.Left():
+                self._post(LeftCheckpointer())
+            case wire.Failed(message=message):
+                self._config.say(f"checkpoints: {message}")
+            case wire.Closed():
+                self._post(DaemonGone())
+
+
+def snapshots(status: wire.DaemonStatus) -> tuple[Snapshot, ...]:
+    return msgspec.convert(status.snapshots, tuple[Snapshot, ...], from_attributes=True)
+
+
+def newest_commit(status: wire.DaemonStatus, known: Commit | None) -> Commit | None:
+    """The newer of what the daemon knows of and what the agent has heard."""
+    commits = [c for c in (known, _as_commit(status.commit)) if c is not None]
+    return max(commits, key=lambda c: (c.epoch, c.step), default=None)
+
+
+def _as_commit(commit: wire.Commit | None) -> Commit | None:
+    return Commit(commit.epoch, commit.step) if commit is not None else None
