@@ -53,7 +53,9 @@ def start_daemon(
             time.sleep(0.01)
         else:
             return process
+    ended = process.poll()
     process.kill()
     process.wait()
+    how = f"within {timeout:g} s" if ended is None else f"and ended with code {ended}"
     said = log.read_text(errors="replace").strip().rpartition("\n")[2]
-    raise DaemonUnavailable(f"the checkpoint daemon did not start: {said or 'see ' + str(log)}")
+    raise DaemonUnavailable(f"the checkpoint daemon did not start {how}: {said or log}")

@@ -186,9 +186,13 @@ class Pipeline:
         commits = self._commits()
         if commits.has_manifest(save.commit, header.rank):
             return
+        generation = slot.generation
         items = checksummed(slot, slot.items(header)[: header.owned])
         stages.reached(Stage.SHARD_HASHED)
         commits.put_shard(save.commit, header.rank, slot.data[: header.owned_bytes])
+        if slot.generation != generation or slot.header() != header:
+            # A worker may still hold a grant of the daemon before us.
+            raise CheckpointsError(f"the slot of rank {header.rank} was overwritten meanwhile")
         commits.put_manifest(
             manifest.Manifest(
                 version=manifest.VERSION,

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from spotelastic_checkpoints import fence, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.connection import Connection
@@ -53,6 +55,8 @@ class WorkerClient:
         self._socket = socket
         self._attach = wire.Attach(round, rank, local_rank)
         self._prepare: wire.Prepare | None = None
+        self._sealing: wire.Sealing | None = None
+        """The last one: a daemon that has taken over is told of it again."""
         self._reservation = 0
         self._slots: dict[str, Slot] = {}
         self._written: set[str] = set()
@@ -97,33 +101,39 @@ class WorkerClient:
         return OpenSlot(slot, grant.owner, known=known)
 
     def sealed(self, slot: OpenSlot, step: int, *, waiting: bool, due: bool) -> None:
-        """Tell the daemon, and ask for the next slot. It finds the slot by itself if it is gone."""
+        """Tell the daemon, and ask for the next slot. Never waits for it."""
+        self._sealing = wire.Sealing(step, slot.path, waiting, due)
         try:
-            self._connection.send(wire.Sealing(step, slot.path, waiting, due))
+            self._connection.send(self._sealing)
             self._reservation = self._connection.send(wire.Reserve())
         except DaemonUnavailable:
-            self._reconnect(ANSWER_WITHIN)
+            self._reconnect(0.0)
         stages.reached(Stage.SLOT_REPORTED)
 
-    def wait(self, slot: OpenSlot, step: int) -> int:
-        """Block at the target `step`, whose save is in `slot`, until the target is another."""
+    def wait(self, step: int) -> int:
+        """Block at the target `step`, which is sealed, until the target is another."""
         while self.page.target == step:
             try:
                 ident = self._connection.send(wire.Await(step))
-                return self._connection.receive(ident, int, None)
+                self._connection.receive(ident, int, None)
             except DaemonUnavailable:
-                if self._reconnect(RECONNECT_EVERY):
-                    self._connection.send(wire.Sealing(step, slot.path, waiting=True, due=True))
+                self._reconnect(RECONNECT_EVERY)
+        if self._sealing is not None:
+            self._sealing = replace(self._sealing, waiting=False)
         return self.page.target
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything that is due is committed; False when time ran out."""
         deadline = time.time() + timeout
-        try:
-            ident = self._connection.send(wire.Flush(deadline))
-            return self._connection.receive(ident, bool, timeout + 1.0)
-        except (DaemonUnavailable, TimeoutError):
-            return False
+        while (left := deadline - time.time()) > 0:
+            try:
+                ident = self._connection.send(wire.Flush(deadline))
+                return self._connection.receive(ident, bool, left + 1.0)
+            except TimeoutError:
+                return False
+            except DaemonUnavailable:
+                self._reconnect(min(left, ANSWER_WITHIN))
+        return False
 
     # -- the rest ---------------------------------------------------------------------------------
 
@@ -159,6 +169,8 @@ class WorkerClient:
                 self._connection, _ = self._connected()
                 if self._prepare is not None:
                     self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
+                    if self._sealing is not None:
+                        self._connection.send(self._sealing)
                     self._reservation = self._connection.send(wire.Reserve())
                 return True
             except DaemonUnavailable:

@@ -146,7 +146,7 @@ class Checkpointer:
             if commit and slot is not None:
                 self._last_committing = step
             if at_target and slot is not None:
-                client.wait(slot, step)
+                client.wait(step)
 
     # -- saving -----------------------------------------------------------------------------------
 

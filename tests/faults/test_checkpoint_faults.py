@@ -1,0 +1,355 @@
+"""Whatever dies, wherever it dies: what was committed is complete, and nothing torn is restored."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints import metadata
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.commits import Commits, folder, step_folders
+from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed, StorageRefused
+from spotelastic_checkpoints.stages import DAEMON_STAGES, WORKER_STAGES
+from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.wire import (
+    Branch,
+    Commit,
+    Committed,
+    DaemonEvent,
+    Holder,
+    Resume,
+    Schedule,
+    Sealed,
+)
+from support.checkpoints import (
+    Node,
+    Worker,
+    cluster,
+    content,
+    is_content_of,
+    plan_of,
+    round_info,
+)
+
+pytestmark = pytest.mark.faults
+
+
+def eventually(check: Callable[[], bool], within: float = 20.0) -> None:
+    """Waits for another process; the bound is generous because it is not what is tested."""
+    deadline = time.monotonic() + within
+    while not check():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def commits_of(storage: str) -> list[Commit]:
+    """Every committed step, after a check that each is complete and LATEST names the newest."""
+    store = open_storage(storage)
+    reader = Commits(store, "test")
+    found = []
+    for commit, listed in step_folders(store.keys()).items():
+        record = store.get(f"{folder(commit)}/{metadata.NAME}")
+        if listed.has_record and record is not None and not metadata.is_tombstone(record.data):
+            reader.checkpoint(commit)
+            found.append(commit)
+    latest = reader.latest()
+    assert latest is None or latest in found
+    return found
+
+
+def restored_from_store(node: Node, commit: Commit, step: int) -> bool:
+    """Through a fresh round on the node, as a new worker would."""
+    node.begin(round_info(f"look-{commit.epoch}-{commit.step}", 0, [node.name], 1, 0))
+    worker = Worker(str(node.socket), f"look-{commit.epoch}-{commit.step}", 0, 0, plan_of(1, 1))
+    try:
+        resume = Resume("store", commit.step, epoch=commit.epoch)
+        return is_content_of(worker.client.fetch(resume, 20.0), step)
+    finally:
+        worker.client.leave(clean=True)
+
+
+@pytest.mark.parametrize("stage", WORKER_STAGES)
+def test_a_worker_that_dies_while_saving_leaves_its_last_whole_save(
+    tmp_path: Path, stage: str
+) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
+        assert node.spawn("r1", 0, (1, 1), steps=2, die_at="") == 0
+        node.agent.end()
+        node.begin(
+            round_info("r2", 0, ["n0"], 1, node.agent.claim("test", timeout=10).epoch,
+                       lineage=[Branch("r1", 2)])
+        )  # fmt: skip
+        assert node.spawn("r2", 0, (1, 1), steps=1, die_at=stage) == -9
+        node.agent.end()
+
+        sealed = {(s.incarnation, s.step): s for s in node.agent.status().snapshots}
+        assert ("r1", 2) in sealed
+        assert (("r2", 1) in sealed) == (stage in ("slot-sealed", "slot-reported"))
+        node.begin(round_info("r3", 0, ["n0"], 1, 0))
+        worker = Worker(str(node.socket), "r3", 0, 0, plan_of(1, 1))
+        for (incarnation, step), snapshot in sealed.items():
+            resume = Resume("memory", step, incarnation, snapshot.layout)
+            assert is_content_of(worker.client.fetch(resume, 10.0), step)
+        worker.client.leave(clean=True)
+
+
+@pytest.mark.parametrize("stage", DAEMON_STAGES)
+def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
+    tmp_path: Path, stage: str
+) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
+        plan = plan_of(1, 1)
+        worker = Worker(str(node.socket), "r1", 0, 0, plan)
+        # Enough commits that the next one retires an old one.
+        for step in range(1, 5):
+            worker.save(step, due=True)
+            assert worker.client.flush(20.0)
+        before = commits_of(node.storage)
+        node.kill()
+
+        # It looks at what it finds in memory at once, and may die before anybody has asked.
+        with suppress(DaemonUnavailable):
+            node.start(die_at=stage)
+            if stage == "epoch-claimed":
+                node.agent.claim("test", timeout=10)
+            worker.save(5, due=True)
+        eventually(node.died)
+        node.agent.close()
+        between = commits_of(node.storage)
+        assert max(between) >= max(before)
+
+        node.start()
+        epoch = node.agent.claim("test", timeout=10).epoch if stage == "epoch-claimed" else epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
+        assert node.agent.flush(deadline=time.time() + 20)
+        worker.save(6, due=True)
+        assert worker.client.flush(20.0)
+        worker.client.leave(clean=True)
+        assert Commit(epoch, 6) == max(commits_of(node.storage))
+        eventually(lambda: len(commits_of(node.storage)) == 3)
+        assert restored_from_store(node, Commit(epoch, 6), 6)
+
+
+def test_the_last_writer_died_and_the_next_round_adopts_what_was_complete(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.agent.close()
+        node.stop()
+        node.start(die_at="step-complete")
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        worker.save(1)
+        eventually(node.died)
+        node.agent.close()
+        assert commits_of(node.storage) == []
+
+        # Another machine: the memory is gone, the shards are not.
+        node.arena = node.arena.with_name("another")
+        node.start()
+        claim = node.agent.claim("test", timeout=10)
+        assert claim.commit == Commit(epoch, 1)
+        assert restored_from_store(node, claim.commit, 1)
+
+
+def test_a_round_that_was_fenced_cannot_move_latest(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=2) as [old, new]:
+        events: list[DaemonEvent] = []
+        old.agent.subscribe(events.append)
+        first = old.agent.claim("test", timeout=10).epoch
+        old.begin(round_info("old", 0, ["n0"], 1, first))
+        stale = Worker(str(old.socket), "old", 0, 0, plan_of(1, 1))
+        stale.save(1)
+        assert stale.client.flush(20.0)
+
+        second = new.agent.claim("test", timeout=10).epoch
+        assert second > first
+        new.begin(round_info("new", 0, ["n1"], 1, second))
+        fresh = Worker(str(new.socket), "new", 0, 0, plan_of(1, 1))
+        # Both halves reach the same step, and the stale one goes further.
+        stale.save(2)
+        fresh.save(2)
+        assert fresh.client.flush(20.0)
+        stale.save(3)
+        assert not stale.client.flush(20.0)
+
+        latest = Commits(open_storage(old.storage), "test").latest()
+        assert latest == Commit(second, 2)
+        assert Committed not in {type(e) for e in events if getattr(e, "step", 0) > 1}
+        stale.client.leave(clean=True)
+        fresh.client.leave(clean=True)
+
+
+def test_latest_that_is_lost_is_made_again_from_what_is_there(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        worker.save(1)
+        assert worker.client.flush(20.0)
+        (Path(node.storage) / "LATEST").unlink()
+        worker.save(2)
+        assert worker.client.flush(20.0)
+        assert Commits(open_storage(node.storage), "test").latest() == Commit(epoch, 2)
+        (Path(node.storage) / "LATEST").unlink()
+        worker.client.leave(clean=True)
+        claim = node.agent.claim("test", timeout=10)
+        assert (claim.epoch, claim.commit) == (epoch + 1, Commit(epoch, 2))
+
+
+def test_another_owner_is_refused_unless_it_takes_over(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        node.agent.claim("one", timeout=10)
+        with pytest.raises(StorageRefused, match="one"):
+            node.agent.claim("two", timeout=10)
+        assert node.agent.claim("two", timeout=10, take_over=True).epoch == 2
+
+
+def test_a_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        worker.save(1)
+        assert worker.client.flush(20.0)
+        shard = Path(node.storage) / folder(Commit(epoch, 1)) / "__0_0.distcp"
+        data = bytearray(shard.read_bytes())
+        where = data.index(content("w3", 1)[:64]) + 1000
+        data[where] ^= 1
+        shard.write_bytes(data)
+        with pytest.raises(RestoreFailed, match="w3 does not match its checksum"):
+            worker.client.fetch(Resume("store", 1, epoch=epoch), 20.0)
+        worker.client.leave(clean=True)
+        assert not list(node.arena.glob("restore-*"))
+
+
+def test_a_node_without_the_save_is_filled_by_two_peers(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=3, storage=str(tmp_path / "never")) as nodes:
+        plan = plan_of(2, 1)
+        for slot in range(2):
+            nodes[slot].begin(round_info("r1", slot, ["n0", "n1"], 1, 0))
+            worker = Worker(str(nodes[slot].socket), "r1", slot, 0, plan)
+            worker.save(7)
+            worker.client.leave(clean=True)
+            nodes[slot].agent.end()
+        holders = tuple(
+            Holder(node.name, node.agent.status().listen, (rank,))
+            for rank, node in enumerate(nodes[:2])
+        )
+        resume = Resume("memory", 7, "r1", plan.hash, holders)
+        newcomer = nodes[2]
+        newcomer.begin(round_info("r2", 2, ["n0", "n1", "n2"], 1, 0, lineage=[Branch("r1", 7)]))
+        worker = Worker(str(newcomer.socket), "r2", 2, 0, plan_of(3, 1))
+        restored = worker.client.fetch(resume, 20.0)
+        assert is_content_of(restored, 7)
+        assert len({piece.file for piece in restored.pieces}) == 2
+        worker.client.restored(restored)
+        assert not list(newcomer.arena.glob("restore-*"))
+
+        # With one holder gone the other still has everything.
+        nodes[0].kill()
+        again = worker.client.fetch(resume, 20.0)
+        assert is_content_of(again, 7)
+        worker.client.leave(clean=True)
+        assert not (tmp_path / "never" / "LATEST").exists()
+
+
+def test_a_peer_with_another_token_gets_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=2) as [holder, stranger]:
+        plan = plan_of(1, 1)
+        holder.begin(round_info("r1", 0, ["n0"], 1, 0))
+        worker = Worker(str(holder.socket), "r1", 0, 0, plan)
+        worker.save(1)
+        worker.client.leave(clean=True)
+        stranger.stop()
+        stranger.token = "guessed"
+        stranger.start()
+        stranger.begin(round_info("r2", 0, ["n1"], 1, 0))
+        newcomer = Worker(str(stranger.socket), "r2", 0, 0, plan)
+        holders = (Holder("n0", holder.agent.status().listen, (0,)),)
+        with pytest.raises(RestoreFailed, match="token"):
+            newcomer.client.fetch(Resume("memory", 1, "r1", plan.hash, holders), 20.0)
+        newcomer.client.leave(clean=True)
+
+
+def test_two_halves_at_the_same_step_are_never_mixed(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=2) as [one, other]:
+        plan = plan_of(2, 1)
+        for slot, (node, incarnation) in enumerate([(one, "half-a"), (other, "half-b")]):
+            node.begin(round_info(incarnation, slot, ["n0", "n1"], 1, 0))
+            worker = Worker(str(node.socket), incarnation, slot, 0, plan)
+            worker.save(9)
+            worker.client.leave(clean=True)
+        one.begin(round_info("r2", 0, ["n0"], 1, 0, lineage=[Branch("half-a", 9)]))
+        worker = Worker(str(one.socket), "r2", 0, 0, plan_of(1, 1))
+        holders = (Holder("n1", other.agent.status().listen, (1,)),)
+        with pytest.raises(RestoreFailed):
+            worker.client.fetch(Resume("memory", 9, "half-c", plan.hash, holders), 20.0)
+        # The newest save off the lineage is the first to be overwritten, never the one on it.
+        worker.client.leave(clean=True)
+
+
+def test_training_goes_on_while_the_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with cluster(tmp_path, storage="s3://bucket/run") as [node]:
+        events: list[DaemonEvent] = []
+        node.agent.subscribe(events.append)
+        node.begin(round_info("r1", 0, ["n0"], 1, 7))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        for step in range(1, 30):
+            worker.step(step)
+        eventually(lambda: node.agent.status().error != "")
+        assert max(s.step for s in node.agent.status().snapshots) == 29
+        assert not node.agent.flush(deadline=time.time() + 0.2)
+        worker.client.leave(clean=True)
+
+
+def test_workers_seal_and_wait_at_an_agreed_step(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        events: list[DaemonEvent] = []
+        node.agent.subscribe(events.append)
+        node.begin(round_info("r1", 0, ["n0"], 1, 0))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        assert node.agent.set_target("r1", "p1", 3)[0].step == 0
+        for step in (1, 2):
+            worker.step(step)
+
+        released: list[int] = []
+        from threading import Thread
+
+        thread = Thread(target=lambda: (worker.step(3), released.append(3)))
+        thread.start()
+        eventually(lambda: any(isinstance(e, Sealed) and e.waiting for e in events))
+        assert not released
+        node.agent.set_target("r1", "p1", 5)
+        thread.join(10)
+        assert released == [3]
+        worker.step(4)
+        thread = Thread(target=lambda: (worker.step(5), released.append(5)))
+        thread.start()
+        eventually(lambda: sum(isinstance(e, Sealed) and e.waiting for e in events) == 2)
+        # A new daemon finds the worker waiting; withdrawing lets it go on.
+        node.kill()
+        node.start()
+        node.begin(round_info("r1", 0, ["n0"], 1, 0))
+        assert released == [3]
+        node.agent.set_target("r1", "p1", 0)
+        thread.join(10)
+        assert released == [3, 5]
+        worker.client.leave(clean=True)
+
+
+def test_a_second_daemon_on_one_arena_is_refused(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        twin = Node("twin", tmp_path, node.arena, node.storage, 1)
+        with pytest.raises(Exception, match="another checkpoint daemon"):
+            twin.start()
+        DaemonClient(str(node.socket)).close()

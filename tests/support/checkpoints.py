@@ -1,0 +1,273 @@
+"""Checkpoint daemons and torch-free workers, for tests of what happens when one of them dies.
+
+Run as a script it is one worker: `python -m support.checkpoints SOCKET ROUND` and
+rank, local rank, world size, workers per node, and steps.
+"""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic_checkpoints import arena, encoding, layout, wire
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.launch import start_daemon
+from spotelastic_checkpoints.layout import Declaration, Declared, Plan
+from spotelastic_checkpoints.wire import RestoreSet
+from spotelastic_checkpoints.worker import OpenSlot, WorkerClient
+
+WIDTH = 4096
+TENSORS = 6
+TOKEN = "the cluster's own"
+
+
+def plan_of(world_size: int, per_node: int) -> Plan:
+    """A replicated state of a few tensors and one value, plus one value per rank."""
+    shared = [
+        Declared(f"w{i}", (f"w{i}",), "float32", (WIDTH,), (0,), (WIDTH,)) for i in range(TENSORS)
+    ]
+    shared.append(Declared("step", ("step",), room=256))
+    return layout.plan(
+        [
+            Declaration(
+                rank,
+                f"n{rank // per_node}",
+                (*shared, Declared(f"own-{rank}", (f"own-{rank}",), rank=rank, room=256)),
+            )
+            for rank in range(world_size)
+        ]
+    )
+
+
+def content(fqn: str, step: int) -> bytes:
+    """What tensor `fqn` holds after `step`: the raw bytes."""
+    block = hashlib.blake2b(f"{fqn}/{step}".encode(), digest_size=64).digest()
+    return block * (WIDTH * 4 // len(block))
+
+
+def is_content_of(restored: RestoreSet, step: int) -> bool:
+    """Whether the restore set holds exactly the shared state of that step."""
+    found = {}
+    for piece in restored.pieces:
+        item = piece.item
+        data = Path(piece.file).read_bytes()[item.offset : item.offset + item.length]
+        if item.is_tensor:
+            expected = encoding.tensor_prefix(item.dtype, item.sizes) + content(item.fqn, step)
+        else:
+            expected = encoding.plain_value((item.fqn, step))
+        if data != expected:
+            return False
+        found[item.fqn] = True
+    return set(found) >= {*(f"w{i}" for i in range(TENSORS)), "step"}
+
+
+class Worker:
+    """Saves the made-up state; `client` is the real thing."""
+
+    def __init__(self, socket: str, round_: str, rank: int, local_rank: int, plan: Plan) -> None:
+        self.client = WorkerClient(socket, round=round_, rank=rank, local_rank=local_rank)
+        self.rank, self.round, self.plan = rank, round_, plan
+        own = plan.slots[rank]
+        self.index = arena.encode_index(own.items)
+        self.values = sum(not item.is_tensor for item in own.items)
+        self.client.page.enter(0)
+        self.client.prepare(arena.slot_bytes(own.nbytes, self.index, self.values))
+
+    def save(self, step: int, *, waiting: bool = False, due: bool = False) -> OpenSlot:
+        slot = self.client.open_slot(10.0)
+        if slot is None:
+            raise DaemonUnavailable(f"no slot for step {step}")
+        own = self.plan.slots[self.rank]
+        slot.write_index(own.nbytes, self.index)
+        lengths = []
+        for item in own.items:
+            if item.is_tensor:
+                data = encoding.tensor_prefix(item.dtype, item.sizes) + content(item.fqn, step)
+            else:
+                data = encoding.plain_value((item.fqn, step))
+                lengths.append(len(data))
+            slot.data[item.offset : item.offset + len(data)] = data
+        node = self.plan.node_of(self.rank)
+        slot.seal(
+            arena.SlotHeader(
+                owner=slot.owner,
+                incarnation=self.round,
+                step=step,
+                layout=self.plan.hash,
+                rank=self.rank,
+                world_size=self.plan.world_size,
+                ranks=self.plan.nodes[node],
+                whole=node in self.plan.whole,
+                chunks=self.plan.chunks,
+                shared=self.plan.shared,
+                owned=own.owned,
+                owned_bytes=own.owned_bytes,
+                data_bytes=own.nbytes,
+                index_bytes=len(self.index),
+                values=self.values,
+                due=due,
+            ),
+            lengths,
+        )
+        self.client.sealed(slot, step, waiting=waiting, due=due)
+        return slot
+
+    def step(self, step: int) -> None:
+        """As Checkpointer.step: publish, then look at the target, then save."""
+        self.client.page.publish(step, float(step), time.time())
+        target = self.client.page.target
+        self.save(step, waiting=step == target, due=step == target)
+        if step == target:
+            self.client.wait(step)
+
+
+@dataclass
+class Node:
+    """A daemon with its arena, and a client of it."""
+
+    name: str
+    folder: Path
+    arena: Path
+    storage: str
+    workers: int
+    token: str = TOKEN
+    process: "subprocess.Popen[bytes] | None" = None
+    client: DaemonClient | None = None
+    failure: str = ""
+    """What it said when it did not start."""
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / f"{self.name}.sock"
+
+    @property
+    def agent(self) -> DaemonClient:
+        assert self.client is not None
+        return self.client
+
+    def start(self, die_at: str = "") -> None:
+        environment = dict(os.environ)
+        os.environ["SPOTELASTIC_DIE_AT"] = die_at
+        self.process, self.failure = None, ""
+        try:
+            self.process = start_daemon(
+                socket=self.socket,
+                arena=self.arena,
+                storage=self.storage,
+                owner="test",
+                node=self.name,
+                workers=self.workers,
+                token=self.token,
+            )
+        except DaemonUnavailable as error:
+            self.failure = str(error)
+            raise
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+        self.client = DaemonClient(str(self.socket))
+
+    def died(self) -> bool:
+        """By SIGKILL."""
+        if self.process is None:
+            return f"code {-signal.SIGKILL}:" in self.failure
+        return self.process.poll() == -signal.SIGKILL
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+        self.agent.close()
+
+    def begin(self, round_: wire.RoundInfo) -> None:
+        self.agent.begin(round_)
+
+    def spawn(self, round_: str, rank: int, plan: tuple[int, int], steps: int, die_at: str) -> int:
+        """Runs a worker process to its end; its exit code."""
+        world_size, per_node = plan
+        child = subprocess.run(
+            [sys.executable, "-m", "support.checkpoints", str(self.socket), round_]
+            + [str(n) for n in (rank, rank % per_node, world_size, per_node, steps)],
+            env={**os.environ, "SPOTELASTIC_DIE_AT": die_at},
+            cwd=Path(__file__).parent.parent,
+            timeout=30,
+            check=False,
+        )
+        return child.returncode
+
+    def stop(self) -> None:
+        if self.client is not None:
+            self.client.close()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(10)
+
+
+def round_info(
+    incarnation: str,
+    slot: int,
+    nodes: Sequence[str],
+    per_node: int,
+    epoch: int,
+    *,
+    schedule: wire.Schedule | None = None,
+    lineage: Sequence[wire.Branch] = (),
+) -> wire.RoundInfo:
+    return wire.RoundInfo(
+        incarnation=incarnation,
+        number=1,
+        world_size=len(nodes) * per_node,
+        slot=slot,
+        members=tuple(
+            wire.Member(number, name, number * per_node, per_node)
+            for number, name in enumerate(nodes)
+        ),
+        epoch=epoch,
+        lineage=tuple(lineage),
+        schedule=schedule or wire.Schedule(1, 1),
+    )
+
+
+@contextmanager
+def cluster(
+    folder: Path, count: int = 1, workers: int = 1, storage: str = ""
+) -> Iterator[list[Node]]:
+    """Daemons on one machine, each with an arena in /dev/shm; all gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="se-test-", dir="/dev/shm") as shm:
+        nodes = [
+            Node(f"n{i}", folder, Path(shm) / f"n{i}", storage or str(folder / "store"), workers)
+            for i in range(count)
+        ]
+        try:
+            for node in nodes:
+                node.start()
+            yield nodes
+        finally:
+            for node in nodes:
+                node.stop()
+
+
+def main() -> None:
+    socket, round_ = sys.argv[1:3]
+    rank, local_rank, world_size, per_node, steps = map(int, sys.argv[3:])
+    worker = Worker(socket, round_, rank, local_rank, plan_of(world_size, per_node))
+    for step in range(1, steps + 1):
+        worker.step(step)
+    worker.client.flush(10.0)
+    worker.client.leave(clean=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except DaemonUnavailable as error:
+        print(error, file=sys.stderr)
+        sys.exit(3)
