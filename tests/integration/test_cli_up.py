@@ -54,7 +54,7 @@ def test_a_signal_takes_everything_down_in_order(tmp_path: Path, number: signal.
         told, complaint = process.communicate(timeout=60)
     assert process.returncode == 128 + number, complaint
     assert "ending the local cloud" in told
-    assert complaint.startswith("\nstopping: taking down what was started\n")
+    assert complaint == "\nstopping: taking down what was started\n"
     assert not (tmp_path / "home/local.json").exists()
 
 
@@ -87,3 +87,16 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     assert json.loads((tmp_path / "build/report.json").read_text())["job"]["state"] == "failed"
     assert "ending the local cloud" in told
     assert not (tmp_path / "home/local.json").exists()
+
+
+def test_training_that_ends_before_the_drill_does_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('done')\n")
+    arguments = ("--drill", "--min", "1", "--max", "2", "--curve", "loss.png", "train.py")
+    with spotelastic(
+        tmp_path, "up", "--local", "--instance-types", "m5.large", *arguments
+    ) as process:
+        told, complaint = process.communicate(timeout=90)
+    assert process.returncode == 1, complaint
+    assert "succeeded" in told
+    assert "training ended before the drill did: no notice, loss, worker, etcd" in complaint
+    assert (tmp_path / "loss.png").exists()
