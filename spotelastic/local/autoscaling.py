@@ -330,7 +330,7 @@ class AutoScaling:
             machine.target_state = "InService"
         member.activity = self.activities.launch(group.name, instance.id, member.zone)
 
-    def _offer(self, spot: bool) -> Callable[[str, str], scaling.Offer]:
+    def _offer(self, spot: bool) -> scaling.Offering:
         def offer(type: str, zone: str) -> scaling.Offer:
             price = self._market.spot(type, zone) if spot else self._market.on_demand(type)
             return scaling.Offer(price, self._machines.free(type, zone))

@@ -6,10 +6,13 @@ Scaling event reference" (Auto Scaling user guide).
 """
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from spotelastic.clock import wall
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +100,21 @@ def activity_ended(group: Any, activity: Any, instance: str) -> CloudEvent:
 
 
 def put(backend: Any, event: CloudEvent) -> None:
-    """Delivers an event to the targets of the default bus's matching rules; `backend` is moto's."""
-    backend.put_events(
-        [
-            {
-                "Source": event.source,
-                "DetailType": event.type,
-                "Resources": list(event.resources),
-                "Detail": json.dumps(event.detail),
-                "Time": wall(),
-            }
-        ]
-    )
+    """Delivers an event to the targets of the default bus's matching rules; `backend` is moto's.
+
+    As on AWS, a target that does not take it (a queue that was deleted) concerns nobody else.
+    """
+    entry = {
+        "Source": event.source,
+        "DetailType": event.type,
+        "Resources": list(event.resources),
+        "Detail": json.dumps(event.detail),
+        "Time": wall(),
+    }
+    try:
+        backend.put_events([entry])
+    except Exception:
+        _log.exception("cannot deliver %s", event)
 
 
 def _iso(moment: Any) -> str:

@@ -1,8 +1,9 @@
 """The processes of instances, found and ended through /proc.
 
 An instance's processes carry `SPOTELASTIC_INSTANCE` (and their cloud's `SPOTELASTIC_CLOUD`) in the
-environment that they were started with, which descendants inherit and cannot shed by starting a
-session or by outliving their parents. Needs no privileges: everything runs as one user.
+environment that they were started with, which descendants inherit and do not shed by starting a
+session or by outliving their parents. What was started with another environment counts for as
+long as it has such an ancestor. Needs no privileges: everything runs as one user.
 """
 
 import ctypes
@@ -86,21 +87,46 @@ def started_at(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One living process in /proc."""
+
+    pid: int
+    parent: int
+    name: str
+    marks: dict[str, str]
+
+
 def _marked() -> Iterator[Process]:
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
+    """Those with a mark, and those without whose parent, or parent's parent, has one."""
+    table = {entry.pid: entry for entry in _entries()}
+    for entry in table.values():
+        above: _Entry | None = entry
+        while above is not None and INSTANCE not in above.marks:
+            above = table.get(above.parent)
+        if above is not None:
+            marks = above.marks
+            yield Process(entry.pid, entry.name, marks[INSTANCE], marks.get(CLOUD, ""))
+
+
+def _entries() -> Iterator[_Entry]:
+    for folder in os.scandir("/proc"):
+        if not folder.name.isdigit():
             continue
         try:
-            environment = Path(entry.path, "environ").read_bytes()
-            if CLOUD.encode() not in environment:
-                continue
-            role = Path(entry.path, "comm").read_text().strip()
+            head, _, rest = Path(folder.path, "stat").read_text().rpartition(")")
+            environment = Path(folder.path, "environ").read_bytes()
         except OSError:  # gone, or of another user
             continue
-        items = environment.decode(errors="replace").split("\0")
-        values = dict(item.partition("=")[::2] for item in items)
-        if values.get(INSTANCE):
-            yield Process(int(entry.name), role, values[INSTANCE], values.get(CLOUD, ""))
+        state, parent = rest.split()[:2]
+        if state not in "ZX":
+            marks = _marks(environment) if CLOUD.encode() in environment else {}
+            yield _Entry(int(folder.name), int(parent), head.partition("(")[2], marks)
+
+
+def _marks(environment: bytes) -> dict[str, str]:
+    items = (item.partition("=") for item in environment.decode(errors="replace").split("\0"))
+    return {name: value for name, _, value in items if name in (INSTANCE, CLOUD) and value}
 
 
 def _watch(pid: int) -> int | None:

@@ -8,6 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class Offer:
 
     price: float
     free: float
+
+
+class Offering(Protocol):
+    def __call__(self, type: str, zone: str) -> Offer: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +76,14 @@ def purchases(policy: Policy, members: Sequence[Seen]) -> list[bool]:
     return [index >= on_demand for index in range(missing)]
 
 
-def places(
-    policy: Policy, members: Sequence[Seen], spot: bool, offer: Callable[[str, str], Offer]
-) -> list[Place]:
+def places(policy: Policy, members: Sequence[Seen], spot: bool, offer: Offering) -> list[Place]:
     """Where to try one launch, in order: the emptiest zones first, in each the best type first."""
     population = Counter(member.zone for member in members)
     subnets = sorted(policy.subnets, key=lambda subnet: population[subnet[1]])
     return [
         Place(subnet, zone, type)
         for subnet, zone in subnets
-        for type in _by_preference(policy, spot, lambda type, zone=zone: offer(type, zone))  # type: ignore[misc]
+        for type in _by_preference(policy, spot, partial(offer, zone=zone))
     ]
 
 

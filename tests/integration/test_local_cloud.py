@@ -1,5 +1,6 @@
 """The local cloud as boto3 sees it: what is promised of AWS holds here."""
 
+import contextlib
 import copy
 import json
 import time
@@ -82,7 +83,8 @@ class Queue:
     def close(self) -> None:
         self._events.remove_targets(Rule=self._rule, Ids=["queue"])
         self._events.delete_rule(Name=self._rule)
-        self._sqs.delete_queue(QueueUrl=self.url)
+        with contextlib.suppress(self._sqs.exceptions.QueueDoesNotExist):
+            self._sqs.delete_queue(QueueUrl=self.url)
 
 
 # -- groups -----------------------------------------------------------------------------------
@@ -335,6 +337,14 @@ def test_many_clients_at_once_break_nothing(laptop: Laptop, name: str, template:
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(replace, members))
     assert not members.keys() & laptop.in_service(name, 6).keys()
+
+
+def test_events_that_nobody_takes_stop_nothing(
+    laptop: Laptop, name: str, template: str, queue: Queue
+) -> None:
+    laptop.client("sqs").delete_queue(QueueUrl=queue.url)
+    laptop.make_group(name, template, 1)
+    laptop.in_service(name, 1)
 
 
 # -- interruptions ----------------------------------------------------------------------------

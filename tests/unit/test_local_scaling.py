@@ -1,12 +1,19 @@
 """What an Auto Scaling group launches, where, and whom it ends."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.local.scaling import Offer, Place, Policy, Seen, places, purchases, surplus
+from spotelastic.local.scaling import (
+    Offer,
+    Offering,
+    Place,
+    Policy,
+    Seen,
+    places,
+    purchases,
+    surplus,
+)
 
 SUBNETS = (("subnet-a", "a"), ("subnet-b", "b"), ("subnet-c", "c"))
 
@@ -19,7 +26,7 @@ def member(name: str, zone: str = "a", *, spot: bool = True, at: float = 0.0) ->
     return Seen(name, zone, spot, at)
 
 
-def prices(**usd: float) -> Callable[[str, str], Offer]:
+def prices(**usd: float) -> Offering:
     return lambda type, zone: Offer(usd[type.partition(".")[0]], float("inf"))
 
 
