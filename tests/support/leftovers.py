@@ -101,6 +101,6 @@ def _used_elsewhere(entry: Path) -> bool:
             told += (process / "maps").read_bytes()
         except OSError:
             continue
-        if mark not in environment and str(entry).encode() in told:
+        if mark not in environment and entry.name.encode() in told:
             return True
     return False
