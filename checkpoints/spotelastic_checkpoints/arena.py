@@ -102,7 +102,7 @@ class Slot:
 
     @property
     def generation(self) -> int:
-        """Changes whenever the slot is about to be written."""
+        """Drawn anew whenever the slot is about to be written: no two saves on a node share one."""
         generation: int = _WORDS.unpack_from(self.memory)[2]
         return generation
 
@@ -136,9 +136,9 @@ class Slot:
 
     def open(self) -> None:
         """From here on the slot's old content is lost."""
-        generation = self.generation
         self._set_state(State.WRITING)
-        _WORDS.pack_into(self.memory, 0, _MAGIC, State.WRITING, generation + 1, 0, 0)
+        generation = int.from_bytes(os.urandom(8), "little")
+        _WORDS.pack_into(self.memory, 0, _MAGIC, State.WRITING, generation, 0, 0)
 
     def write_index(self, data_bytes: int, index: bytes) -> None:
         at = HEADER + data_bytes

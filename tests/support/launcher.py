@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from support.etcd import wait_until
+
 from spotelastic.clock import steady, wall
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous.view import Seen, fold
@@ -152,6 +154,18 @@ class Run:
                 node.signal(signal.SIGCONT)
                 node.kill()
         self._store.close()
+        # Daemons whose agents are gone finish their uploads, clean up, and end by themselves.
+        wait_until(lambda: not self._daemons(), "the daemons have ended", 30.0)
+
+    def _daemons(self) -> list[int]:
+        mine = str(self.folder).encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and comm(int(entry.name)) == "se-daemon":
+                with contextlib.suppress(OSError):
+                    if mine in (entry / "cmdline").read_bytes():
+                        found.append(int(entry.name))
+        return found
 
     def _sink(self, prefix: str) -> Callable[[Sequence[WatchItem]], None]:
         def deliver(items: Sequence[WatchItem]) -> None:
