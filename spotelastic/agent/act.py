@@ -363,6 +363,7 @@ class Actor:
             "seen_at": wall(),
             "round": failure.round,
             "exit_code": failure.exit_code,
+            "log": failure.log,
         }
         self._record(Event(failure.at, "failure", message, self.config.node, data))
         self.config.say(message)

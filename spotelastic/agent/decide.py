@@ -326,6 +326,7 @@ def _exits(local: Local, round_: Round, workers: Workers) -> Iterator[Action | W
         if local.flushing != round_.incarnation:
             yield Flush(round_.incarnation)
         elif local.flushed == round_.incarnation and local.finished != round_.incarnation:
+            yield TellProgress()  # its last steps and its last commit
             yield ReportFinished(round_)
 
 

@@ -14,7 +14,8 @@ from spotelastic.model.notice import Notice
 POLL = 1.0
 BACK_OFF = 5.0
 LEAD = 120.0
-"""Seconds before the end at which AWS issues an interruption notice; the document has the end."""
+"""Seconds before the end at which AWS issues an interruption notice. The document has the end only;
+the notice is taken to be issued then, but not before a poll that did not find it yet."""
 
 
 class NoticePoller:
@@ -25,6 +26,7 @@ class NoticePoller:
         self._node = node
         self._sink = sink
         self._told: set[tuple[str, float]] = set()
+        self._clear_at = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
         self._thread.start()
@@ -46,8 +48,10 @@ class NoticePoller:
         now = wall()
         end = self._imds.interruption()
         if end is not None:
-            self._tell(Notice("notice", self._node, "imds", min(now, end - LEAD), now, end), end)
+            at = min(now, max(end - LEAD, self._clear_at))
+            self._tell(Notice("notice", self._node, "imds", at, now, end), end)
             return
+        self._clear_at = now
         if self._imds.lifecycle_state() == "Terminated":
             self._tell(Notice("scheduled", self._node, "imds", now, now, now + LEAD), 0.0)
         advised = self._imds.rebalance()

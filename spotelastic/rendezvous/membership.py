@@ -73,17 +73,19 @@ def perform(
         match action:
             case WriteRound(round_):
                 writes.append(Put(keys.round, encode(round_)))
-                writes.append(Put(keys.event(event_name(now)), encode(_round_event(action, now))))
+                if not _is_told(seen, action):
+                    event = _round_event(action, now)
+                    writes.append(Put(keys.event(event_name(now)), encode(event)))
             case CloseRound(round_):
-                records[round_.number] = RoundRecord(round_, 0.0, 0, 0.0, now)
+                records[round_.number] = RoundRecord(round_, 0.0, round_.resume.step, 0.0, now)
             case CompleteHistory():
                 _complete(store, keys, records, action)
             case WriteProposal(proposal):
                 writes.append(Put(keys.proposal, encode(proposal)))
             case EndJob(job):
                 writes.append(Put(keys.job, encode(job)))
-                event = Event(now, "job", f"{job.state}: {job.reason}")
-                writes.append(Put(keys.event(event_name(now)), encode(event)))
+                ended = Event(now, "job", f"{job.state}: {job.reason}")
+                writes.append(Put(keys.event(event_name(now)), encode(ended)))
     writes += [Put(keys.history(number), encode(record)) for number, record in records.items()]
     return store.commit(compares, writes)
 
@@ -110,10 +112,16 @@ def _complete(
     records[action.number] = RoundRecord(
         known.round,
         action.first_step_at or known.first_step_at,
-        action.last_step or known.last_step,
+        max(action.last_step, known.last_step),  # a round may end before its first step
         action.last_step_at or known.last_step_at,
         known.ended_at,
     )
+
+
+def _is_told(seen: Seen, action: WriteRound) -> bool:
+    """Only its epoch is new: the storage was claimed after the round had started."""
+    known, new = seen.round, action.round
+    return known is not None and (known.incarnation, known.phase) == (new.incarnation, new.phase)
 
 
 def _round_event(action: WriteRound, now: float) -> Event:
