@@ -35,7 +35,7 @@ from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Node
-from spotelastic.model.notice import Drain
+from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, Progress
 from spotelastic.model.round import (
     Acknowledgement,
@@ -273,7 +273,7 @@ class Actor:
             Event(
                 notice.seen_at,
                 notice.kind if notice.kind in ("rebalance", "leave") else "notice",
-                _describe_notice(notice.deadline, notice.seen_at),
+                _describe_notice(notice),
                 notice.node,
                 {
                     "kind": notice.kind,
@@ -465,11 +465,9 @@ class Actor:
         return replace(local, points=(), step=step, told_at=progress.at, told_step=step)
 
     def tell_commit(self, commit: Commit, at: float) -> None:
-        """A commit made by this node's daemon becomes part of the run's story."""
-        message = f"step {commit.step} is committed"
-        data = {"epoch": commit.epoch, "step": commit.step, "at": at}
+        """A commit that this node's daemon has seen becomes part of the run's story."""
         with contextlib.suppress(Unavailable):
-            self._record(Event(at, "committed", message, self.config.node, data))
+            membership.tell_commit(self._store, self.keys, self.config.node, commit, at)
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)
@@ -497,8 +495,13 @@ def _describe(round_: Round, member: Member) -> str:
     )
 
 
-def _describe_notice(deadline: float | None, now: float) -> str:
-    return "will go" if deadline is None else f"will go in {max(0.0, deadline - now):.0f} s"
+def _describe_notice(notice: Notice) -> str:
+    if notice.kind == "rebalance":
+        return f"{notice.node} may be interrupted soon"
+    if notice.kind == "leave":
+        return f"{notice.node} was asked to leave"
+    left = "" if notice.deadline is None else f" in {notice.deadline - notice.seen_at:.0f} s"
+    return f"{notice.node} will be taken{left} (from its metadata service)"
 
 
 def _describe_exit(code: int) -> str:

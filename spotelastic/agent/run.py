@@ -141,16 +141,10 @@ class _Agent:
         match event:
             case Warm(info):
                 self._warm(info)
-            case CommitSeen(commit, at) if self._is_first():
+            case CommitSeen(commit, at):
                 self._actor.tell_commit(commit, at)
             case Claimed(error=error) if error:
                 self._config.say(f"no storage epoch yet: {error}")
-
-    def _is_first(self) -> bool:
-        """Every daemon hears of every commit; the node in slot 0 tells the run."""
-        round_ = self._seen.round
-        member = round_.member(self._config.node) if round_ is not None else None
-        return member is not None and member.slot == 0
 
     def _warm(self, info: Any) -> None:
         for module, error in info["failed"].items():

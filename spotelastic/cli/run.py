@@ -17,6 +17,10 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Schedule
 
+PREFIX = "spotelastic-run-"
+"""Of folders, followed by the pid of the run that they belong to."""
+SHARED_MEMORY = Path("/dev/shm")
+
 EXAMPLES = """\
 examples:
   spotelastic run --standalone train.py --epochs 3
@@ -32,7 +36,8 @@ def main(args: Sequence[str]) -> int:
     script = Path(options.script)
     if not script.is_file():
         raise UsageError(f"no such script: {options.script}")
-    with tempfile.TemporaryDirectory(prefix="spotelastic-run-") as folder:
+    _sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder:
         return _run(options, settings, endpoints, Path(folder))
 
 
@@ -96,7 +101,7 @@ def _run(
 
     address = options.local_addr or ("127.0.0.1" if options.standalone else _own_address())
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
-    shm = Path("/dev/shm") / f"spotelastic-run-{os.getuid()}-{uuid.uuid4().hex[:12]}"
+    shm = SHARED_MEMORY / f"{PREFIX}{os.getpid()}-{uuid.uuid4().hex[:12]}"
     state = Path(options.log_dir).absolute() / node if options.log_dir else folder / "state"
     storage = options.storage or str(Path("checkpoints").absolute() / options.rdzv_id)
     etcd = standalone(folder / "etcd") if options.standalone else None
@@ -122,6 +127,24 @@ def _run(
         if etcd is not None:
             etcd.stop()
         shutil.rmtree(shm, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Remove what runs left that were killed before they could clean up, their daemons too."""
+    commands = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    for parent in (Path(tempfile.gettempdir()), SHARED_MEMORY):
+        for folder in parent.glob(f"{PREFIX}*"):
+            pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+            in_use = any(str(folder).encode() in command for command in commands)
+            if not Path("/proc", pid).exists() and not in_use:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it ended meanwhile
+        return b""
 
 
 def _endpoints(text: str) -> list[str]:

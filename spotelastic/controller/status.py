@@ -22,17 +22,13 @@ def status(
     state = job.state if job else "pending"
     if state == "pending" and round_ is not None and round_.phase == "started":
         state = "running"
-    here = [p for p in records.progress.values() if round_ and round_.member(p.node)]
-    step = max((p.step for p in here), default=0)
     last = records.points[-1] if records.points else None
-    if not here and last is not None:
-        step = last.step
     return Status(
         name=cluster,
         state=state,
         at=now,
         round=round_.number if round_ else 0,
-        step=job.final_step if job and job.state in ENDED and job.final_step else step,
+        step=_step(records),
         loss=last.loss if last else None,
         world_size=round_.world_size if round_ else 0,
         committed=max((p.committed for p in records.progress.values()), default=0),
@@ -42,6 +38,17 @@ def status(
         reason=_reason(records),
         nodes=tuple(_nodes(records, machines)),
     )
+
+
+def _step(records: Records) -> int:
+    """The newest step that is known: a round that has just begun has told of none yet."""
+    job, round_ = records.job, records.round
+    if job is not None and job.state in ENDED and job.final_step:
+        return job.final_step
+    told = [p.step for p in records.progress.values() if round_ and p.round == round_.number]
+    if round_ is not None and round_.phase == "started":
+        return max([round_.resume.step, *told])
+    return records.points[-1].step if records.points else 0
 
 
 def step_time(points: Sequence[Point]) -> float:

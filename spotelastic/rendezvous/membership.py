@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from spotelastic.model.node import Node
 from spotelastic.model.progress import Event
-from spotelastic.model.round import RoundRecord
+from spotelastic.model.round import Commit, RoundRecord
 from spotelastic.rendezvous.rounds import (
     Action,
     CloseRound,
@@ -93,6 +93,22 @@ def perform(
 def record(store: Store, keys: Keys, event: Event) -> None:
     """Append an event to the run's story."""
     store.put(keys.event(event_name(event.at)), encode(event))
+
+
+def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) -> None:
+    """Every node's daemon hears of a commit, and any of them may be gone a moment later: whoever
+    is first adds it to the run's story, once."""
+    known = store.get(keys.commit)
+    if known is not None:
+        newest = decode(known.data, Commit)
+        if (newest.epoch, newest.step) >= (commit.epoch, commit.step):
+            return
+    data = {"epoch": commit.epoch, "step": commit.step, "at": at}
+    event = Event(at, "committed", f"step {commit.step} is committed", node, data)
+    store.commit(
+        [Compare(keys.commit, "modified", known.modified if known is not None else 0)],
+        [Put(keys.commit, encode(commit)), Put(keys.event(event_name(at)), encode(event))],
+    )
 
 
 def event_name(at: float) -> str:

@@ -21,6 +21,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | nodes/failure/<node>         | -          | its agent                | model.job.Failure    |
 | nodes/finished/<round>/<node>| -          | its agent                | model.job.Finished   |
 | history/<number>             | -          | holder                   | model.round.RoundRecord |
+| commit                       | -          | agents                   | model.round.Commit |
 | events/<time>-<random>       | -          | anybody                  | model.progress.Event |
 | controller/leader            | the controller's | election among controllers | instance id  |
 | controller/live/<instance>   | the controller's | each controller    | address              |
@@ -99,6 +100,10 @@ class Keys:
         if not round_incarnation:
             return f"{self.nodes}finished/"
         return f"{self.nodes}finished/{round_incarnation}/{node}"
+
+    @property
+    def commit(self) -> str:
+        return f"{self.root}commit"
 
     def history(self, number: int | None = None) -> str:
         return f"{self.root}history/" + ("" if number is None else f"{number:08d}")
