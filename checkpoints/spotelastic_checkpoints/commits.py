@@ -33,7 +33,7 @@ _STEP = re.compile(r"(\d+)/step-(\d+)/(.+)")
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """Content of LATEST. `nonce` is new with every write: it tells whose write came through."""
+    """Content of LATEST. `nonce` is new with every claim: it tells whose claim came through."""
 
     owner: str
     epoch: int
@@ -83,6 +83,8 @@ class Commits:
     def __init__(self, storage: Storage, owner: str) -> None:
         self.storage = storage
         self.owner = owner
+        self._claiming: tuple[str, int] | None = None
+        """Nonce of a claim that has not been answered to its end, and the epoch before it."""
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -96,11 +98,16 @@ class Commits:
             )
         if latest is None:
             latest = self._recovered()
-        claimed = Latest(self.owner, latest.epoch + 1, latest.commit, _nonce())
-        if not self._write_latest(claimed, etag):
-            return self.claim(take_over=take_over)
+        if self._claiming is None or self._claiming[0] != latest.nonce:
+            claimed = Latest(self.owner, latest.epoch + 1, latest.commit, os.urandom(8).hex())
+            self._claiming = claimed.nonce, latest.epoch
+            if not self._write_latest(claimed, etag):
+                return self.claim(take_over=take_over)
+            latest = claimed
         stages.reached(Stage.EPOCH_CLAIMED)
-        return Claim(claimed.epoch, self._adopt(claimed, latest.epoch))
+        claim = Claim(latest.epoch, self._adopt(latest, self._claiming[1]))
+        self._claiming = None
+        return claim
 
     def _recovered(self) -> Latest:
         """What LATEST would say, from a listing."""
@@ -186,7 +193,7 @@ class Commits:
             if latest.commit is not None and latest.commit >= commit and etag:
                 return
             newest = max(filter(None, (latest.commit, commit)))
-            if self._write_latest(Latest(self.owner, epoch, newest, _nonce()), etag):
+            if self._write_latest(msgspec.structs.replace(latest, commit=newest), etag):
                 stages.reached(Stage.LATEST_MOVED)
                 return
 
@@ -241,10 +248,6 @@ class Commits:
             written = self.storage.create(LATEST, data)
         if written:
             return True
-        # A request that was repeated below us meets its own first try: the nonce tells.
+        # A request that was repeated below us meets its own first try.
         now, _ = self._read_latest()
-        return now is not None and now.nonce == latest.nonce
-
-
-def _nonce() -> str:
-    return os.urandom(8).hex()
+        return now == latest

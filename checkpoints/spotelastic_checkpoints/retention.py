@@ -5,7 +5,7 @@ or repeated write cannot bring the step back. Uncommitted steps go by epoch, nev
 once a newer commit makes them useless.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from spotelastic_checkpoints import metadata, stages
@@ -19,43 +19,72 @@ KEEP = 3
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What is to go: commits to retire, and steps that must never be committed any more."""
+    """What is to go."""
 
     retire: tuple[StepFolder, ...]
+    """Commits beyond those that are kept."""
     sweep: tuple[StepFolder, ...]
+    """Steps that must never be committed any more."""
+    finish: tuple[StepFolder, ...]
+    """Tombstones whose shards are still there: whoever was at it died."""
 
 
 def decide(
-    folders: Mapping[Commit, StepFolder], latest: Commit, epoch: int, keep: int = KEEP
+    folders: Mapping[Commit, StepFolder],
+    buried: Set[Commit],
+    latest: Commit,
+    epoch: int,
+    keep: int = KEEP,
 ) -> Collection:
-    """`latest` is what LATEST names, `epoch` our own; a folder with a record alone is done with."""
-    commits = [found for found in folders.values() if found.has_record and len(found.names) > 1]
-    older = [found for found in commits if found.commit < latest]
+    """`buried` have a tombstone, `latest` is what LATEST names, `epoch` our own.
+
+    A folder that holds its record alone has been collected.
+    """
+    full = [found for found in folders.values() if found.has_record and len(found.names) > 1]
+    older = [found for found in full if found.commit < latest and found.commit not in buried]
     uncommitted = [found for found in folders.values() if not found.has_record]
     return Collection(
         retire=tuple(older[: max(0, len(older) - (keep - 1))]),
         sweep=tuple(
             found for found in uncommitted if found.commit.epoch < epoch and found.commit < latest
         ),
+        finish=tuple(found for found in full if found.commit in buried),
     )
 
 
 def collect(commits: Commits, latest: Commit, epoch: int, keep: int = KEEP) -> None:
     """Carries out `decide`. May die anywhere: what is left is found again next time."""
     storage = commits.storage
-    collection = decide(step_folders(storage.keys()), latest, epoch, keep)
-    for found in (*collection.retire, *collection.sweep):
-        key = f"{folder(found.commit)}/{metadata.NAME}"
-        record = storage.get(key)
-        if record is None:
-            buried = storage.create(key, metadata.TOMBSTONE)
-        elif metadata.is_tombstone(record.data):
-            buried = True
-        else:
-            buried = found.has_record and storage.swap(key, metadata.TOMBSTONE, record.etag)
-        if buried:
+    folders = step_folders(storage.keys())
+    records = {
+        commit: storage.get(_record_key(found))
+        for commit, found in folders.items()
+        if found.has_record and len(found.names) > 1
+    }
+    buried = {
+        commit
+        for commit, record in records.items()
+        if record is not None and metadata.is_tombstone(record.data)
+    }
+    collection = decide(folders, buried, latest, epoch, keep)
+    for found in collection.finish:
+        _delete(commits, found)
+    for found in collection.retire:
+        record = records[found.commit]
+        if record is not None and storage.swap(_record_key(found), metadata.TOMBSTONE, record.etag):
             stages.reached(Stage.TOMBSTONE_PUT)
-            storage.delete(found.keys)
-            stages.reached(Stage.SHARDS_DELETED)
+            _delete(commits, found)
+    for found in collection.sweep:
+        if storage.create(_record_key(found), metadata.TOMBSTONE):
+            _delete(commits, found)
     for old in sorted({found.commit.epoch for found in collection.sweep}):
         storage.abort_uploads(f"{old}/")
+
+
+def _record_key(found: StepFolder) -> str:
+    return f"{folder(found.commit)}/{metadata.NAME}"
+
+
+def _delete(commits: Commits, found: StepFolder) -> None:
+    commits.storage.delete(found.keys)
+    stages.reached(Stage.SHARDS_DELETED)

@@ -44,7 +44,7 @@ def derive(seed: int, step: int, rank: int) -> None:
 
 
 def _bytes(state: torch.Tensor) -> bytes:
-    return bytes(state.cpu().tolist())
+    return state.cpu().numpy().tobytes()
 
 
 def _tensor(data: bytes) -> torch.Tensor:

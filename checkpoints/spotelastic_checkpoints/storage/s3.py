@@ -15,6 +15,8 @@ from spotelastic_checkpoints.storage.port import Blob
 PART = 16 << 20
 """Bytes per part of a multipart upload; objects up to two parts go up in one request."""
 PARTS_AT_ONCE = 4
+PAGE = 1000
+"""Keys per answer of a listing; S3 gives no more."""
 ANSWER_WITHIN = 20.0
 """Seconds for one request, once it is connected."""
 
@@ -102,7 +104,7 @@ class S3Storage:
         names: list[str] = []
         more: dict[str, str] = {}
         while True:
-            page = await self._call("list_objects_v2", Prefix=prefix, **more)
+            page = await self._call("list_objects_v2", Prefix=prefix, MaxKeys=PAGE, **more)
             names += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", ())]
             if not page.get("IsTruncated"):
                 return sorted(names)

@@ -1,0 +1,302 @@
+"""The Checkpointer as a script uses it: alone, under an agent's daemon, and across world sizes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from moto.server import ThreadedMotoServer
+from msgspec.json import encode
+from spotelastic_checkpoints.wire import Branch, DaemonEvent, Failed, Points, Resume, Schedule
+from support.checkpoints import Node, cluster, round_info
+from torch import nn
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+import spotelastic as se
+from spotelastic.errors import SpotelasticError, UsageError
+
+SCRIPT = Path(__file__).parent.parent / "support" / "train_checkpointed.py"
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def train(world: int, steps: int, storage: str) -> list[dict[str, Any]]:
+    """What each rank printed, by rank; torchrun's variables without torchrun's start-up."""
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), str(steps), storage],
+            stdout=subprocess.PIPE,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "LOCAL_WORLD_SIZE": str(world),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+            },
+        )
+        for rank in range(world)
+    ]
+    said = [process.communicate(timeout=90)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0] * world
+    return [json.loads(each) for each in said]
+
+
+def test_training_across_two_one_and_three_ranks_equals_training_on_one(tmp_path: Path) -> None:
+    storage = str(tmp_path / "resized")
+    for world, steps, begun in ((2, 4, 0), (1, 7, 4), (3, 10, 7)):
+        results = train(world, steps, storage)
+        assert {result["begun"] for result in results} == {begun}
+        assert len({result["digest"] for result in results}) == 1
+        assert {result["seen"] for result in results} == {steps * 12}
+    whole = train(1, 10, str(tmp_path / "whole"))[0]
+    assert results[0]["norm"] == pytest.approx(whole["norm"], rel=1e-12)
+    assert results[0]["lr"] == whole["lr"]
+
+
+def make(seed: int = 0) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    return {"model": model, "optimizer": optimizer, "epoch": 0}
+
+
+def one_step(state: Mapping[str, Any], scale: float = 1.0) -> torch.Tensor:
+    """Draws data and dropout from the global generator."""
+    loss: torch.Tensor = state["model"](torch.randn(3, 4)).square().mean() * scale
+    state["optimizer"].zero_grad()
+    loss.backward()
+    state["optimizer"].step()
+    return loss.detach()
+
+
+def weights(state: Mapping[str, Any]) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in state["model"].parameters()])
+
+
+def test_a_run_that_stops_and_resumes_equals_one_that_does_not(tmp_path: Path) -> None:
+    straight = make()
+    torch.manual_seed(5)
+    for _ in range(9):
+        one_step(straight)
+
+    torch.manual_seed(5)
+    state = make_seeded(5)
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 0
+        for step in range(1, 6):
+            state["epoch"] = step
+            checkpoint.step(step, loss=one_step(state))
+    resumed = make(seed=99)
+    with se.Checkpointer(resumed, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 5
+        assert resumed["epoch"] == 5
+        for step in range(6, 10):
+            checkpoint.step(step, loss=one_step(resumed))
+    assert torch.equal(weights(resumed), weights(straight))
+
+
+def make_seeded(seed: int) -> dict[str, Any]:
+    state = make()
+    torch.manual_seed(seed)
+    return state
+
+
+def test_stock_dcp_loads_the_last_checkpoint(tmp_path: Path) -> None:
+    state = make()
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+        for step in (1, 2, 3):
+            checkpoint.step(step, loss=one_step(state))
+    loader = """
+import sys, torch, torch.distributed.checkpoint as dcp
+folder = sys.argv[1]
+target = {"model": {"0.weight": torch.zeros(8, 4), "2.bias": torch.zeros(2)}}
+dcp.load(target, checkpoint_id=folder, no_dist=True)
+torch.save(target, sys.argv[2])
+assert not [name for name in sys.modules if name.startswith("spotelastic")]
+"""
+    folder = tmp_path / "1" / "step-00000003"
+    out = tmp_path / "loaded.pt"
+    subprocess.run([sys.executable, "-c", loader, folder, out], check=True, timeout=60)
+    loaded = torch.load(out)["model"]
+    assert torch.equal(loaded["0.weight"], state["model"][0].weight)
+    assert torch.equal(loaded["2.bias"], state["model"][2].bias)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    boto3.client("s3").create_bucket(Bucket="runs")
+    yield "runs"
+    server.stop()
+
+
+def test_a_run_on_s3_is_resumed_by_us_and_read_by_stock_dcp(bucket: str) -> None:
+    storage = f"s3://{bucket}/gpt/checkpoints"
+    state = make()
+    with se.Checkpointer(state, storage=storage, checkpoint_every=2) as checkpoint:
+        checkpoint.restore()
+        for step in (1, 2, 3):
+            checkpoint.step(step, loss=one_step(state))
+    resumed = make(seed=1)
+    with se.Checkpointer(resumed, storage=storage) as checkpoint:
+        assert checkpoint.restore() == 3
+    assert torch.equal(weights(resumed), weights(state))
+    target = {"model": {"0.weight": torch.zeros(8, 4)}}
+    dcp.load(target, storage_reader=FsspecReader(f"{storage}/1/step-00000003"), no_dist=True)
+    assert torch.equal(target["model"]["0.weight"], state["model"][0].weight)
+
+
+@contextmanager
+def under_agent(
+    node: Node, incarnation: str, resume: Resume, monkeypatch: pytest.MonkeyPatch, **more: Any
+) -> Iterator[None]:
+    """What an agent does around its worker."""
+    schedule = Schedule(2, 0)
+    epoch = node.agent.claim("test", timeout=10).epoch
+    node.begin(round_info(incarnation, 0, [node.name], 1, epoch, schedule=schedule, **more))
+    monkeypatch.setenv("SPOTELASTIC_DAEMON", str(node.socket))
+    monkeypatch.setenv("SPOTELASTIC_ROUND", incarnation)
+    monkeypatch.setenv("SPOTELASTIC_RESUME", encode(resume).decode())
+    monkeypatch.setenv("SPOTELASTIC_SCHEDULE", encode(schedule).decode())
+    monkeypatch.setenv("SPOTELASTIC_NODE", node.name)
+    yield
+    node.agent.end()
+
+
+def test_a_new_round_goes_on_from_memory_with_the_same_random_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(tmp_path) as [node]:
+        events: list[DaemonEvent] = []
+        node.agent.subscribe(events.append)
+        state = make_seeded(3)
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch),
+            pytest.raises(RuntimeError),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            checkpoint.restore()
+            for step in (1, 2, 3):
+                checkpoint.step(step, loss=one_step(state))
+            raise RuntimeError
+        [snapshot] = node.agent.status().snapshots
+        assert (snapshot.step, snapshot.whole) == (2, True)
+
+        again = make(seed=8)
+        resume = Resume("memory", 2, "r1", snapshot.layout)
+        with (
+            under_agent(node, "r2", resume, monkeypatch, lineage=[Branch("r1", 2)]),
+            se.Checkpointer(again) as checkpoint,
+        ):
+            assert checkpoint.restore() == 2
+            one_step(again)
+        assert torch.equal(weights(again), weights(state))
+        points = [p for event in events if isinstance(event, Points) for p in event.points]
+        assert [point.step for point in points] == [1, 2, 3]
+        assert all(point.loss is not None for point in points)
+
+
+def test_a_parameter_that_wakes_up_late_costs_one_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(tmp_path) as [node]:
+        events: list[DaemonEvent] = []
+        node.agent.subscribe(events.append)
+        state = make()
+        state["model"][2].requires_grad_(False)
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            checkpoint.restore()
+            for step in range(1, 5):
+                if step == 3:
+                    state["model"][2].requires_grad_(True)
+                one_step(state)
+                checkpoint.step(step)
+            assert [type(event) for event in events].count(Failed) <= 1
+            for step in (5, 6):
+                one_step(state)
+                checkpoint.step(step)
+        steps = {snapshot.step for snapshot in node.agent.status().snapshots}
+        assert 6 in steps
+        newest = max(node.agent.status().snapshots, key=lambda s: s.step)
+        again = make(seed=8)
+        with (
+            under_agent(
+                node,
+                "r2",
+                Resume("memory", 6, "r1", newest.layout),
+                monkeypatch,
+                lineage=[Branch("r1", 6)],
+            ),
+            se.Checkpointer(again) as checkpoint,
+        ):
+            assert checkpoint.restore() == 6
+        for parameter, other in zip(
+            state["model"].parameters(), again["model"].parameters(), strict=True
+        ):
+            saved = state["optimizer"].state[parameter]["exp_avg"]
+            assert torch.equal(again["optimizer"].state[other]["exp_avg"], saved)
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    state = make()
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+        checkpoint.step(1, loss=one_step(state))
+    other = {**make(), "model": nn.Linear(4, 8)}
+    other["optimizer"] = torch.optim.AdamW(other["model"].parameters())
+    with (
+        pytest.raises(UsageError, match="weight is missing"),
+        se.Checkpointer(other, storage=str(tmp_path)) as checkpoint,
+    ):
+        checkpoint.restore()
+
+
+def test_a_storage_of_another_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTELASTIC_RUN", "first")
+    with se.Checkpointer(make(), storage=str(tmp_path)):
+        pass
+    monkeypatch.setenv("SPOTELASTIC_RUN", "second")
+    with (
+        pytest.raises(SpotelasticError, match="belongs to the run first"),
+        se.Checkpointer(make(), storage=str(tmp_path)),
+    ):
+        pass
+
+
+def test_no_save_leaves_memory_behind(tmp_path: Path) -> None:
+    before = set(Path("/dev/shm").glob("spotelastic-solo-*"))
+    state = make()
+    with se.Checkpointer(state, storage=str(tmp_path), snapshot_every=1) as checkpoint:
+        checkpoint.restore()
+        for step in range(1, 20):
+            checkpoint.step(step, loss=one_step(state))
+    assert set(Path("/dev/shm").glob("spotelastic-solo-*")) <= before
