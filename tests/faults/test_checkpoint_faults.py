@@ -353,3 +353,48 @@ def test_a_second_daemon_on_one_arena_is_refused(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="another checkpoint daemon"):
             twin.start()
         DaemonClient(str(node.socket)).close()
+
+
+def two_nodes(nodes: list[Node], incarnation: str, epoch: int) -> list[Worker]:
+    """A round over two nodes that commits every save."""
+    plan = plan_of(2, 1)
+    for slot, node in enumerate(nodes):
+        node.begin(round_info(incarnation, slot, ["n0", "n1"], 1, epoch))
+    return [Worker(str(node.socket), incarnation, rank, 0, plan) for rank, node in enumerate(nodes)]
+
+
+def test_a_step_is_committed_once_both_nodes_have_uploaded_it(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=2) as nodes:
+        epoch = nodes[0].agent.claim("test", timeout=10).epoch
+        first, second = two_nodes(nodes, "r1", epoch)
+        first.save(1)
+        assert not first.client.flush(0.3)
+        assert commits_of(nodes[0].storage) == []
+        second.save(1)
+        assert first.client.flush(20.0)
+        assert second.client.flush(20.0)
+        assert commits_of(nodes[0].storage) == [Commit(epoch, 1)]
+        for worker in (first, second):
+            worker.client.leave(clean=True)
+
+
+def test_an_upload_in_flight_is_committed_although_the_next_round_has_begun(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path, count=2) as nodes:
+        survivor, drained = nodes
+        epoch = survivor.agent.claim("test", timeout=10).epoch
+        first, second = two_nodes(nodes, "r1", epoch)
+        first.save(1, waiting=True, due=True)
+        survivor.agent.end()
+        # The drained node is slow: it uploads after the survivors' round has claimed its epoch.
+        claim = survivor.agent.claim("test", timeout=10)
+        assert claim.epoch == epoch + 1
+        survivor.begin(round_info("r2", 0, ["n0"], 1, claim.epoch, lineage=[Branch("r1", 1)]))
+        second.save(1, waiting=True, due=True)
+        drained.agent.end()
+        drained.agent.hurry(time.time() + 10)
+        eventually(lambda: survivor.agent.status().commit == Commit(epoch, 1))
+        assert commits_of(survivor.storage) == [Commit(epoch, 1)]
+        first.client.leave(clean=True)
+        second.client.leave(clean=True)
