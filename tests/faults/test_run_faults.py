@@ -1,0 +1,126 @@
+"""Real agents, workers, daemons and etcd, killed and frozen one at a time."""
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.etcd import wait_until
+from support.launcher import Run, comm, descendants, running
+
+from spotelastic.store.server import EtcdMember, standalone
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdMember]:
+    with standalone(tmp_path / "etcd") as member:
+        yield member
+
+
+@pytest.fixture
+def pair(etcd: EtcdMember, tmp_path: Path) -> Iterator[Run]:
+    """Two nodes that train; either may be lost."""
+    with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="1:2") as run:
+        run.add("a")
+        run.add("b")
+        run.trains("a", "b", beyond=15)
+        yield run
+
+
+def process(run: Run, node: str, name: str) -> int:
+    pids = [p for p in descendants(run.nodes[node].process.pid) if comm(p).startswith(name)]
+    assert pids, f"{node} has no {name}"
+    return pids[0]
+
+
+def lost(run: Run, number: int) -> int:
+    """Steps of the round before `number` that had to be executed again."""
+    seen = run.wait(lambda s: s.round and s.round.number >= number, f"round {number}")
+    assert seen.round is not None
+    return run.record(number - 1).last_step - seen.round.resume.step
+
+
+def test_a_killed_zygote_costs_one_round(pair: Run) -> None:
+    before = pair.trains("a", "b")
+    os.kill(process(pair, "b", "se-zygote"), signal.SIGKILL)
+    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+    after = pair.trains("a", "b")
+    assert after.resume.kind == "memory"
+    assert 0 <= lost(pair, after.number) <= after.schedule.snapshot_every
+
+
+def test_a_killed_daemon_comes_back_with_its_slots(pair: Run) -> None:
+    before = pair.trains("a", "b")
+    step = pair.step()
+    os.kill(process(pair, "b", "se-daemon"), signal.SIGKILL)
+    pair.trains("a", "b", beyond=step + 30)
+    os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
+    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+    after = pair.trains("a", "b", beyond=step + 30)
+    assert after.resume.kind == "memory"
+
+
+def test_a_killed_round_store_costs_an_uncharged_round(pair: Run) -> None:
+    before = pair.trains("a", "b")
+    first = before.members[0].node
+    os.kill(process(pair, first, "se-store"), signal.SIGKILL)
+    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+    after = pair.trains("a", "b")
+    assert (after.cause, after.charged) == ("store", ())
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["holder", "member"])
+def test_a_frozen_agent_is_left_behind_and_comes_back_as_a_newcomer(pair: Run, first: bool) -> None:
+    seen = pair.wait(lambda s: s.holder, "a holder")
+    frozen = seen.holder if first else next(n for n in ("a", "b") if n != seen.holder)
+    other = next(n for n in ("a", "b") if n != frozen)
+    was = seen.nodes[frozen].node.incarnation
+    pair.nodes[frozen].signal(signal.SIGSTOP)
+    os.kill(pair.nodes[frozen].workers()[0], signal.SIGSTOP)
+    alone = pair.trains(other)
+    step = pair.step()
+    pair.trains(other, beyond=step + 10)
+    stale = pair.nodes[frozen].workers()
+    os.kill(stale[0], signal.SIGCONT)
+    pair.nodes[frozen].signal(signal.SIGCONT)
+    wait_until(lambda: stale[0] not in pair.nodes[frozen].workers(), "the old worker is gone")
+    both = pair.trains("a", "b", beyond=step + 10)
+    member = both.member(frozen)
+    assert member is not None and both.number > alone.number
+    assert member.incarnation != was or both.parent, "it did not go on in its old round"
+    assert both.resume.step >= step, "what it had missed was not thrown away"
+
+
+def test_training_goes_on_without_etcd_and_membership_changes_resume(
+    pair: Run, etcd: EtcdMember
+) -> None:
+    before = pair.trains("a", "b")
+    workers = {name: node.workers() for name, node in pair.nodes.items()}
+    begun = pair.step()
+    etcd.kill()
+    # Steps cannot be read from a dead etcd: the commits in the store tell that training goes on.
+    latest = pair.folder / "checkpoints" / "LATEST"
+    first = latest.read_bytes() if latest.exists() else b""
+    wait_until(lambda: latest.exists() and latest.read_bytes() != first, "a commit", 30)
+    assert {name: node.workers() for name, node in pair.nodes.items()} == workers
+    etcd.start()
+    etcd.wait(20)
+    after = pair.trains("a", "b", beyond=begun + 20)
+    assert after.incarnation == before.incarnation, "nobody was thrown out for etcd's absence"
+    pair.add("c")
+    pair.nodes["b"].signal(signal.SIGTERM)
+    changed = pair.trains("a", "c")
+    assert changed.number > before.number
+
+
+def test_a_killed_agent_takes_its_workers_along(pair: Run) -> None:
+    workers = pair.nodes["a"].workers()
+    pair.nodes["a"].kill()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "no orphan")
+    after = pair.trains("b")
+    assert after.resume.kind == "memory"
+    assert lost(pair, after.number) <= after.schedule.snapshot_every
