@@ -265,7 +265,7 @@ class Actor:
             return local
         notice = replace(notice, node=self.config.node)
         if notice.kind != "rebalance":
-            membership.create(self._store, self.keys.drain(notice.node), Drain(notice.node, notice))
+            membership.write_drain(self._store, self.keys, Drain(notice.node, notice))
             if notice.deadline is not None and notice.kind != "leave":
                 with contextlib.suppress(DaemonUnavailable):
                     self.daemon.hurry(notice.deadline)

@@ -6,9 +6,13 @@ holds the reading end of a pipe and finishes when the agent is gone.
 
 import contextlib
 import os
+import signal
+import socket
+import struct
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from spotelastic_checkpoints import wire
@@ -33,6 +37,8 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Point
 from spotelastic.model.round import Commit, Member, Round, RoundEnd, Snapshot
 
+_PEER = struct.Struct("3i")
+"""Process, user and group of a Unix socket's other side."""
 CLAIM_TIMEOUT = 10.0
 STOP_TIMEOUT = 10.0
 
@@ -65,9 +71,11 @@ class Checkpoints:
         return client.status().listen
 
     def close(self) -> None:
-        """End the daemon, unless it is to be kept only for an agent that crashed."""
+        """End the daemon, also one that was found: it is kept for agents that crash, only."""
         if self._client is not None:
             self._client.close()
+            if self._process is None:
+                _end(self.socket)
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -186,6 +194,16 @@ class Checkpoints:
                 self._config.say(f"checkpoints: {message}")
             case wire.Closed():
                 self._post(DaemonGone())
+
+
+def _end(path: Path) -> None:
+    """Ask whoever listens there, which is no child of ours, to end; wait until it hangs up."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as channel:
+        channel.settimeout(STOP_TIMEOUT)
+        channel.connect(str(path))
+        credentials = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        os.kill(_PEER.unpack(credentials)[0], signal.SIGTERM)
+        channel.recv(1)
 
 
 def snapshots(status: wire.DaemonStatus) -> tuple[Snapshot, ...]:

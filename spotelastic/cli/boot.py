@@ -187,6 +187,7 @@ def _agent() -> int:
             spot=me.spot,
             code=spec.code,
             token=token,
+            keep_daemon=True,
             say=say,
             line=lambda rank, text: logs.write(stream(me.instance, rank), text),
         )

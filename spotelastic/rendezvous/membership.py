@@ -9,8 +9,10 @@ decision starts from there.
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spotelastic.model.node import Node
+from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Commit, RoundRecord
 from spotelastic.rendezvous.rounds import (
@@ -42,6 +44,20 @@ def register(store: Store, keys: Keys, node: Node, lease: int) -> None:
             Delete(keys.failure(node.id)),
         ],
     )
+
+
+def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
+    """Make the node leave. Who saw the notice first wrote it; the deadline may come later, because
+    EventBridge does not tell it."""
+    key = keys.drain(drain.node)
+    known = store.get(key)
+    if known is not None:
+        notice = decode(known.data, Drain).notice
+        if notice.deadline is not None or drain.notice.deadline is None:
+            return
+        drain = Drain(drain.node, replace(notice, deadline=drain.notice.deadline))
+    revision = known.modified if known is not None else 0
+    store.commit([Compare(key, "modified", revision)], [Put(key, encode(drain))])
 
 
 def refusal(store: Store, keys: Keys, node: Node) -> str | None:

@@ -364,9 +364,7 @@ class SimNode:
                 return replace(local, lead_after=after, lead_at=now + 0.5)
             case do.WriteDrain():
                 assert local.notice is not None
-                membership.create(
-                    self.client, keys.drain(self.name), Drain(self.name, local.notice)
-                )
+                membership.write_drain(self.client, keys, Drain(self.name, local.notice))
                 return replace(local, drained=True)
             case do.OfferSlots(round_):
                 self.client.put(keys.snapshots(self.name), encode(tuple(self.slots)), self.lease)
