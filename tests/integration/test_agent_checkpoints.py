@@ -1,0 +1,54 @@
+"""The agent's side of the daemon: found again after a crash, ended when the agent ends."""
+
+from pathlib import Path
+
+import pytest
+from support.etcd import wait_until
+from support.launcher import comm
+
+from spotelastic.agent.checkpoints import Checkpoints
+from spotelastic.agent.config import AgentConfig
+from spotelastic.model.job import Settings
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AgentConfig:
+    for name in ("state", "shm"):
+        (tmp_path / name).mkdir()
+    return AgentConfig(
+        run="r",
+        endpoints=(),
+        node="a",
+        address="127.0.0.1",
+        zone="",
+        settings=Settings(1, 1),
+        command=("x.py",),
+        workdir=tmp_path,
+        state=tmp_path / "state",
+        shm=tmp_path / "shm",
+        storage=str(tmp_path / "storage"),
+        keep_daemon=True,
+    )
+
+
+def daemons(folder: Path) -> list[int]:
+    return [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit()
+        and comm(int(entry.name)) == "se-daemon"
+        and str(folder).encode() in (entry / "cmdline").read_bytes()
+    ]
+
+
+def test_an_agent_started_again_finds_the_daemon_and_ends_it(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    crashed = Checkpoints(config, lambda event: None)
+    address = crashed.open()
+    again = Checkpoints(config, lambda event: None)
+    assert again.open() == address, "the same daemon"
+    assert len(daemons(tmp_path)) == 1
+    again.close()
+    wait_until(lambda: not daemons(tmp_path), "the daemon has ended")
+    crashed.close()
