@@ -25,8 +25,13 @@ KINDS = {
 
 
 def console() -> Console:
-    """Tables are never cut where nobody looks: a pipe gets as many columns as they need."""
-    return Console() if sys.stdout.isatty() else Console(width=160, highlight=False)
+    """Tables are never cut where nobody looks: a pipe gets as many columns as they need.
+
+    No markup: what is shown comes from outside, and an error message may hold brackets.
+    """
+    if sys.stdout.isatty():
+        return Console(markup=False)
+    return Console(width=160, highlight=False, markup=False)
 
 
 def to_json(value: object) -> str:

@@ -20,7 +20,7 @@ def status(
     """`etcd_leader` is the name of the etcd member that leads, "" for none."""
     job, round_ = records.job, records.round
     state = job.state if job else "pending"
-    if state == "pending" and round_ is not None and round_.phase == "started":
+    if state == "pending" and round_ is not None and (round_.parent or round_.phase == "started"):
         state = "running"
     last = records.points[-1] if records.points else None
     return Status(

@@ -122,6 +122,12 @@ def test_plain_events_stand_on_a_line_each() -> None:
     assert lines[1] == "drill"
 
 
+def test_messages_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "RuntimeError: [/src/pair.cc:553] Connection closed by peer [127.0.0.1]"
+    output.show([Event(0.0, "failure", told)], output.events_table, as_json=False)
+    assert told in capsys.readouterr().out
+
+
 def test_the_loss_curve_is_a_picture_even_of_a_job_without_loss(tmp_path: Path) -> None:
     points = [Point(step, 3.0 - step / 40, 1000.0 + step / 5) for step in range(1, 100)]
     for name, data in (("curve.png", points), ("none.png", [])):
