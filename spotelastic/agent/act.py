@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
-from pathlib import Path
 from typing import Any
 
 from spotelastic_checkpoints.client import DaemonClient
@@ -74,10 +73,11 @@ class Actor:
         self._store = store
         self._session = session
         self._post = post
-        self._shared_env = environment.base(os.environ, config.address)
+        self._shared_env = environment.base({**os.environ, **config.env}, config.address)
         self._zygote: Zygote | None = None
         self._checkpoints = Checkpoints(config, post)
-        self._logs = Logs(config.line or (lambda _rank, _line: None))
+        line = config.line or (lambda _rank, _line: None)
+        self._logs = Logs(line, config.error_line, config.output)
 
     def perform(self, local: Local, seen: Seen, action: actions.Action) -> Local:
         """`local` after the action. What could not be done is tried again by the next decision."""
@@ -177,7 +177,7 @@ class Actor:
         for local_rank in range(member.workers):
             name = f"{round_.incarnation}/{local_rank}"
             error_file = folder / f"error-{first + local_rank}.json"
-            log = self._logs.open(first + local_rank, folder / f"rank-{first + local_rank}.log")
+            streams = self._logs.open(folder, first + local_rank, local_rank)
             error_file.unlink(missing_ok=True)
             env = environment.worker(
                 self._shared_env,
@@ -189,20 +189,26 @@ class Actor:
                 daemon=self._checkpoints.socket,
                 error_file=error_file,
             )
-            command = (str(self._script()), *self.config.command[1:])
-            order = Order(name, "worker", command, env, str(self.config.workdir))
+            command = environment.command(self.config, local_rank)
+            order = Order(
+                name,
+                "worker",
+                command,
+                env,
+                str(self.config.workdir),
+                entry=self.config.entry,
+                numa=self.config.numa,
+            )
             with contextlib.suppress(OSError):
-                self.zygote.fork(order, log)
-            os.close(log)
+                self.zygote.fork(order, *streams)
+            for stream in streams:
+                os.close(stream)
             alive.append(name)
         self.config.say(_describe(round_, member))
         workers = Workers(
             round_.incarnation, round_.number, first, round_.epoch, wall(), frozenset(alive)
         )
         return replace(local, workers=workers, vote=None, step=round_.resume.step)
-
-    def _script(self) -> Path:
-        return self.config.workdir / self.config.command[0]
 
     @_do.register
     def _(self, action: actions.AdoptEpoch, local: Local, seen: Seen) -> Local:
@@ -343,7 +349,7 @@ class Actor:
             exit_code=first.code,
             message=message or _describe_exit(first.code),
             traceback=trace,
-            log=str(folder / f"rank-{rank}.log"),
+            log=str(self._logs.path(folder, rank, first.local_rank)),
         )
         return self._report(local, failure, f"rank {rank}: {failure.message}")
 

@@ -1,10 +1,17 @@
 """What an agent is told at its start."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from spotelastic.agent.workers.output import Output
 from spotelastic.model.job import Settings
+
+Entry = Literal["script", "module", "program", "path"]
+"""What the first word of a command names: a Python file, run as `python FILE`; a module, as
+`python -m`; an executable; a file for `runpy.run_path`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,7 @@ class AgentConfig:
     settings: Settings
     """Written to the store by whoever comes first; what is stored there is what counts."""
     command: tuple[str, ...]
-    """The script and its arguments."""
+    """The script and its arguments. `${local_rank}` in an argument is filled in."""
     workdir: Path
     state: Path
     """Sockets and logs."""
@@ -35,6 +42,17 @@ class AgentConfig:
     code: str = ""
     token: str = ""
     """Shared by the daemons of a cluster; keeps strangers from reading slots."""
+    entry: Entry = "script"
+    role: str = "default"
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of workers. `${master_addr}` in a value is where rank 0 runs."""
+    virtual_local_rank: bool = False
+    """Each worker sees only its own GPU, as device 0, and LOCAL_RANK is 0."""
+    numa: str = ""
+    """Bind workers to the cores near their GPU: one of torch's affinity modes."""
+    output: Output = Output()
+    signals: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    """Those that ask the agent to leave."""
     node_rank: int | None = None
     preload: tuple[str, ...] = ()
     grace: float = 10.0
@@ -47,3 +65,5 @@ class AgentConfig:
     """Lines for people about what happens to the run."""
     line: Callable[[int, str], None] | None = None
     """Each line that a worker prints: (rank, line)."""
+    error_line: Callable[[int, str], None] | None = None
+    """Instead of `line`: each line of a standard error that is teed apart."""

@@ -1,5 +1,6 @@
 """Pure: the environment that a worker is started with: torchrun's variables, and ours."""
 
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -39,10 +40,10 @@ def worker(
     rank = round_.first_rank(member.slot) + local_rank
     ours = {
         "RANK": rank,
-        "LOCAL_RANK": local_rank,
+        **_local(shared, local_rank, virtual=config.virtual_local_rank),
         "GROUP_RANK": member.slot,
         "ROLE_RANK": rank,
-        "ROLE_NAME": "default",
+        "ROLE_NAME": config.role,
         "WORLD_SIZE": round_.world_size,
         "LOCAL_WORLD_SIZE": member.workers,
         "GROUP_WORLD_SIZE": len(round_.members),
@@ -54,10 +55,34 @@ def worker(
         "TORCHELASTIC_RUN_ID": config.run,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(signal.Signals(s).name for s in config.signals),
         "SPOTELASTIC_DAEMON": daemon,
         "SPOTELASTIC_NODE": config.node,
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(asdict(round_.resume)).decode(),
         "SPOTELASTIC_SCHEDULE": msgspec.json.encode(asdict(round_.schedule)).decode(),
     }
-    return {**shared, **{name: str(value) for name, value in ours.items()}}
+    asked = {name: value.replace("${master_addr}", host) for name, value in config.env.items()}
+    return {**shared, **asked, **{name: str(value) for name, value in ours.items()}}
+
+
+def command(config: AgentConfig, local_rank: int) -> tuple[str, ...]:
+    """What the worker runs: a relative path is one from the run's folder."""
+    first, *args = config.command
+    if config.entry in ("script", "path"):
+        first = str(config.workdir / first)
+    return (first, *(arg.replace("${local_rank}", str(local_rank)) for arg in args))
+
+
+def _local(shared: Mapping[str, str], local_rank: int, *, virtual: bool) -> dict[str, object]:
+    """SPOTELASTIC_LOCAL_RANK tells workers of one node apart also where LOCAL_RANK does not."""
+    if not virtual:
+        return {"LOCAL_RANK": local_rank, "SPOTELASTIC_LOCAL_RANK": local_rank}
+    listed = shared.get("CUDA_VISIBLE_DEVICES")
+    devices = listed.split(",") if listed else []
+    device = devices[local_rank].strip() if local_rank < len(devices) else local_rank
+    return {
+        "LOCAL_RANK": 0,
+        "SPOTELASTIC_LOCAL_RANK": local_rank,
+        "CUDA_VISIBLE_DEVICES": device,
+    }

@@ -43,7 +43,6 @@ from spotelastic.store.port import Store, Watch, WatchItem
 from spotelastic.store.session import Session
 
 CONNECT_WITHIN = 10.0
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class _Agent:
 
     def serve(self) -> int:
         """Until a decision says to exit."""
-        handlers = {sig: signal.signal(sig, self._signalled) for sig in SIGNALS}
+        handlers = {sig: signal.signal(sig, self._signalled) for sig in self._config.signals}
         poller = None
         try:
             if self._config.imds:

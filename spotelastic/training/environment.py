@@ -67,7 +67,9 @@ class Session:
 
 
 def find_ranks() -> Ranks:
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    # Where each worker sees only its own GPU, LOCAL_RANK is 0 for all of them.
+    told = os.environ.get("SPOTELASTIC_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "0")
+    local_rank = int(told)
     node = os.environ.get("SPOTELASTIC_NODE") or (
         f"{socket.gethostname()}-{os.environ.get('GROUP_RANK', '0')}"
     )

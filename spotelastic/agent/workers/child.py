@@ -10,6 +10,7 @@ import io
 import json
 import os
 import random
+import runpy
 import signal
 import socket
 import sys
@@ -28,7 +29,7 @@ def run(order: dict[str, Any]) -> None:
     if order["kind"] == "store":
         _serve_store(order)
     else:
-        _run_script(order)
+        _work(order)
 
 
 def _become(order: dict[str, Any]) -> None:
@@ -41,7 +42,7 @@ def _become(order: dict[str, Any]) -> None:
     if order["kind"] == "store":
         return
     os.dup2(order["log"], 1)
-    os.dup2(order["log"], 2)
+    os.dup2(order["errors"], 2)
     os.closerange(3, 1024)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
@@ -73,15 +74,15 @@ def _serve_store(order: dict[str, Any]) -> None:
     del store
 
 
-def _run_script(order: dict[str, Any]) -> None:
-    local_rank = os.environ["LOCAL_RANK"]
+def _work(order: dict[str, Any]) -> None:
+    local_rank = int(os.environ["SPOTELASTIC_LOCAL_RANK"])
     name_process(f"se-worker-{local_rank}")
-    script, *args = order["argv"]
-    sys.argv = [script, *args]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120
+    sys.argv = list(order["argv"])
     code = 0
     try:
-        _run_as_main(script)
+        if order["numa"]:
+            _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
+        _ENTRIES[order["entry"]](sys.argv[0])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         if code:
@@ -95,18 +96,57 @@ def _run_script(order: dict[str, Any]) -> None:
     _leave(code)
 
 
-def _run_as_main(script: str) -> None:
-    """Run the file as `python script` would.
+# What runs a worker's code keeps its globals alive until the process has ended: where the last
+# reference to a DDP model goes while the interpreter lock is held, torch waits for gloo threads
+# that wait for that lock.
 
-    Its globals stay alive until the process has ended: where the last reference to a DDP model
-    goes while the interpreter lock is held, torch waits for gloo threads that wait for that lock.
-    """
-    module = types.ModuleType("__main__")
-    module.__file__ = script
-    sys.modules["__main__"] = module
+
+def _run_script(script: str) -> None:
+    """As `python script` does."""
+    sys.path[0] = os.path.dirname(os.path.abspath(script))  # noqa: PTH100, PTH120
+    main = _new_main()
+    main.__file__ = script
     with io.open_code(script) as file:
         code = compile(file.read(), script, "exec")
-    exec(code, module.__dict__)
+    exec(code, main.__dict__)
+
+
+def _run_module(name: str) -> None:
+    """As `python -m name` does."""
+    sys.path[0] = os.getcwd()  # noqa: PTH109
+    _new_main()
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _run_path(path: str) -> None:
+    """As torchrun's --run-path does: also a folder or an archive with a `__main__.py`."""
+    _kept.append(runpy.run_path(path, run_name="__main__"))
+
+
+def _execute(program: str) -> None:
+    """The program takes this process's place."""
+    try:
+        os.execvp(program, sys.argv)
+    except OSError as error:
+        raise SystemExit(f"cannot run {program}: {error.strerror}") from error
+
+
+_ENTRIES = {"script": _run_script, "module": _run_module, "path": _run_path, "program": _execute}
+_kept: list[dict[str, Any]] = []
+
+
+def _new_main() -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    return main
+
+
+def _bind(mode: str, gpu: int) -> None:
+    """Onto the cores near the GPU, by torch's own rules; a program started later inherits it."""
+    from torch.numa import binding
+
+    options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
+    binding._maybe_apply_numa_binding_to_current_process(gpu_index=gpu, numa_options=options)
 
 
 def _leave(code: int) -> None:
@@ -126,7 +166,8 @@ def _leave(code: int) -> None:
 def _without_launcher(error: BaseException) -> str:
     """The traceback from the user's script on, without the frames that started it."""
     frames = error.__traceback__
-    while frames and frames.tb_next and frames.tb_frame.f_code.co_filename == __file__:
+    launcher = (__file__, runpy.__file__, "<frozen runpy>")
+    while frames and frames.tb_next and frames.tb_frame.f_code.co_filename in launcher:
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames))
 

@@ -1,7 +1,8 @@
-"""Workers' output: one pipe per worker, read by one thread into a file per round and rank.
+"""Workers' output: pipes, read by one thread into files per round and rank.
 
-Every line is also handed to a sink (the terminal with a rank prefix, the cloud's log service).
-Files are never deleted by a later round.
+A worker's two streams share a pipe, and so keep their order, unless they go different ways
+(`output.py`). Lines are also handed to a sink (the terminal with a rank prefix, the cloud's log
+service). Files are never deleted by a later round.
 """
 
 import os
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
+
 LineSink = Callable[[int, str], None]
 """Receives (rank, line without its end)."""
 
@@ -19,34 +22,75 @@ _CHUNK = 65536
 
 
 @dataclass
-class _Stream:
+class _Pipe:
     rank: int
     file: BinaryIO
+    sink: LineSink | None
+    needles: tuple[str, ...] = ()
+    matches: BinaryIO | None = None
+    """Receives the lines that hold one of `needles`."""
     rest: bytes = b""
+
+    def take(self, data: bytes) -> None:
+        self.file.write(data)
+        *lines, self.rest = (self.rest + data).split(b"\n")
+        for line in lines:
+            self._tell(line)
+
+    def end(self) -> None:
+        if self.rest:
+            self._tell(self.rest)
+        self.file.close()
+        if self.matches is not None:
+            self.matches.close()
+
+    def _tell(self, line: bytes) -> None:
+        if self.sink is None and self.matches is None:
+            return
+        text = line.decode(errors="replace")
+        if self.sink is not None:
+            self.sink(self.rank, text)
+        if self.matches is not None and any(needle in text for needle in self.needles):
+            self.matches.write(f"[{self.rank}] {text}\n".encode())
 
 
 class Logs:
-    """Reads the pipes of all workers. `open` gives the end that a worker writes to."""
+    """Reads the pipes of all workers. `open` gives the ends that a worker writes to.
 
-    def __init__(self, sink: LineSink) -> None:
+    `errors` receives the lines of a stderr that is told apart (teed); `sink` all others.
+    """
+
+    def __init__(
+        self, sink: LineSink, errors: LineSink | None = None, output: Output | None = None
+    ) -> None:
         self._sink = sink
+        self._errors = errors or sink
+        self._output = output or Output()
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._new: list[tuple[int, _Stream]] = []
+        self._new: list[tuple[int, _Pipe]] = []
         self._lock = threading.Lock()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
         self._thread.start()
 
-    def open(self, rank: int, path: Path) -> int:
-        """A descriptor to pass to the worker; the caller closes its own copy after the fork."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        read, write = os.pipe2(os.O_CLOEXEC)
-        with self._lock:
-            self._new.append((read, _Stream(rank, path.open("ab", buffering=0))))
-        os.write(self._wake_write, b".")
-        return write
+    def open(self, folder: Path, rank: int, local_rank: int) -> tuple[int, ...]:
+        """Descriptors to pass to the worker: one for both streams, or stdout's and stderr's.
+
+        The caller closes its own copies after the fork.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        routes = [self._output.route(rank, local_rank, stream) for stream in STREAMS]
+        streams = STREAMS[:1] if routes[0] == routes[1] else STREAMS
+        return tuple(
+            self._pipe(folder, rank, stream, route)
+            for stream, route in zip(streams, routes, strict=False)
+        )
+
+    def path(self, folder: Path, rank: int, local_rank: int) -> Path:
+        """The file with what the worker wrote to stderr."""
+        return folder / self._output.route(rank, local_rank, "stderr").file
 
     def close(self) -> None:
         """Read what is there, then stop."""
@@ -56,6 +100,22 @@ class Logs:
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def _pipe(self, folder: Path, rank: int, stream: Stream, route: Route) -> int:
+        sink = self._errors if stream == "stderr" and route.apart else self._sink
+        matches = folder / f"filtered_{stream}.log" if route.needles else None
+        pipe = _Pipe(
+            rank,
+            (folder / route.file).open("ab", buffering=0),
+            sink if route.shown else None,
+            route.needles,
+            matches.open("ab", buffering=0) if matches is not None else None,
+        )
+        read, write = os.pipe2(os.O_CLOEXEC)
+        with self._lock:
+            self._new.append((read, pipe))
+        os.write(self._wake_write, b".")
+        return write
 
     def _run(self) -> None:
         while True:
@@ -72,23 +132,21 @@ class Logs:
     def _adopt(self) -> None:
         with self._lock:
             new, self._new = self._new, []
-        for fd, stream in new:
-            self._selector.register(fd, selectors.EVENT_READ, stream)
+        for fd, pipe in new:
+            self._selector.register(fd, selectors.EVENT_READ, pipe)
 
-    def _pump(self, fd: int, stream: _Stream) -> bool:
+    def _pump(self, fd: int, pipe: _Pipe) -> bool:
         data = os.read(fd, _CHUNK)
-        if not data:
-            if stream.rest:
-                self._sink(stream.rank, stream.rest.decode(errors="replace"))
-            self._selector.unregister(fd)
-            os.close(fd)
-            stream.file.close()
-            return False
-        stream.file.write(data)
-        *lines, stream.rest = (stream.rest + data).split(b"\n")
-        for line in lines:
-            self._sink(stream.rank, line.decode(errors="replace"))
-        return True
+        if data:
+            pipe.take(data)
+        else:
+            self._drop(fd, pipe)
+        return bool(data)
+
+    def _drop(self, fd: int, pipe: _Pipe) -> None:
+        self._selector.unregister(fd)
+        os.close(fd)
+        pipe.end()
 
     def _drain(self) -> None:
         """Whoever still writes is being killed; take what is already in the pipes."""
@@ -100,6 +158,4 @@ class Logs:
                     while self._pump(key.fd, key.data):
                         pass
                 except BlockingIOError:
-                    self._selector.unregister(key.fd)
-                    os.close(key.fd)
-                    key.data.file.close()
+                    self._drop(key.fd, key.data)

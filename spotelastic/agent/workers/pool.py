@@ -53,6 +53,8 @@ class Order:
     env: Mapping[str, str] | None = None
     cwd: str = ""
     host: str = ""
+    entry: str = "script"
+    numa: str = ""
 
 
 class Zygote:
@@ -91,8 +93,10 @@ class Zygote:
     def pid(self) -> int:
         return self._process.pid
 
-    def fork(self, order: Order, log: int) -> None:
-        """Ask for a child; `log` is a descriptor that the child writes to (it stays the caller's).
+    def fork(self, order: Order, *output: int) -> None:
+        """Ask for a child that writes to `output`: one descriptor, or stdout's and stderr's.
+
+        They stay the caller's.
 
         Raises OSError when the zygote is gone.
         """
@@ -105,8 +109,10 @@ class Zygote:
             "env": dict(order.env or {}),
             "cwd": order.cwd,
             "host": order.host,
+            "entry": order.entry,
+            "numa": order.numa,
         }
-        socket.send_fds(self._channel, [json.dumps({"fork": message}).encode()], [log])
+        socket.send_fds(self._channel, [json.dumps({"fork": message}).encode()], list(output))
 
     def kill(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
         """Signal children and all of their process group; one still to be forked is hit then."""

@@ -2,11 +2,11 @@
 
 Started by the agent with `python -m spotelastic.agent.workers.zygote FD MODULES`. It is
 single-threaded, has never touched CUDA, and holds one socket, to the agent (a SEQPACKET pair: one
-JSON message per packet, with the child's log as a passed descriptor). For each `fork` it forks a
+JSON message per packet, with the child's output as passed descriptors). For each `fork` it forks a
 child that becomes a worker or a round's store (`child.py`), and says when it has ended. It dies
 with the agent, and its children with it.
 
-    agent → {"fork": {"id", "kind", "argv", "env", "cwd", ...}}        + descriptor of the log
+    agent → {"fork": {"id", "kind", "argv", "env", "cwd", ...}}        + 1 or 2 descriptors
     zygote → {"warm": {...fingerprint}} | {"forked": {"id", "pid"}} | {"exited": {"id", "code"}}
 """
 
@@ -85,7 +85,7 @@ def _serve(channel: socket.socket) -> dict[str, Any] | None:
         if not data:
             return None
         order: dict[str, Any] = json.loads(data)["fork"]
-        order["log"] = descriptors[0]
+        order["log"], order["errors"] = descriptors[0], descriptors[-1]
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
