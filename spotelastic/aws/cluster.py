@@ -115,7 +115,7 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
     try:
         say(f"bucket {bucket}: shipping {len(request.archive) / 2**20:.1f} MiB of code")
         _ship(cluster, request.archive)
-        say(f"stack {its.stack}: network, roles, queue and {len(MEMBERS)} control nodes in {zones}")
+        say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
         outputs = stack.create(
             aws,
             its.stack,

@@ -4,10 +4,10 @@ import ast
 import gzip
 import importlib.util
 import json
-import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -43,9 +43,9 @@ def sizes(*, minimum: int, maximum: int, per_node: int | None, **positive: int) 
             raise UsageError(f"--{flag.replace('_', '-')} {value}: must be at least 1")
 
 
-def script(given: Path, folder: Path) -> str:
-    """The script's path within the working folder that is shipped, with forward slashes."""
-    path = given if given.is_absolute() else folder / given
+def script(given: Path, folder: Path) -> None:
+    """That the script, relative to `folder`, is a Python file."""
+    path = folder / given
     if not path.exists():
         raise UsageError(f"there is no script {given}")
     if not path.is_file() or path.suffix != ".py":
@@ -53,12 +53,15 @@ def script(given: Path, folder: Path) -> str:
     try:
         ast.parse(path.read_bytes(), filename=str(given))
     except SyntaxError as error:
-        raise UsageError(
-            f"{given} is not a Python file: line {error.lineno}: {error.msg}"
-        ) from None
+        where = f"line {error.lineno}: " if error.lineno else ""
+        raise UsageError(f"{given} is not a Python file: {where}{error.msg}") from None
     except (ValueError, OSError) as error:
         raise UsageError(f"{given} is not a Python file: {error}") from None
-    path, folder = path.resolve(), folder.resolve()
+
+
+def within(given: Path, folder: Path) -> str:
+    """The script's path within the working folder that is shipped, with forward slashes."""
+    path, folder = (folder / given).resolve(), folder.resolve()
     if not path.is_relative_to(folder):
         raise UsageError(
             f"{given} lies outside of the working folder {folder}, which is what the nodes get: "
@@ -82,15 +85,25 @@ def unused(name: str, taken: Iterable[str]) -> None:
 
 
 def writable(**files: Path | None) -> None:
-    """The files that are written when the job ends, by their flag."""
+    """The files that are written when the job ends, by their flag.
+
+    By trying: a user who may do everything cannot write everywhere either, as in /proc.
+    """
     for flag, file in files.items():
         if file is None:
             continue
         if file.is_dir():
             raise UsageError(f"--{flag} {file} is a folder")
         nearest = next(path for path in (file, *file.absolute().parents) if path.exists())
-        if not os.access(nearest, os.W_OK) or (nearest != file and not nearest.is_dir()):
-            raise UsageError(f"--{flag} {file} cannot be written: {nearest} does not allow it")
+        try:
+            if nearest == file:
+                file.open("ab").close()
+            else:
+                tempfile.TemporaryFile(dir=nearest).close()
+        except OSError as error:
+            raise UsageError(
+                f"--{flag} {file} cannot be written: {nearest}: {error.strerror}"
+            ) from None
 
 
 # -- the local cloud -----------------------------------------------------------------------------
@@ -99,13 +112,16 @@ def writable(**files: Path | None) -> None:
 def local_parts() -> None:
     """That everything which the local cloud runs is installed; imports nothing heavy."""
     for module, what in (("moto", "moto"), ("flask", "moto's server"), ("torch", "torch")):
-        if importlib.util.find_spec(module) is None:
-            raise EnvironmentFailure(
-                f"the local cloud needs {what}: pip install 'spotelastic[local,train]'"
-            )
+        installed(module, f"the local cloud needs {what}", "local,train")
     from spotelastic.store.server import find_binary
 
     find_binary()
+
+
+def installed(module: str, needed: str, extras: str) -> None:
+    """That an optional package is there; `needed` says what for."""
+    if importlib.util.find_spec(module) is None:
+        raise EnvironmentFailure(f"{needed}: pip install 'spotelastic[{extras}]'")
 
 
 def local_types(types: Sequence[str]) -> None:

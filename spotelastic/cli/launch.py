@@ -17,7 +17,7 @@ from spotelastic.aws import cluster as clusters
 from spotelastic.aws import workdir
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import Names
-from spotelastic.cli import chart, checks, output
+from spotelastic.cli import chart, checks, failures, output
 from spotelastic.cli.place import Place
 from spotelastic.cli.signals import Signals
 from spotelastic.cli.view import view
@@ -85,7 +85,8 @@ def launch(request: Request) -> int:
 def check(request: Request, folder: Path) -> Plan:
     """Everything that can be known to be wrong before anything starts."""
     checks.linux()
-    script = checks.script(request.script, folder)
+    checks.script(request.script, folder)
+    script = checks.within(request.script, folder)
     checks.sizes(
         minimum=request.minimum,
         maximum=request.maximum,
@@ -97,9 +98,12 @@ def check(request: Request, folder: Path) -> Plan:
         raise UsageError(f"--max-restarts {request.max_restarts}: must not be negative")
     if not request.types:
         raise UsageError("--instance-types: name at least one")
-    name = Names(request.name or checks.default_name(request.script)).cluster
+    name = checks.default_name(request.script) if request.name is None else request.name
+    name = Names(name).cluster
     _check_combination(request)
     checks.writable(report=request.report, curve=request.curve)
+    if request.curve:
+        checks.installed("matplotlib", "--curve needs matplotlib", "local")
     if request.local:
         checks.local_parts()
         checks.local_types(request.types)
@@ -153,7 +157,8 @@ def _carry_through(request: Request, plan: Plan, undo: ExitStack, signals: Signa
             _leave(plan, undo, shown.say)
             return 0
         result = outcome(cluster, status)
-    return _conclude(request, plan, result, drill, undo)
+        log = failures.keep_log(cluster, result) if failures.failed(result) else None
+    return _conclude(request, plan, result, log, drill, undo)
 
 
 def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Place:
@@ -164,6 +169,7 @@ def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Pla
     if cloud is not None:
         say(f"using the local cloud that runs already ({cloud.endpoint})")
         return Place.of(cloud)
+    say("starting the local cloud")
     cloud = local.start(detach=request.detach or request.keep)
 
     def end() -> None:
@@ -221,15 +227,16 @@ def _drill(request: Request, place: Place, say: Say) -> Drill | None:
 
 
 def _conclude(
-    request: Request, plan: Plan, result: Outcome, drill: Drill | None, undo: ExitStack
+    request: Request,
+    plan: Plan,
+    result: Outcome,
+    log: Path | None,
+    drill: Drill | None,
+    undo: ExitStack,
 ) -> int:
     """Reports first, so that a failing clean-up cannot cost the report."""
     output.console().print(output.report_table(result.report))
-    if request.report:
-        request.report.parent.mkdir(parents=True, exist_ok=True)
-        request.report.write_text(output.to_json(result.report) + "\n")
-    if request.curve:
-        chart.draw(result.points, result.report.interruptions, request.curve)
+    written = _write(request, result)
     if request.keep:
         _leave(plan, undo, print)
     missed = drill.missing if drill else ()
@@ -239,16 +246,21 @@ def _conclude(
             "give the script more steps",
             file=sys.stderr,
         )
-    if result.status.state != "succeeded":
-        print(f"spotelastic: {failure(result)}", file=sys.stderr)
+    if failures.failed(result):
+        print(f"spotelastic: {failures.describe(result, log)}", file=sys.stderr)
         return 1
-    return 1 if missed else 0
+    return 0 if written and not missed else 1
 
 
-def failure(result: Outcome) -> str:
-    """Why the job did not succeed: the first failing rank, its traceback, where its log is."""
-    lines = [f"the job {result.status.state}: {result.status.reason.rstrip()}"]
-    logs = (event.data["log"] for event in result.events if event.data.get("log"))
-    if log := next(logs, None):
-        lines.append(f"log: {log}")
-    return "\n".join(lines)
+def _write(request: Request, result: Outcome) -> bool:
+    """The files that were asked for; False if one could not be written."""
+    try:
+        if request.report:
+            request.report.parent.mkdir(parents=True, exist_ok=True)
+            request.report.write_text(output.to_json(result.report) + "\n")
+        if request.curve:
+            chart.draw(result.points, result.report.interruptions, request.curve)
+    except OSError as error:
+        print(f"spotelastic: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return False
+    return True

@@ -4,6 +4,8 @@ A mistake of the user's, or of the machine, ends as one line on stderr and the e
 class (errors.py); only a defect of spotelastic's own shows a traceback.
 """
 
+import os
+import signal
 import sys
 from typing import Annotated
 
@@ -16,7 +18,6 @@ from spotelastic.errors import SpotelasticError
 app = typer.Typer(
     name="spotelastic",
     help="Train on spot GPUs as if they were never taken away.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -75,11 +76,14 @@ def _boot(context: typer.Context) -> None:
 def main() -> None:
     """Entry point of the `spotelastic` command."""
     try:
-        app()
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="spotelastic", standalone_mode=False))
     except SpotelasticError as error:
         _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # who read our output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
-        told = _told_by_aws(error)
+        told = _told_by_parser(error) or _told_by_aws(error)
         if told is None:
             raise
         _fail(told, 2)
@@ -88,6 +92,18 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     print(f"spotelastic: {message}", file=sys.stderr)
     sys.exit(code)
+
+
+def _told_by_parser(error: Exception) -> str | None:
+    """One line for what the command line's parser has to say; None for anything else.
+
+    Typer does not export the base of its errors; what they have in common is this method.
+    """
+    say = getattr(error, "format_message", None)
+    if say is None:
+        return None
+    command = getattr(getattr(error, "ctx", None), "command_path", "spotelastic")
+    return f"{say().rstrip('.')} (see `{command} --help`)"
 
 
 def _told_by_aws(error: Exception) -> str | None:

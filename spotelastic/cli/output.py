@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,16 +15,12 @@ from rich.text import Text
 from spotelastic.model.progress import Event, Interruption, Report, Status
 
 T = TypeVar("T")
-KINDS = {
-    "notice": "interrupted with notice",
-    "loss": "lost without notice",
-    "worker": "worker failed",
-    "etcd": "etcd member lost",
-}
+KINDS = {"notice": "spot notice", "loss": "node lost", "worker": "worker died", "etcd": "etcd died"}
+ENDED = frozenset({"succeeded", "failed", "stopped"})
 
 
 def console() -> Console:
-    """Tables are never cut where nobody looks: a pipe gets as many columns as they need.
+    """A pipe gets as many columns as a table needs; on a terminal they fit 80.
 
     No markup: what is shown comes from outside, and an error message may hold brackets.
     """
@@ -46,9 +41,11 @@ def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> No
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, vertical="bottom", no_wrap=True)
+        if name in right:
+            table.columns[-1].justify = "right"
     return table
 
 
@@ -56,37 +53,41 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
 
 
 def status_line(status: Status) -> str:
-    """The job in one line: what changes while it trains."""
+    """The job in one line of less than 80 columns: what changes while it trains."""
     if not status.round:
         states = Counter(node.state for node in status.nodes if node.role == "worker")
         waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
         return f"{status.state}: {waiting or 'no'} workers"
     training = sum(node.state == "training" for node in status.nodes)
-    parts = [
-        f"step {status.step}",
-        f"round {status.round}",
-        f"{training} {'node' if training == 1 else 'nodes'}",
-    ]
+    parts = [f"step {status.step:<4}", f"round {status.round}"]
+    if status.state not in ENDED:
+        parts.append(f"{training} {'node' if training == 1 else 'nodes'}")
     if status.loss is not None:
         parts.append(f"loss {status.loss:.3f}")
     if status.step_time:
-        parts.append(f"{status.step_time * 1000:.0f} ms/step")
+        parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
     return "  ".join(parts)
 
 
 def status_table(status: Status) -> RenderableType:
-    state = f"  {status.state}" if status.round else ""
-    head = Text.assemble((status.name, "bold"), state, "  ", status_line(status))
-    return Group(head, *([Text(status.reason)] if status.reason else []), nodes_table(status))
+    """The job, why its round began (or how it ended), and its nodes."""
+    state = f"{status.state}, " if status.round else ""
+    head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
+    return Group(head, Text(status_line(status)), Text(), nodes_table(status))
 
 
 def nodes_table(status: Status) -> Table:
     table = _table("node", "role", "state", "zone", "address", "ranks")
     for node in status.nodes:
-        ranks = ",".join(str(rank) for rank in node.ranks)
+        ranks = _ranks(node.ranks)
         table.add_row(node.id, node.role, node.state, node.zone, node.address, ranks)
     return table
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """A node's ranks follow one another: 8-15."""
+    return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
 
 def names_table(names: Sequence[str]) -> RenderableType:
@@ -101,14 +102,30 @@ def clock(at: float) -> str:
 
 
 def event_line(event: Event) -> str:
-    return f"{clock(event.at)}  {event.kind:<9} {event.message}"
+    return f"{clock(event.at)}  {event.kind:<9}  {_what(event)}"
+
+
+def event_row(event: Event) -> Table:
+    """The same for a terminal: a long message goes on below its beginning."""
+    row = Table.grid(padding=(0, 2, 0, 0))
+    row.add_column(width=8)
+    row.add_column(width=9)
+    row.add_column()
+    row.add_row(clock(event.at), event.kind, Text(_what(event)))
+    return row
+
+
+def _what(event: Event) -> str:
+    """The message; with the node where it happened, unless it names that."""
+    unnamed = event.kind == "failure" and event.node not in event.message
+    return f"{event.node} {event.message}" if unnamed else event.message
 
 
 def events_table(events: Sequence[Event]) -> RenderableType:
-    table = _table("time", "kind", "node", "what")
+    table = _table("time", "kind", "what")
     table.columns[-1].no_wrap = False
     for event in events:
-        table.add_row(clock(event.at), event.kind, event.node, event.message)
+        table.add_row(clock(event.at), event.kind, Text(_what(event)))
     return table
 
 
@@ -121,10 +138,10 @@ def report_table(report: Report) -> RenderableType:
     if repeated := job.steps_run - job.final_step:
         steps += f" ({job.steps_run} run, {repeated} of them repeated)"
     lines = Text.assemble((job.state, "bold"), f"  {steps}  goodput {report.goodput:.1%}")
-    bill = Text(f"{report.node_hours:.3f} node-hours  {_cost(report)}")
+    bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
     if not report.interruptions:
         return Group(lines, bill, Text("no interruptions"))
-    return Group(lines, bill, _interruptions_table(report.interruptions))
+    return Group(lines, bill, Text(), _interruptions_table(report.interruptions), Text())
 
 
 def _cost(report: Report) -> str:
@@ -143,8 +160,8 @@ def _usd(amount: float) -> str:
 
 
 def _interruptions_table(rows: Sequence[Interruption]) -> Table:
-    numbers = ("seen after", "saved step", "pause", "steps lost")
-    table = _table("interruption", "node", "at", *numbers[:2], "in S3", *numbers[2:], right=numbers)
+    numbers = ("seen\nafter", "saved\nstep", "pause", "steps\nlost")
+    table = _table("", "node", "at", *numbers[:2], "in\nS3", *numbers[2:], right=numbers)
     for row in rows:
         table.add_row(
             KINDS[row.kind],

@@ -23,7 +23,8 @@ spotelastic down demo
 def interrupt(
     node: Annotated[str, typer.Argument(help="The node, as `spotelastic status` lists it.")],
     seconds: Annotated[
-        float, typer.Option("--in", min=0, help="Seconds of warning; 0 kills it without any.")
+        float,
+        typer.Option("--in", min=0, max=3600, help="Seconds of warning; 0 for none."),
     ] = 120.0,
     name: Annotated[str | None, typer.Option(help="The cluster, where several exist.")] = None,
     where: Where = None,

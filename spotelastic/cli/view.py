@@ -82,7 +82,7 @@ class Live:
         from rich.console import Console
         from rich.live import Live as RichLive
 
-        self._console = Console()
+        self._console = Console(markup=False)
         self._live = RichLive(console=self._console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -96,9 +96,9 @@ class Live:
         self._console.print(line, markup=False, highlight=False)
 
     def event(self, event: Event) -> None:
-        from spotelastic.cli.output import event_line
+        from spotelastic.cli.output import event_row
 
-        self._console.print(event_line(event), markup=False, highlight=False)
+        self._console.print(event_row(event), highlight=False)
 
     def status(self, status: Status) -> None:
         from spotelastic.cli.output import status_table

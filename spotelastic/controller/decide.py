@@ -28,6 +28,8 @@ from spotelastic.model.progress import Event
 
 ENDED = frozenset({"succeeded", "failed", "stopped"})
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
+WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
+"""What AWS's events say of a node, by the kind of the notice."""
 
 
 # -- what is seen --------------------------------------------------------------------------------
@@ -235,8 +237,10 @@ def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
         case StateChange(id, at, instance, state) if state in GONE:
             yield from _tell_loss(seen, instance, at, f"EC2 says {state}", now, id)
         case GroupActivity(id, _, instance, _, name, True):
-            verb = "launched" if name == "launch" else "ended"
-            yield Tell(Event(now, name, f"{instance} {verb}", instance, {}), id)
+            machine = seen.machines.get(instance)
+            what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
+            verb = "is launched" if name == "launch" else "has ended"
+            yield Tell(Event(now, name, f"{what} {verb}", instance, {}), id)
         case GroupActivity(id, _, instance, group, name, False, why):
             text = f"{group} could not {name} an instance: {why}"
             yield Tell(Event(now, name, text, instance, {"failed": True}), id)
@@ -246,7 +250,7 @@ def _tell_notice(seen: Seen, notice: Notice, now: float, cause: str) -> Iterator
     event = Event(
         now,
         "notice",
-        f"{notice.node}: {notice.kind} by {notice.source}",
+        f"{notice.node} {WARNINGS[notice.kind]} (from the event bus)",
         notice.node,
         {
             "kind": notice.kind,

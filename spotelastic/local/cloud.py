@@ -95,8 +95,10 @@ def find() -> CloudInfo | None:
         info = CloudInfo(**{**values, "zones": tuple(values["zones"])})
     except FileNotFoundError:
         return None
-    except (OSError, TypeError, ValueError, KeyError) as error:
-        raise UsageError(f"cannot read {_record()}: {error}; remove it") from error
+    except OSError as error:
+        raise EnvironmentFailure(f"cannot read {_record()}: {error.strerror}") from error
+    except (TypeError, ValueError, KeyError) as error:
+        raise EnvironmentFailure(f"{_record()} is damaged ({error}): remove it") from error
     if processes.started_at(info.pid) == info.started:
         return info
     Remains(info.folder, str(_record())).remove()
@@ -185,9 +187,13 @@ def _parse(answer: str) -> CloudInfo:
     raise EnvironmentFailure(values.get("error", "the local cloud ended while it started"))
 
 
+def home() -> Path:
+    """The user's folder of spotelastic's own; it need not exist."""
+    return Path(os.environ.get("SPOTELASTIC_HOME") or Path.home() / ".spotelastic").absolute()
+
+
 def _record() -> Path:
-    home = os.environ.get("SPOTELASTIC_HOME") or Path.home() / ".spotelastic"
-    return Path(home).absolute() / "local.json"
+    return home() / "local.json"
 
 
 @contextlib.contextmanager

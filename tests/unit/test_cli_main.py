@@ -66,6 +66,26 @@ def test_without_a_local_cloud_each_command_says_so_in_one_line(command: str) ->
     assert "no local cloud is running" in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("frobnicate", "No such command 'frobnicate'"),
+        ("up --local --frobnicate x.py", "No such option: --frobnicate"),
+        ("up --local --min two x.py", "'--min'"),
+        ("up", "Missing argument"),
+        ("interrupt i-1 --in soon", "'--in'"),
+        ("interrupt i-1 --in inf", "'--in'"),
+        ("logs --rank -1", "'--rank'"),
+    ],
+)
+def test_a_mistyped_line_is_told_in_one(line: str, words: str) -> None:
+    told = spotelastic(*line.split())
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.count("\n") == 1
+    assert words in told.stderr
+    assert "--help" in told.stderr
+
+
 def test_without_any_cloud_both_ways_out_are_named() -> None:
     told = spotelastic("status")
     assert told.returncode == 2

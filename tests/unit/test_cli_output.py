@@ -1,6 +1,7 @@
 """What people and programs get to see."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,8 @@ STATUS = Status(
 )
 
 
-def rendered(renderable: object) -> str:
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+def rendered(renderable: object, width: int = 160) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     with console.file:
         console.print(renderable)
         return console.export_text()
@@ -88,13 +89,28 @@ def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
     assert "$0.025 (estimated), $0.10 on demand (75% saved)" in text
     rows = [line for line in text.splitlines() if "i-" in line]
     assert [row.split()[-1] for row in rows] == ["0", "7", "0"]
-    assert "interrupted with notice" in rows[0]
+    assert rows[0].startswith("spot notice")
+
+
+def test_a_terminal_of_80_columns_holds_what_is_shown_on_one() -> None:
+    node, told = "i-0a1b2c3d4e5f60718", "may be interrupted soon, as AWS recommends to rebalance"
+    rows = tuple(replace(row, node=node, pause_s=123.4, saved_step=12345) for row in (NOTICE, LOSS))
+    nodes = (NodeStatus(node, "control", "standing by", "us-east-1a", "127.80.255.255"),)
+    for shown in (
+        output.report_table(replace(REPORT, interruptions=rows)),
+        output.status_table(replace(STATUS, nodes=nodes, step=12345, committed=12340)),
+        output.event_row(Event(0.0, "notice", f"{node} {told}")),
+    ):
+        text = rendered(shown, width=80)
+        assert node in text
+        assert "…" not in text
+        assert not any(line[:1].isspace() and line[:10].strip() for line in text.splitlines())
 
 
 def test_the_status_shows_every_node() -> None:
     text = rendered(output.status_table(STATUS))
-    assert "step 120  round 3  1 node  loss 2.346  140 ms/step  checkpoint 100" in text
-    assert all(word in text for word in ("i-1", "0,1", "control", "leading"))
+    assert "step 120   round 3  1 node  loss 2.346   140 ms/step  checkpoint 100" in text
+    assert all(word in text for word in ("i-1", "0-1", "control", "leading"))
 
 
 def test_plain_progress_speaks_when_something_changed_or_some_seconds_passed() -> None:
@@ -118,7 +134,7 @@ def test_plain_events_stand_on_a_line_each() -> None:
     with Plain(lines.append) as plain:
         plain.event(Event(0.0, "notice", "i-1 will go in 15 s"))
         plain.say("drill")
-    assert lines[0].endswith("notice    i-1 will go in 15 s")
+    assert lines[0].endswith("notice     i-1 will go in 15 s")
     assert lines[1] == "drill"
 
 
