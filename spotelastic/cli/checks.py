@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -122,6 +123,23 @@ def installed(module: str, needed: str, extras: str) -> None:
     """That an optional package is there; `needed` says what for."""
     if importlib.util.find_spec(module) is None:
         raise EnvironmentFailure(f"{needed}: pip install 'spotelastic[{extras}]'")
+
+
+def ports(*numbers: int, address: str = "127.95.255.254") -> None:
+    """That nobody listens at these ports on every address: no local node could listen there.
+
+    `address` is a loopback address that no node of a local cloud has.
+    """
+    for number in numbers:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as etcd does
+            try:
+                probe.bind((address, number))
+            except OSError as error:
+                raise EnvironmentFailure(
+                    f"port {number}, which the etcd of the local cloud needs: {error.strerror}; "
+                    f"end what listens there on all addresses (see `ss -ltnp sport = {number}`)"
+                ) from None
 
 
 def local_types(types: Sequence[str]) -> None:

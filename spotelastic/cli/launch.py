@@ -16,7 +16,7 @@ from pathlib import Path
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws import workdir
 from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.names import Names
+from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.cli import chart, checks, failures, output
 from spotelastic.cli.place import Place
 from spotelastic.cli.signals import Signals
@@ -107,6 +107,7 @@ def check(request: Request, folder: Path) -> Plan:
     if request.local:
         checks.local_parts()
         checks.local_types(request.types)
+        checks.ports(CLIENT_PORT, PEER_PORT)
         workers = request.nproc_per_node or 1
         checks.room(request.maximum, workers, folder=Path(tempfile.gettempdir()))
     settings = Settings(
@@ -146,6 +147,7 @@ def _carry_through(request: Request, plan: Plan, undo: ExitStack, signals: Signa
                 until=training if request.detach else ended,
                 look=drill.feed if drill else lambda status: None,
                 alive=place.check,
+                silent=place.where_to_look,
             )
         except BaseException as error:
             # A local cloud that has ended has nothing left that could stay up.

@@ -59,6 +59,13 @@ class Place:
         if self.cloud is not None and local.find() != self.cloud:
             raise EnvironmentFailure("the local cloud has ended, and its clusters with it")
 
+    @property
+    def where_to_look(self) -> str:
+        """Where the nodes say why they do not start."""
+        if self.cloud is None:
+            return "see the system logs of its instances in the EC2 console"
+        return f"see {self.cloud.folder}/instances/*/console.log"
+
     def names(self) -> tuple[str, ...]:
         return clusters.all_names(self.aws)
 

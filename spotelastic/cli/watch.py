@@ -1,5 +1,6 @@
 """Follows a job through what its cluster publishes, until it has ended."""
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ EVERY = 0.5
 """Seconds between two looks."""
 PATIENCE = 60.0
 """Seconds without an answer from the cluster's bucket before the watch gives up."""
+SILENCE = 90.0
+"""Seconds until the first status after which its absence is told, and told again."""
 REPORT_TIMEOUT = 30.0
 """Seconds that the report may come after the end."""
 
@@ -38,13 +41,16 @@ def watch(
     until: Callable[[Status], bool],
     look: Callable[[Status], None],
     alive: Callable[[], None],
+    silent: str,
 ) -> Status:
     """Shows the status and new events, and hands each status to `look`, until `until` holds.
 
-    `alive` is asked before each look, and raises when there is nothing left to look at.
+    `alive` is asked before each look, and raises when there is nothing left to look at. `silent`
+    says where to look when the cluster publishes nothing for too long.
     """
     told = 0
     answered = steady()
+    silent_until = steady() + SILENCE
     while True:
         alive()
         try:
@@ -59,7 +65,11 @@ def watch(
             if event.kind not in QUIET:
                 view.event(event)
         told = max(told, len(events))
+        if status is None and steady() > silent_until:
+            view.say(f"the control nodes have not reported for {SILENCE:.0f} s: {silent}")
+            silent_until = steady() + SILENCE
         if status is not None:
+            silent_until = math.inf
             view.status(status)
             look(status)
             if until(status):

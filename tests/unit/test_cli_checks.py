@@ -1,5 +1,6 @@
 """What `up` refuses before anything starts, and that each refusal says what to do."""
 
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,3 +147,24 @@ def test_a_missing_part_of_the_local_cloud_is_named(
     )
     with pytest.raises(EnvironmentFailure, match=rf"needs {absent}: pip install"):
         checks.local_parts()
+
+
+def test_a_port_that_somebody_has_on_all_addresses_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentFailure, match=f"port {port}, .*in use"):
+            checks.ports(port)
+    checks.ports(port)
+
+
+def test_files_are_tried_and_left_as_they_were(tmp_path: Path) -> None:
+    kept = tmp_path / "report.json"
+    kept.write_text("old")
+    checks.writable(report=kept, curve=tmp_path / "new" / "curve.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert kept.read_text() == "old"
+    for bad in (Path("/proc/report.json"), kept / "below", tmp_path):
+        with pytest.raises(UsageError, match="--report"):
+            checks.writable(report=bad)
