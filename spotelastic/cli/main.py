@@ -26,6 +26,7 @@ app = typer.Typer(
 PASS_THROUGH = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
+    "allow_interspersed_args": False,  # what follows the script is left as it is, `--` too
     "help_option_names": [],
 }
 

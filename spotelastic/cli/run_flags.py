@@ -1,0 +1,201 @@
+"""The command line of `spotelastic run`: torchrun's flags, Bagua's, and our own, as data.
+
+Every flag is accepted with dashes and with underscores, and as a variable PET_<NAME> for when it is
+not given. argparse rather than typer: everything after the script belongs to the script.
+"""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from spotelastic.errors import UsageError
+
+EXAMPLES = """\
+examples:
+  spotelastic run --standalone --nproc-per-node gpu train.py --epochs 3
+  spotelastic run --nnodes 2:4 --rdzv-endpoint a:2379,b:2379,c:2379 --rdzv-id job7 train.py
+  spotelastic run --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a -m my.training
+
+Every flag may be written with underscores, and given as a variable: PET_NNODES=2.
+"""
+
+
+def _words(text: str) -> list[str]:
+    """Separated by commas; two commas stand for one that is meant."""
+    words = text.replace(",,", "\0").split(",") if text else []
+    return [word.replace("\0", ",") for word in words]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """`read` is what its text becomes; bool: it takes no value. `default` is shown where it says
+    something; `metavar` is its value in the help."""
+
+    names: str
+    help: str
+    metavar: str = ""
+    default: Any = ""
+    read: Callable[[str], Any] = str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def dest(self) -> str:
+        return self.names.split()[-1].lstrip("-").replace("-", "_")
+
+
+NODES = (
+    Flag("--nnodes", "nodes of the job (1)", "N|MIN:MAX", "1:1"),
+    Flag("--nproc-per-node", "workers on each node (1)", "N|auto|cpu|gpu|xpu"),
+    Flag("--standalone", "this node alone, with an etcd of its own", read=bool),
+    Flag("--rdzv-backend", "how the nodes meet: docs/run.md", "NAME"),
+    Flag("--rdzv-endpoint", "where they meet; a port left out is 29400", "HOST[:PORT],…"),
+    Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
+    Flag("--rdzv-conf", "join_timeout=SECONDS, is_host=BOOL", "KEY=VALUE,…"),
+    Flag("--node-rank", "of static: 0 runs the etcd for all", "N", None, int),
+    Flag("--master-addr", "of static: address of node 0 (127.0.0.1)", "HOST"),
+    Flag("--master-port", "of static: port of the etcd (29500)", "PORT", None, int),
+    Flag("--local-addr", "address of this node, as the others reach it", "IP"),
+    Flag("--node-id", "name of this node (from the host)", "ID"),
+    Flag("--zone", "availability zone of this node", "ZONE"),
+)
+WORKERS = (
+    Flag("--max-restarts", "failures of the script; lost nodes are not counted (3)", "N", 3, int),
+    Flag("--gang", "fail the job when a node is lost", read=bool),
+    Flag("--role", "ROLE_NAME of the workers", "NAME", "default"),
+    Flag("-m --module", "what follows is a module, as for python -m", read=bool),
+    Flag("--no-python", "what follows is a program", read=bool),
+    Flag("--run-path", "run the script with runpy.run_path", read=bool),
+    Flag("--preload", "modules to import once, before workers are forked", "MODULE,…", [], _words),
+    Flag("--virtual-local-rank", "LOCAL_RANK 0 and one visible GPU for each", read=bool),
+    Flag(
+        "--numa-binding",
+        "bind workers to the cores near their GPU",
+        "MODE",
+        choices=("node", "socket", "exclusive", "core-complex"),
+    ),
+    Flag(
+        "--signals-to-handle",
+        "signals that ask this node to leave",
+        "NAME,…",
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    ),
+    Flag("--shutdown-timeout", "from SIGTERM to SIGKILL (10)", "SECONDS", None, float),
+)
+OUTPUT = (
+    Flag("--log-dir", "keep workers' logs here", "DIR"),
+    Flag("-r --redirects", "streams that go to a file only: 1 out, 2 err, 3 both", "N|RANK:N,…"),
+    Flag("-t --tee", "streams that go to a file of their own as well", "N|RANK:N,…"),
+    Flag("--local-ranks-filter", "show the output of these only", "RANK,…"),
+    Flag(
+        "--duplicate-stdout-filters",
+        "lines of stdout that also go to filtered_stdout.log",
+        "TEXT,…",
+        [],
+        _words,
+    ),
+    Flag(
+        "--duplicate-stderr-filters",
+        "lines of stderr that also go to filtered_stderr.log",
+        "TEXT,…",
+        [],
+        _words,
+    ),
+)
+CHECKPOINTS = (
+    Flag("--storage", "where checkpoints go (./checkpoints/ID)", "URL"),
+    Flag("--snapshot-every", "into memory (10)", "STEPS", 10, int),
+    Flag("--checkpoint-every", "into storage (50)", "STEPS", 50, int),
+    Flag("--take-over", "continue checkpoints of another run", read=bool),
+)
+WITHOUT_EFFECT = (
+    Flag("--monitor-interval", "exits are events here: nothing is polled", "SECONDS"),
+    Flag("--start-method", "workers are forked from a warm process", "METHOD"),
+    Flag("--event-log-handler", "events are kept in etcd", "NAME"),
+    Flag("--logs-specs", "see --log-dir, --redirects and --tee", "NAME"),
+    Flag("--use-env", "the local rank always comes as LOCAL_RANK", read=bool),
+)
+"""Accepted, so that a command written for another launcher works as it stands."""
+BAGUA = (
+    Flag("--bagua-service-port", "BAGUA_SERVICE_PORT (29501)", "PORT", None, int),
+    Flag("--default-bucket-size", "BAGUA_DEFAULT_BUCKET_SIZE (10485760)", "BYTES", None, int),
+    Flag("--autotune-level", "BAGUA_AUTOTUNE (0)", "LEVEL", None, int),
+    Flag("--autotune-max-samples", "BAGUA_AUTOTUNE_MAX_SAMPLES (60)", "N", None, int),
+    Flag(
+        "--autotune-sampling-confidence-time",
+        "BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S (5)",
+        "SECONDS",
+        None,
+        float,
+    ),
+    Flag("--autotune-warmup-time", "BAGUA_AUTOTUNE_WARMUP_TIME_S (30)", "SECONDS", None, float),
+    Flag("--is-output-autotune-log", "BAGUA_IS_OUTPUT_AUTOTUNE_LOG", read=bool),
+    Flag("--enable-bagua-net", "load Bagua's network plug-in", read=bool),
+    Flag("--bagua-net_switch_on --bagua-net-switch-on", "the same", read=bool),
+)
+GROUPS: Mapping[str, tuple[Flag, ...]] = {
+    "nodes": NODES,
+    "workers": WORKERS,
+    "output": OUTPUT,
+    "checkpoints": CHECKPOINTS,
+    "Bagua": BAGUA,
+    "accepted, without effect": WITHOUT_EFFECT,
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        told = message.removeprefix("argument ").replace("script, args", "script")
+        raise UsageError(f"{told} (see `spotelastic run --help`)")
+
+
+def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
+    """The options by name; `script` and `args` are what to run. Raises `UsageError`."""
+    return parser(environ).parse_args(args)
+
+
+def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    made = _Parser(
+        prog="spotelastic run",
+        usage="spotelastic run [flags] script.py [arguments of the script]",
+        description="Run a script elastically on machines you already have, as torchrun does.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    for title, flags in GROUPS.items():
+        group = made.add_argument_group(title)
+        for flag in flags:
+            _add(group, flag, environ.get(f"PET_{flag.dest.upper()}"))
+    made.add_argument("script", help="a Python file, or what -m or --no-python make of it")
+    made.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    return made
+
+
+def given(options: argparse.Namespace, flags: Sequence[Flag]) -> list[str]:
+    """Names of those flags that have another value than their default."""
+    names = []
+    for flag in flags:
+        default = False if flag.read is bool else flag.default
+        if getattr(options, flag.dest) != default:
+            names.append(flag.names.split()[-1])
+    return names
+
+
+def _add(group: Any, flag: Flag, variable: str | None) -> None:
+    names = flag.names.split()
+    settings: dict[str, Any] = {"dest": flag.dest, "help": flag.help}
+    if flag.read is bool:
+        settings |= {"action": "store_true", "default": variable not in (None, "", "0")}
+    else:
+        settings |= {
+            "default": flag.default if variable is None else variable,
+            "type": flag.read,
+            "choices": flag.choices or None,
+            "metavar": flag.metavar,
+        }
+    group.add_argument(*names, **settings)
+    underscored = "--" + flag.dest
+    if underscored not in names:
+        group.add_argument(underscored, **settings | {"help": argparse.SUPPRESS})

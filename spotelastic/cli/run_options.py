@@ -1,0 +1,197 @@
+"""What the options of `spotelastic run` mean; what is wrong with them is said here, in one line.
+
+Looks at this machine's files and modules, starts nothing. Where the nodes meet is in `meeting.py`.
+"""
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from string import Template
+
+from spotelastic.agent.config import Entry
+from spotelastic.agent.workers.output import Output, Selection
+from spotelastic.cli import devices
+from spotelastic.cli.run_flags import BAGUA, given
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Settings
+from spotelastic.model.round import Schedule
+
+PREFIX = "[${rank}] "
+TEE_PREFIX = "[${role_name}${local_rank}]:"
+
+
+def sizes(nnodes: str) -> tuple[int, int]:
+    """The smallest and the largest number of nodes."""
+    low, _, high = nnodes.partition(":")
+    try:
+        smallest, largest = int(low), int(high or low)
+    except ValueError:
+        raise UsageError(f"--nnodes {nnodes}: give a number or MIN:MAX") from None
+    if not 1 <= smallest <= largest:
+        raise UsageError(f"--nnodes {nnodes}: needs 1 ≤ MIN ≤ MAX")
+    return smallest, largest
+
+
+def settings(options: argparse.Namespace) -> Settings:
+    smallest, largest = sizes(options.nnodes)
+    for flag in ("max_restarts", "snapshot_every", "checkpoint_every"):
+        if getattr(options, flag) < 0:
+            raise UsageError(f"--{flag.replace('_', '-')} {getattr(options, flag)}: is negative")
+    # Bagua's launcher starts a worker for each GPU unless told otherwise, torchrun starts one.
+    default = "auto" if given(options, BAGUA) else "1"
+    return Settings(
+        min_nodes=smallest,
+        max_nodes=largest,
+        workers=devices.workers(options.nproc_per_node or default),
+        max_restarts=options.max_restarts,
+        gang=options.gang,
+        pinned=options.node_rank is not None,
+        schedule=Schedule(options.snapshot_every, options.checkpoint_every),
+    )
+
+
+def command(
+    options: argparse.Namespace, folder: Path, environ: Mapping[str, str]
+) -> tuple[Entry, tuple[str, ...]]:
+    """What a worker runs. Raises `UsageError` when it is not there."""
+    name, args = options.script, options.args
+    if options.run_path:
+        return "path", (_existing(name, folder), *args)
+    if options.no_python:
+        if options.module:
+            raise UsageError("--no-python and --module: give one of them")
+        return "program", (_program(name, folder, environ), *args)
+    if options.module:
+        _find_module(name, folder)
+    else:
+        name = _existing(name, folder)
+    interpreter = environ.get("PYTHON_EXEC")
+    if interpreter:
+        module = ("-m",) if options.module else ()
+        return "program", (_program(interpreter, folder, environ), "-u", *module, name, *args)
+    return ("module" if options.module else "script"), (name, *args)
+
+
+def _existing(name: str, folder: Path) -> str:
+    path = folder / name
+    if not path.exists():
+        raise UsageError(f"no such script: {name}")
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise UsageError(f"{name} is a folder, not a script")
+    return str(path)
+
+
+def _program(name: str, folder: Path, environ: Mapping[str, str]) -> str:
+    named = str(folder / name) if os.sep in name else name
+    found = shutil.which(named, path=environ.get("PATH"))
+    if found is None:
+        raise UsageError(f"--no-python {name}: no such program, or it is not executable")
+    return found
+
+
+def _find_module(name: str, folder: Path) -> None:
+    """As `python -m` would find it, but without importing the packages that it is in."""
+    first, *inner = name.split(".")
+    if not re.fullmatch(r"\w+(\.\w+)*", name):
+        raise UsageError(f"--module {name}: not the name of a module")
+    spec = PathFinder.find_spec(first, [str(folder)]) or importlib.util.find_spec(first)
+    full = first
+    for part in inner:
+        full = f"{full}.{part}"
+        spec = PathFinder.find_spec(full, _locations(spec))
+        if spec is None:
+            raise UsageError(f"--module {name}: there is no module {full}")
+    if spec is None:
+        raise UsageError(f"--module {name}: there is no module {full}")
+    inside = _locations(spec)
+    if inside and PathFinder.find_spec(f"{full}.__main__", inside) is None:
+        raise UsageError(f"--module {name}: {full} is a package without a __main__ module")
+
+
+def _locations(spec: object) -> Sequence[str]:
+    """Where a package's modules are; none for anything else."""
+    return list(getattr(spec, "submodule_search_locations", None) or ())
+
+
+def output(options: argparse.Namespace) -> Output:
+    filters = {
+        "stdout": tuple(options.duplicate_stdout_filters),
+        "stderr": tuple(options.duplicate_stderr_filters),
+    }
+    return Output(
+        redirects=_selection("--redirects", options.redirects),
+        tee=_selection("--tee", options.tee),
+        shown=_ranks(options.local_ranks_filter),
+        filters=filters,
+    )
+
+
+def _selection(flag: str, text: str) -> Selection:
+    if re.fullmatch("[0-3]?", text):
+        return Selection(int(text or 0))
+    if not re.fullmatch(r"\d+:[0-3](,\d+:[0-3])*", text):
+        raise UsageError(f"{flag} {text}: give 0, 1, 2 or 3, or RANK:N with commas")
+    pairs = (part.split(":") for part in text.split(","))
+    return Selection(ranks={int(rank): int(streams) for rank, streams in pairs})
+
+
+def _ranks(text: str) -> frozenset[int] | None:
+    if not text:
+        return None
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise UsageError(f"--local-ranks-filter {text}: give numbers with commas")
+    return frozenset(map(int, text.split(",")))
+
+
+def signals(text: str) -> tuple[int, ...]:
+    found = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP"):
+            raise UsageError(f"--signals-to-handle {name}: not a signal that can be handled")
+        found.append(signal.Signals[name])
+    return tuple(found)
+
+
+def grace(options: argparse.Namespace, environ: Mapping[str, str]) -> float:
+    """Seconds that workers have between SIGTERM and SIGKILL."""
+    if options.shutdown_timeout is not None:
+        return float(options.shutdown_timeout)
+    variable = environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "10")
+    try:
+        return float(variable)
+    except ValueError:
+        raise UsageError(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={variable}: not a number") from None
+
+
+def check_devices(options: argparse.Namespace, workers: int, environ: Mapping[str, str]) -> None:
+    """What only makes sense with a GPU for each worker."""
+    if options.numa_binding:
+        if devices.gpus() < workers:
+            raise UsageError(f"--numa-binding {options.numa_binding}: needs a GPU for each worker")
+        if shutil.which("numactl") is None:
+            raise UsageError(f"--numa-binding {options.numa_binding}: numactl is not installed")
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if options.virtual_local_rank and visible is not None and len(visible.split(",")) < workers:
+        raise UsageError(
+            f"--virtual-local-rank: {workers} workers, but CUDA_VISIBLE_DEVICES={visible}"
+        )
+
+
+def prefix(
+    options: argparse.Namespace, workers: int, environ: Mapping[str, str]
+) -> Callable[[int], str]:
+    """What stands before each line of a rank that is shown."""
+    usual = TEE_PREFIX if options.tee.strip("0") else PREFIX
+    template = Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", usual))
+
+    def of(rank: int) -> str:
+        values = {"rank": rank, "local_rank": rank % workers, "role_name": options.role}
+        return template.safe_substitute(values)
+
+    return of
