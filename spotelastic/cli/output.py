@@ -110,7 +110,7 @@ def event_row(event: Event) -> Table:
     row = Table.grid(padding=(0, 2, 0, 0))
     row.add_column(width=8)
     row.add_column(width=9)
-    row.add_column()
+    row.add_column(overflow="fold")
     row.add_row(clock(event.at), event.kind, Text(_what(event)))
     return row
 
