@@ -31,8 +31,8 @@ Configure = Callable[[Place, Path, Path], AgentConfig]
 def main(args: Sequence[str]) -> int:
     """Run this machine's node until the job ends; the exit code."""
     options = parse(args)
-    configure = _plan(options)
     where = meeting(options, *run_options.sizes(options.nnodes))
+    configure = _plan(options)
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
         _say(f"no effect here: {', '.join(ignored)} (see --help)")
