@@ -1,0 +1,421 @@
+"""The command line of `spotelastic run`: what it accepts, what it means, what workers get of it."""
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.run import get_args_parser
+
+from spotelastic.agent import environment
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.workers.output import Output, Selection
+from spotelastic.cli import bagua, devices, run_options
+from spotelastic.cli.meeting import Meeting, endpoints_of, meeting
+from spotelastic.cli.run_flags import GROUPS, WITHOUT_EFFECT, given, parse
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Settings
+from spotelastic.model.round import Member, Round
+
+VALUES = {"nnodes": "2", "numa_binding": "node", "start_method": "spawn"}
+TORCHRUN = [action for action in get_args_parser()._actions if action.option_strings]
+
+
+def options(*args: str, **environ: str) -> Any:
+    return parse([*args, "train.py"], environ)
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [(name, action) for action in TORCHRUN for name in action.option_strings if "help" not in name],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_spelling_of_every_flag_of_torchrun_is_accepted(name: str, action: Any) -> None:
+    if name == "-h":
+        return
+    words = [name] if action.nargs == 0 else [name, VALUES.get(action.dest, "3")]
+    told = options(*words)
+    assert told.script == "train.py"
+    assert str(getattr(told, action.dest)) not in ("", "None", "False", "[]"), "it was lost"
+
+
+def test_a_variable_counts_where_the_flag_is_not_given() -> None:
+    environ = {
+        "PET_NNODES": "2:4",
+        "PET_MODULE": "1",
+        "PET_STANDALONE": "0",
+        "PET_MAX_RESTARTS": "7",
+    }
+    told = options("--max-restarts", "9", **environ)
+    assert (told.nnodes, told.module, told.standalone, told.max_restarts) == ("2:4", True, False, 9)
+    assert options(**environ).max_restarts == 7
+
+
+def test_every_flag_has_its_variable() -> None:
+    for flags in GROUPS.values():
+        for flag in flags:
+            text = "1" if not flag.choices else flag.choices[0]
+            told = options(**{f"PET_{flag.dest.upper()}": text})
+            assert getattr(told, flag.dest) not in ("", None, False, []), flag
+
+
+def test_what_follows_the_script_is_the_scripts() -> None:
+    told = parse(["--nnodes", "1", "train.py", "--nnodes", "9", "-m", "--unknown"], {})
+    assert (told.nnodes, told.args) == ("1", ["--nnodes", "9", "-m", "--unknown"])
+
+
+def test_what_has_no_effect_is_known_so_that_it_can_be_said() -> None:
+    assert given(options("--start_method", "fork", "--use_env"), WITHOUT_EFFECT) == [
+        "--start-method",
+        "--use-env",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--max-restarts", "x", "s.py"], "--max-restarts.*'x'"),
+        (["--unknown", "s.py"], "--unknown"),
+        (["--numa-binding", "east", "s.py"], "--numa-binding.*east"),
+        (["--nnodes", "2"], "script"),
+    ],
+)
+def test_the_parsers_own_complaints_are_one_line(args: list[str], told: str) -> None:
+    with pytest.raises(UsageError, match=told) as error:
+        parse(args, {})
+    assert "\n" not in str(error.value)
+
+
+# -- meaning --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([], Meeting("alone")),
+        (["--standalone", "--rdzv-endpoint", "a"], Meeting("alone")),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], Meeting("alone")),
+        (["--master-addr", "h"], Meeting("alone")),
+        (["--rdzv-endpoint", "a"], Meeting("client", ("a:29400",))),
+        (
+            ["--nnodes", "3", "--rdzv-endpoint", "a:1,b,[::1]:7"],
+            Meeting("client", ("a:1", "b:29400", "[::1]:7")),
+        ),
+        (
+            ["--rdzv_backend", "etcd", "--rdzv_endpoint", "a", "--nnodes", "1:4"],
+            Meeting("client", ("a:2379",)),
+        ),
+        (
+            ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a", "--rdzv-conf", "join_timeout=5"],
+            Meeting("either", ("a:29400",), join_within=5.0),
+        ),
+        (
+            ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a", "--rdzv-conf", "is_host=false"],
+            Meeting("guest", ("a:29400",)),
+        ),
+        (
+            ["--nnodes", "2", "--node_rank", "0", "--master_addr", "h", "--master_port", "5"],
+            Meeting("host", ("h:5",), "--master-addr"),
+        ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "static", "--node-rank", "1", "--master-addr", "h"],
+            Meeting("guest", ("h:29500",), "--master-addr"),
+        ),
+    ],
+)
+def test_where_the_nodes_meet(args: list[str], expected: Meeting) -> None:
+    told = options(*args)
+    assert meeting(told, *run_options.sizes(told.nnodes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--nnodes", "2"], "--rdzv-endpoint is missing"),
+        (["--nnodes", "2", "--standalone"], "--nnodes 2"),
+        (["--rdzv-backend", "zookeeper"], "--rdzv-backend zookeeper"),
+        (["--rdzv-endpoint", "http://a:1"], "--rdzv-endpoint http://a:1"),
+        (["--rdzv-endpoint", "a:99999"], "--rdzv-endpoint a:99999"),
+        (["--rdzv-endpoint", "::1"], "--rdzv-endpoint ::1"),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "a,b"], "a,b"),
+        (["--nnodes", "2:3", "--node-rank", "0"], "--nnodes 2:3"),
+        (["--nnodes", "2", "--node-rank", "2"], "--node-rank 2"),
+        (["--nnodes", "2", "--node-rank", "1", "--master-port", "0"], "--master-port 0"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", "join"], "--rdzv-conf join"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", "protocol=https"], "protocol=https"),
+    ],
+)
+def test_a_meeting_that_cannot_be_names_the_flag_and_the_value(args: list[str], told: str) -> None:
+    given_ = options(*args)
+    with pytest.raises(UsageError) as error:
+        meeting(given_, *run_options.sizes(given_.nnodes))
+    assert told in str(error.value)
+
+
+def test_an_endpoint_without_a_port_is_at_29400() -> None:
+    assert endpoints_of("a,[fe80::1],b:2379") == ("a:29400", "[fe80::1]:29400", "b:2379")
+
+
+def test_workers_on_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpus = len(os.sched_getaffinity(0))
+    monkeypatch.setattr(devices, "DRIVERS", ())
+    assert [devices.workers(text) for text in ("3", "cpu", "auto")] == [3, cpus, cpus]
+    for wrong in ("gpu", "0", "-1", "many"):
+        with pytest.raises(UsageError, match=f"--nproc-per-node {wrong}"):
+            devices.workers(wrong)
+
+
+def test_torch_is_asked_for_the_gpus_where_there_is_a_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(devices, "DRIVERS", (tmp_path,))
+    assert devices.gpus() == torch.cuda.device_count()
+
+
+def test_one_worker_like_torchrun_unless_the_command_is_one_for_bagua(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "DRIVERS", ())
+    assert run_options.settings(options()).workers == 1
+    assert run_options.settings(options("--autotune_level", "1")).workers == devices.workers("auto")
+
+
+def test_what_a_worker_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "tool.py").touch()
+    file = str(tmp_path / "train.py")
+
+    def command(*args: str, **environ: str) -> object:
+        return run_options.command(parse(args, {}), tmp_path, environ)
+
+    assert command("train.py", "-x") == ("script", (file, "-x"))
+    assert command("--run-path", "train.py") == ("path", (file,))
+    assert command("-m", "package.tool", "1") == ("module", ("package.tool", "1"))
+    assert command("--no-python", "/bin/sh", "-c", "a") == ("program", ("/bin/sh", "-c", "a"))
+    python = command("train.py", "-x", PYTHON_EXEC="/bin/sh")
+    assert python == ("program", ("/bin/sh", "-u", file, "-x"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("missing.py",),
+        ("folder",),
+        ("--run-path", "missing.py"),
+        ("-m", "nowhere"),
+        ("-m", "folder"),
+        ("-m", "json.nowhere"),
+        ("-m", "json"),
+        ("-m", "train.py/"),
+        ("--no-python", "./missing"),
+        ("--no-python", "missing-program"),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_starts(
+    args: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError) as error:
+        run_options.command(parse(args, {}), tmp_path, os.environ)
+    assert args[-1] in str(error.value)
+
+
+def test_looking_for_a_module_imports_nothing(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("raise AssertionError('imported')")
+    (tmp_path / "package" / "tool.py").touch()
+    entry, _ = run_options.command(parse(["-m", "package.tool"], {}), tmp_path, {})
+    assert entry == "module"
+
+
+def test_signals_and_the_time_between_them() -> None:
+    assert run_options.signals("SIGTERM, SIGUSR1") == (signal.SIGTERM, signal.SIGUSR1)
+    for wrong in ("SIGKILL", "TERM", "9"):
+        with pytest.raises(UsageError, match=f"--signals-to-handle {wrong}"):
+            run_options.signals(wrong)
+    variable = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "20"}
+    assert run_options.grace(options(), {}) == 10
+    assert run_options.grace(options(), variable) == 20
+    assert run_options.grace(options("--shutdown-timeout", "5"), variable) == 5
+
+
+def test_virtual_local_ranks_need_a_device_each() -> None:
+    told = options("--virtual-local-rank")
+    run_options.check_devices(told, 2, {"CUDA_VISIBLE_DEVICES": "4,5"})
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=4"):
+        run_options.check_devices(told, 2, {"CUDA_VISIBLE_DEVICES": "4"})
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+def test_streams_share_a_file_until_they_are_told_apart() -> None:
+    output = run_options.output(options("-r", "0:1,1:3", "--tee", "0:2"))
+    assert output.redirects == Selection(ranks={0: 1, 1: 3})
+    routes = {
+        (local_rank, stream): (route.file, route.shown)
+        for local_rank in (0, 1, 2)
+        for stream in ("stdout", "stderr")
+        for route in [output.route(local_rank + 4, local_rank, stream)]
+    }
+    assert routes == {
+        (0, "stdout"): ("rank-4.stdout.log", False),
+        (0, "stderr"): ("rank-4.stderr.log", True),
+        (1, "stdout"): ("rank-5.stdout.log", False),
+        (1, "stderr"): ("rank-5.stderr.log", False),
+        (2, "stdout"): ("rank-6.log", True),
+        (2, "stderr"): ("rank-6.log", True),
+    }
+
+
+def test_ranks_that_are_not_shown_are_still_written() -> None:
+    output = run_options.output(options("--local-ranks-filter", "1"))
+    assert not output.route(0, 0, "stdout").shown
+    assert output.route(0, 0, "stdout").file == "rank-0.log"
+    assert output.route(1, 1, "stdout").shown
+
+
+def test_a_comma_that_is_meant_is_doubled() -> None:
+    output = run_options.output(options("--duplicate-stdout-filters", "loss,a,,b"))
+    assert output.filters["stdout"] == ("loss", "a,b")
+
+
+@pytest.mark.parametrize("flag", ["--tee", "--redirects", "--local-ranks-filter"])
+@pytest.mark.parametrize("text", ["4x", "0:9", "a:1", "1,"])
+def test_a_selection_that_is_none(flag: str, text: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag} {text}"):
+        run_options.output(options(flag, text))
+
+
+def test_the_prefix_of_lines() -> None:
+    assert run_options.prefix(options(), 2, {})(5) == "[5] "
+    teed = run_options.prefix(options("--tee", "3", "--role", "trainer"), 2, {})
+    assert teed(5) == "[trainer1]:"
+    variable = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}/${local_rank}> "}
+    assert run_options.prefix(options(), 2, variable)(5) == "<5/1> "
+
+
+# -- Bagua ----------------------------------------------------------------------------------------
+
+
+def test_baguas_variables_are_those_of_its_own_launcher() -> None:
+    told = options(
+        "--autotune_level=1", "--default_bucket_size", "1024", "--is_output_autotune_log"
+    )
+    assert bagua.environment(told, {}) == {
+        "BAGUA_SERVICE_PORT": "29501",
+        "BAGUA_DEFAULT_BUCKET_SIZE": "1024",
+        "BAGUA_AUTOTUNE": "1",
+        "BAGUA_AUTOTUNE_MAX_SAMPLES": "60",
+        "BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S": "5.0",
+        "BAGUA_AUTOTUNE_WARMUP_TIME_S": "30.0",
+        "BAGUA_IS_OUTPUT_AUTOTUNE_LOG": "1",
+        "AUTO_TUNE_SERVER_ADDR": "${master_addr}:29501",
+    }
+    assert bagua.environment(options(), {}) == {}
+
+
+def test_baguas_network_plug_in_is_found_in_its_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="--enable-bagua-net"):
+        bagua.environment(options("--enable_bagua_net"), {})
+    (tmp_path / "bagua_core").mkdir()
+    (tmp_path / "bagua_core" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for spelling in ("--enable_bagua_net", "--bagua-net_switch_on"):
+        env = bagua.environment(options(spelling), {"LD_LIBRARY_PATH": "/usr/x"})
+        assert env["LD_LIBRARY_PATH"] == f"{tmp_path}/bagua_core/data/bagua-net:/usr/x"
+
+
+# -- what workers get -----------------------------------------------------------------------------
+
+CONFIG = AgentConfig(
+    run="job",
+    endpoints=(),
+    node="b",
+    address="10.0.0.2",
+    zone="",
+    settings=Settings(2, 2, workers=2),
+    command=("train.py", "--gpu=${local_rank}", "$HOME"),
+    workdir=Path("/code"),
+    state=Path("/state"),
+    shm=Path("/shm"),
+    storage="",
+)
+MEMBERS = tuple(
+    Member(name, name, slot, f"10.0.0.{slot + 1}", "", 2) for slot, name in enumerate("ab")
+)
+ROUND = Round(3, "r3", "started", MEMBERS, "first", "", store="10.0.0.1:4711")
+
+
+def env_of(config: AgentConfig, local_rank: int = 1, **shared: str) -> dict[str, str]:
+    return environment.worker(
+        shared,
+        config,
+        config.settings,
+        ROUND,
+        MEMBERS[1],
+        local_rank,
+        daemon=Path("/daemon"),
+        error_file=Path("/error"),
+    )
+
+
+def test_a_worker_gets_every_variable_of_torchrun() -> None:
+    env = env_of(dataclasses.replace(CONFIG, role="trainer"), KEPT="yes")
+    expected = {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "3",
+        "ROLE_NAME": "trainer",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4711",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": "/error",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGINT,SIGTERM,SIGHUP",
+        "KEPT": "yes",
+    }
+    assert expected.items() <= env.items()
+    shared = environment.base({}, "10.0.0.2")
+    assert shared["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == shared["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(("visible", "device"), [("4, 7", "7"), (None, "1")])
+def test_virtual_local_ranks_see_their_own_device_only(visible: str | None, device: str) -> None:
+    config = dataclasses.replace(CONFIG, virtual_local_rank=True)
+    shared = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    env = env_of(config, **shared)
+    assert (env["LOCAL_RANK"], env["SPOTELASTIC_LOCAL_RANK"]) == ("0", "1")
+    assert env["CUDA_VISIBLE_DEVICES"] == device
+
+
+def test_further_variables_can_name_where_rank_0_is() -> None:
+    config = dataclasses.replace(CONFIG, env={"SERVICE": "${master_addr}:29501", "RANK": "9"})
+    env = env_of(config)
+    assert env["SERVICE"] == "10.0.0.1:29501"
+    assert env["RANK"] == "3"
+
+
+def test_the_command_of_a_local_rank() -> None:
+    args = ("--gpu=1", "$HOME")
+    assert environment.command(CONFIG, 1) == ("/code/train.py", *args)
+    module = dataclasses.replace(CONFIG, entry="module")
+    assert environment.command(module, 1) == ("train.py", *args)
+
+
+def test_without_a_wish_all_output_is_shown() -> None:
+    route = Output().route(7, 1, "stderr")
+    assert (route.file, route.shown, route.needles) == ("rank-7.log", True, ())
