@@ -1,0 +1,153 @@
+"""`spotelastic run` used as other launchers are: modules, programs, streams, no etcd at hand."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from support.launcher import SCRIPT, resumed_steps
+
+from spotelastic.cli import meeting
+from spotelastic.cli.meeting import Meeting, meet
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.store.server import free_ports, standalone
+
+SHOW = """\
+import os, sys
+print("first", __name__, sys.argv[1:], os.environ["ROLE_NAME"])
+print("loss 0.5")
+print("warning of", os.environ["LOCAL_RANK"], file=sys.stderr)
+"""
+REDUCE = """\
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("sum", total.item(), os.environ["MASTER_ADDR"], flush=True)
+"""
+
+
+def start(args: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "spotelastic.run", *args]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, stdout=pipe, stderr=pipe, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, err
+
+
+def launch(*args: str, cwd: Path) -> tuple[int, str, str]:
+    return finish(start(args, cwd))
+
+
+def test_a_module_with_its_streams_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "tool.py").write_text(SHOW)
+    (tmp_path / "package" / "__init__.py").touch()
+    flags = ("--standalone", "--nproc_per_node=2", "--role", "trainer", "--log-dir", "logs")
+    routes = ("-t", "0:3,1:1", "-r", "1:2", "--duplicate-stdout-filters", "loss")
+    code, out, err = launch(
+        *flags, *routes, "--node-id", "n", "-m", "package.tool", "a", "-t", cwd=tmp_path
+    )
+    assert code == 0, err
+    said = [f"[trainer{rank}]:first __main__ ['a', '-t'] trainer" for rank in (0, 1)]
+    assert set(said) <= set(out.splitlines()) and "warning" not in out
+    assert "[trainer0]:warning of 0" in err.splitlines() and "warning of 1" not in err
+    folder = tmp_path / "logs" / "n" / "logs" / "0001"
+    assert (folder / "rank-1.stderr.log").read_text() == "warning of 1\n"
+    assert (folder / "rank-1.stdout.log").read_text().endswith("loss 0.5\n")
+    matches = (folder / "filtered_stdout.log").read_text().splitlines()
+    assert sorted(matches) == ["[0] loss 0.5", "[1] loss 0.5"]
+
+
+def test_a_program_that_is_not_python_and_its_failure(tmp_path: Path) -> None:
+    shell = 'echo "$0 of $WORLD_SIZE at $LOCAL_RANK"; exit $((LOCAL_RANK * 3))'
+    flags = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "0")
+    code, out, err = launch(
+        *flags, "--local-ranks-filter", "1", "--no-python", "sh", "-c", shell, "${local_rank}",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert code == 1
+    assert out.splitlines() == ["[1] 1 of 2 at 1"]
+    assert "first failure: rank 1" in err and "ended with exit code 3" in err
+
+
+def test_a_path_is_run_as_runpy_does_it(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text(SHOW)
+    code, out, err = launch("--standalone", "--run-path", "folder", "x", cwd=tmp_path)
+    assert code == 0, err
+    assert "[0] first __main__ ['x'] default" in out.splitlines()
+
+
+def test_workers_that_all_have_local_rank_0_keep_their_checkpoints_apart(tmp_path: Path) -> None:
+    flags = ("--standalone", "--nproc-per-node", "2", "--virtual-local-rank")
+    code, out, err = launch(*flags, str(SCRIPT), "20", cwd=tmp_path)
+    assert code == 0, err
+    assert resumed_steps(out) == [0, 0]
+    assert (tmp_path / "checkpoints" / "default" / "LATEST").is_file()
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_nodes_meet_where_no_etcd_is(backend: str, tmp_path: Path) -> None:
+    (tmp_path / "reduce.py").write_text(REDUCE)
+    (port,) = free_ports(1)
+    flags = ["--nnodes", "2", "--rdzv-id", "job"]
+    if backend == "c10d":
+        ways = [["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}"]] * 2
+    else:
+        ways = [["--node-rank", str(n), "--master-port", str(port)] for n in (0, 1)]
+    nodes = [start([*flags, *way, "reduce.py"], tmp_path) for way in reversed(ways)]
+    ended = [finish(node) for node in nodes]
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert sorted(out[3:].strip() for _, out, _ in ended) == ["sum 2.0 127.0.0.1"] * 2
+
+
+@contextlib.contextmanager
+def silent_server() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_what_answers_nothing_or_no_etcd_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(meeting, "ANSWER_WITHIN", 0.5)
+    with silent_server() as silent:
+        closed = f"127.0.0.1:{free_ports(1)[0]}"
+        asked = Meeting("client", (closed, silent))
+        named = f"--rdzv-endpoint {closed},{silent}: no etcd"
+        with pytest.raises(EnvironmentFailure, match=named), meet(asked, tmp_path):
+            pass
+        master = Meeting("host", (silent,), "--master-addr")
+        with pytest.raises(UsageError, match="port is in use"), meet(master, tmp_path):
+            pass
+    with (
+        pytest.raises(UsageError, match=r"--master-addr 192\.0\.2\.7:5"),
+        meet(Meeting("host", ("192.0.2.7:5",), "--master-addr"), tmp_path),
+    ):
+        pass
+
+
+def test_one_member_that_answers_is_enough(tmp_path: Path) -> None:
+    with standalone(tmp_path) as member:
+        asked = Meeting("client", (f"127.0.0.1:{free_ports(1)[0]}", member.endpoint))
+        with meet(asked, tmp_path) as place:
+            assert place.endpoints == asked.endpoints and not place.host
+
+
+def test_the_first_of_a_machine_runs_the_etcd_and_the_next_one_finds_it(tmp_path: Path) -> None:
+    asked = Meeting("either", (f"localhost:{free_ports(1)[0]}",))
+    with meet(asked, tmp_path / "a") as first, meet(asked, tmp_path / "b") as second:
+        assert (first.host, second.host) == (True, False)
+        assert first.address == second.address == "127.0.0.1"
+        assert [path.name for path in tmp_path.iterdir()] == ["a"]
