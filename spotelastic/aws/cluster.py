@@ -115,6 +115,8 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
     try:
         say(f"bucket {bucket}: shipping {len(request.archive) / 2**20:.1f} MiB of code")
         _ship(cluster, request.archive)
+        if cluster.objects.has("checkpoints/LATEST"):
+            say(f"going on from the checkpoints of an earlier cluster named {request.name}")
         say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
         outputs = stack.create(
             aws,

@@ -135,8 +135,10 @@ def events_table(events: Sequence[Event]) -> RenderableType:
 def report_table(report: Report) -> RenderableType:
     job = report.job
     steps = f"{job.final_step} steps"
-    if repeated := job.steps_run - job.final_step:
-        steps += f" ({job.steps_run} run, {repeated} of them repeated)"
+    if job.steps_run != job.final_step:  # repeated some, or went on from an earlier job's
+        repeated = sum(row.steps_lost or 0 for row in report.interruptions)
+        again = f", {repeated} of them repeated" if repeated else ""
+        steps += f" ({job.steps_run} run{again})"
     lines = Text.assemble((job.state, "bold"), f"  {steps}  goodput {report.goodput:.1%}")
     bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
     if not report.interruptions:

@@ -33,7 +33,11 @@ def up(
         int | None, typer.Option("--max", help="Train with at most so many.", show_default="--min")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the cluster.", show_default="from the script")
+        str | None,
+        typer.Option(
+            help="Name of the cluster. One of the same name goes on from its checkpoints.",
+            show_default="from the script",
+        ),
     ] = None,
     types: Annotated[
         str,

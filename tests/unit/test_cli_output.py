@@ -107,6 +107,11 @@ def test_a_terminal_of_80_columns_holds_what_is_shown_on_one() -> None:
         assert not any(line[:1].isspace() and line[:10].strip() for line in text.splitlines())
 
 
+def test_a_job_that_went_on_from_earlier_checkpoints_ran_fewer_steps() -> None:
+    text = rendered(output.report_table(Report(ReportJob("succeeded", 80, 20), (), 1.0, 0, 0, 0)))
+    assert "80 steps (20 run)  goodput" in text
+
+
 def test_the_status_shows_every_node() -> None:
     text = rendered(output.status_table(STATUS))
     assert "step 120   round 3  1 node  loss 2.346   140 ms/step  checkpoint 100" in text
