@@ -1,5 +1,6 @@
 """Ctrl-C and its kin while a command holds things that must be undone in order."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -44,5 +45,15 @@ class Signals:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.ignore()
         self._received = signal.Signals(number)
+        if number == signal.SIGHUP:
+            _leave_terminal()
         print("\nstopping: taking down what was started", file=sys.stderr, flush=True)
         raise KeyboardInterrupt
+
+
+def _leave_terminal() -> None:
+    """It is gone, and writing to it would fail in the middle of the undoing."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
