@@ -1,0 +1,319 @@
+"""A node of a run whose workers somebody else starts: torchrun's agent, through `torch_plugin.py`.
+
+The same membership, holder's decisions and rounds as of our own agent, in a thread beside a program
+that only asks now and then. Level-triggered: every turn of the thread compares what the store shows
+with what this node has said. Must never happen:
+
+- the program learns of a round that has not started, or of the same one twice;
+- this node says ready while the program's workers of another round may live: it says so only while
+  the program waits in `join`;
+- leaving ends the job: only `end` writes its state.
+"""
+
+import math
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from spotelastic.clock import steady, wall
+from spotelastic.errors import LeaseLost, Unavailable, UsageError
+from spotelastic.model.agreement import Vote
+from spotelastic.model.job import Failure, Finished, Job, Settings
+from spotelastic.model.node import Node
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.progress import Event
+from spotelastic.model.round import Acknowledgement, Round
+from spotelastic.rendezvous import membership, rounds
+from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.store.codec import encode
+from spotelastic.store.election import Leadership, campaign
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Store, Watch, WatchItem
+from spotelastic.store.session import Session
+
+ENDED = ("succeeded", "failed", "stopped")
+RETRY = 0.2
+"""Seconds until the next attempt after the store did not answer, or another won the election."""
+_JOIN = 10.0
+
+
+class Participant:
+    """Takes part from its creation until `leave`; `join`, `report` and `finish` are the program's.
+
+    `open_store` starts a round's store on this node, already listening, and returns its host:port.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        node: Node,
+        settings: Settings,
+        open_store: Callable[[str], str],
+    ) -> None:
+        self._store = store
+        self._keys = Keys(run)
+        self._node = node
+        self._settings = settings
+        self._open_store = open_store
+        self._changed = threading.Condition()
+        # Shared, under `_changed`:
+        self._news = 0
+        self._seen = Seen()
+        self._nodes_seen = False
+        self._session_lost = False
+        self._joining = False
+        self._left = False
+        self._failure: Failure | None = None
+        self._finished = ""
+        self._error: Exception | None = None
+        # The thread's own:
+        self._registered = False
+        self._leadership: Leadership | None = None
+        self._lead_after, self._lead_at = 0, 0.0
+        self._acknowledged = ("", "")
+        self._address = ("", "")
+        self._vote = ""
+        self._session = Session(store, settings.lease, self._lost)
+        self._watches: dict[str, Watch] = {}
+        self._watch(self._keys.all)
+        self._thread = threading.Thread(target=self._run, name="participant", daemon=True)
+        self._thread.start()
+
+    # -- for the program ----------------------------------------------------------------------
+
+    @property
+    def node(self) -> str:
+        return self._node.id
+
+    @property
+    def job(self) -> Job | None:
+        """The job's state once it has ended."""
+        job = self._seen.job
+        return job if job is not None and job.state in ENDED else None
+
+    def is_over(self, incarnation: str) -> bool:
+        """Whether another round is proposed or has started, or the job has failed. Never waits."""
+        job, round_ = self.job, self._seen.round
+        if job is not None:
+            return job.state != "succeeded"
+        return round_ is not None and round_.incarnation != incarnation
+
+    def join(self, after: str, deadline: float) -> Round | None:
+        """The next round with this node, once it has started; None when the job has ended.
+
+        `after` is the round that the program comes from, whose workers have ended. Raises
+        `Unavailable` at the deadline (steady clock), `UsageError` when this node is refused.
+        """
+
+        def ready() -> bool:
+            return self._error is not None or self.job is not None or self._mine(after) is not None
+
+        with self._changed:
+            self._joining = True
+            self._stir()
+            try:
+                came = self._changed.wait_for(ready, max(0.0, deadline - steady()))
+            finally:
+                self._joining = False
+            if self._error is not None:
+                raise self._error
+            if not came:
+                raise Unavailable(f"no round of run {self._keys.run} formed in time")
+            return None if self.job is not None else self._mine(after)
+
+    def report(self, failure: Failure) -> None:
+        """The round of the failure cannot go on; told to the holder as soon as it can be."""
+        with self._changed:
+            self._failure = failure
+            self._stir()
+
+    def finish(self, incarnation: str) -> None:
+        """All workers of this node have ended well in this round."""
+        with self._changed:
+            self._finished = incarnation
+            self._stir()
+
+    def wait_for_end(self, timeout: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.job is not None, timeout)
+
+    def end(self, job: Job) -> None:
+        """End the job for all, unless it has ended."""
+        with suppress(Unavailable):
+            if membership.create(self._store, self._keys.job, job):
+                event = Event(job.at, "job", f"{job.state}: {job.reason}", self._node.id)
+                membership.record(self._store, self._keys, event)
+
+    def leave(self) -> None:
+        """This node goes; the run goes on without it, at once. May be called twice."""
+        with self._changed:
+            if self._left:
+                return
+            self._left = True
+            self._stir()
+        self._thread.join(_JOIN)
+        with suppress(Unavailable):
+            if self.job is None and not self._finished and self._registered:
+                notice = Notice("leave", self._node.id, "signal", wall(), wall())
+                membership.write_drain(self._store, self._keys, Drain(notice.node, notice))
+        self._session.close(revoke=True)
+        for watch in self._watches.values():
+            watch.close()
+        self._store.close()
+
+    def _mine(self, after: str) -> Round | None:
+        round_ = self._seen.round
+        if round_ is None or round_.phase != "started" or round_.incarnation == after:
+            return None
+        member = round_.member(self._node.id)
+        return round_ if member and member.incarnation == self._node.incarnation else None
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._left:
+                news = self._news
+                wait = self._turn(self._seen, wall()) - wall()
+                with self._changed:
+                    if self._news == news and wait > 0:
+                        self._changed.wait(min(wait, threading.TIMEOUT_MAX))
+        except Exception as error:
+            with self._changed:
+                self._error = error
+                self._stir()
+
+    def _turn(self, seen: Seen, now: float) -> float:
+        """Say and decide what is due; returns when to look again if nothing happens."""
+        if seen.job is not None and seen.job.state in ENDED:
+            return math.inf
+        try:
+            self._belong(seen)
+            wake_at = self._hold(seen, now)
+            self._take_part(seen)
+            return wake_at
+        except (Unavailable, LeaseLost):
+            return now + RETRY
+
+    def _belong(self, seen: Seen) -> None:
+        if self._session_lost:
+            self._session_lost = False
+            self._registered, self._leadership = False, None
+            watch = self._watches.pop(self._keys.nodes, None)
+            if watch is not None:
+                watch.close()
+            with self._changed:
+                self._nodes_seen = False
+                self._seen = forget_nodes(self._seen)
+        missed = seen.round is not None and self._node.incarnation in seen.round.missed
+        if (self._registered and not missed) or (missed and self._finished):
+            return
+        if not self._session.alive:
+            self._session.renew()
+        if missed:
+            self._node = replace(self._node, incarnation=uuid.uuid4().hex)
+        membership.create(self._store, self._keys.settings, self._settings)
+        refused = membership.refusal(self._store, self._keys, self._node)
+        if refused is not None:
+            raise UsageError(refused)
+        membership.register(self._store, self._keys, self._node, self._session.lease)
+        self._registered = True
+
+    def _hold(self, seen: Seen, now: float) -> float:
+        """Decide for all while this node holds the election key."""
+        if not self._registered or seen.settings is None:
+            return math.inf
+        if self._leadership is None:
+            if seen.holder:
+                return math.inf
+            lease, name = self._session.lease, self._node.id.encode()
+            self._leadership = campaign(self._store, self._keys.holder, name, lease)
+            if self._leadership is None:
+                return now + RETRY
+            self._watch(self._keys.nodes)
+        if not self._nodes_seen:
+            return math.inf
+        if seen.revision < self._lead_after and now < self._lead_at:
+            return self._lead_at
+        decision = rounds.decide(seen, now, lambda: uuid.uuid4().hex)
+        if not decision.actions:
+            return math.inf if decision.wake_at is None else decision.wake_at
+        held = self._leadership.compare
+        outcome = membership.perform(self._store, self._keys, seen, decision.actions, held, now)
+        self._lead_after = outcome.revision if outcome.succeeded else seen.revision + 1
+        self._lead_at = now + 0.5
+        return self._lead_at
+
+    def _take_part(self, seen: Seen) -> None:
+        if not self._registered or seen.round is None:
+            return
+        round_ = seen.round
+        member = round_.member(self._node.id)
+        if member is None or member.incarnation != self._node.incarnation:
+            return
+        if round_.phase == "proposed" and not self._finished:
+            # A node that has finished stays silent: the others decide again without it.
+            self._get_ready(round_, member.slot)
+        elif round_.phase == "started":
+            self._tell(seen, round_)
+
+    def _get_ready(self, round_: Round, slot: int) -> None:
+        phase = "ready" if self._joining else "seen"
+        if self._acknowledged in ((round_.incarnation, "ready"), (round_.incarnation, phase)):
+            return
+        if phase == "ready" and slot == 0 and self._address[0] != round_.incarnation:
+            self._address = (round_.incarnation, self._open_store(round_.incarnation))
+        ack = Acknowledgement(
+            node=self._node.id,
+            incarnation=self._node.incarnation,
+            round=round_.incarnation,
+            phase="ready" if phase == "ready" else "seen",
+            store=self._address[1] if self._address[0] == round_.incarnation else "",
+        )
+        self._store.put(self._keys.ack(ack.node), encode(ack), self._session.lease)
+        self._acknowledged = (round_.incarnation, phase)
+
+    def _tell(self, seen: Seen, round_: Round) -> None:
+        """What the holder must know of a round that has started."""
+        node, failure = self._node.id, self._failure
+        if self._finished == round_.incarnation:
+            finished = Finished(node, self._finished, wall())
+            key = self._keys.finished(self._finished, node)
+            membership.create(self._store, key, finished)
+            return
+        if failure is not None:
+            if failure.round == round_.incarnation:
+                self._store.put(self._keys.failure(node), encode(failure))
+            self._failure = None
+        asked = seen.proposal
+        if asked is not None and asked.round == round_.incarnation and asked.id != self._vote:
+            # These workers publish no steps: a planned change need not wait for them.
+            vote = Vote(node, asked.id, 0, refused=True)
+            self._store.put(self._keys.vote(node), encode(vote), self._session.lease)
+            self._vote = asked.id
+
+    # -- what wakes it ------------------------------------------------------------------------
+
+    def _stir(self) -> None:
+        """Something has changed; under `_changed`."""
+        self._news += 1
+        self._changed.notify_all()
+
+    def _watch(self, prefix: str) -> None:
+        def deliver(items: Sequence[WatchItem]) -> None:
+            with self._changed:
+                self._seen = fold(self._seen, items, self._keys, wall(), prefix)
+                self._nodes_seen = self._nodes_seen or prefix == self._keys.nodes
+                self._stir()
+
+        self._watches[prefix] = self._store.watch(prefix, deliver)
+
+    def _lost(self, reason: str) -> None:
+        print(f"[spotelastic] {reason}", file=sys.stderr, flush=True)
+        with self._changed:
+            self._session_lost = True
+            self._stir()
