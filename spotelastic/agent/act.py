@@ -172,7 +172,7 @@ class Actor:
         if settings is None:
             return local
         self._checkpoints.begin(round_, member)
-        folder = self.config.state / "logs" / f"{round_.number:04d}"
+        folder = self.config.round_logs(round_.number)
         first, alive = round_.first_rank(member.slot), []
         for local_rank in range(member.workers):
             name = f"{round_.incarnation}/{local_rank}"
@@ -335,7 +335,7 @@ class Actor:
         workers = local.workers
         if workers is None:
             return local
-        folder = self.config.state / "logs" / f"{workers.number:04d}"
+        folder = self.config.round_logs(workers.number)
         first = min((e for e in workers.exits if e.code), key=lambda e: e.at)
         rank = workers.first_rank + first.local_rank
         message, trace = read_error_file(folder / f"error-{rank}.json")

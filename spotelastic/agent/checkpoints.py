@@ -163,6 +163,7 @@ class Checkpoints:
                 workers=self._config.settings.workers,
                 token=self._config.token,
                 lifeline=reading,
+                log=self._config.logs / "daemon.log" if self._config.logs else None,
             )
         except DaemonUnavailable as error:
             raise EnvironmentFailure(str(error)) from error

@@ -31,7 +31,7 @@ class AgentConfig:
     """The script and its arguments. `${local_rank}` in an argument is filled in."""
     workdir: Path
     state: Path
-    """Sockets and logs."""
+    """Sockets, and logs where `logs` names no other place. A short path: Unix sockets want that."""
     shm: Path
     """In shared memory: the daemon's slots."""
     storage: str
@@ -42,6 +42,8 @@ class AgentConfig:
     code: str = ""
     token: str = ""
     """Shared by the daemons of a cluster; keeps strangers from reading slots."""
+    logs: Path | None = None
+    """Workers' logs, one folder per round, and the daemon's."""
     entry: Entry = "script"
     role: str = "default"
     env: Mapping[str, str] = field(default_factory=dict)
@@ -67,3 +69,7 @@ class AgentConfig:
     """Each line that a worker prints: (rank, line)."""
     error_line: Callable[[int, str], None] | None = None
     """Instead of `line`: each line of a standard error that is teed apart."""
+
+    def round_logs(self, number: int) -> Path:
+        """Where the logs of a round's workers are."""
+        return (self.logs or self.state / "logs") / f"{number:04d}"

@@ -64,7 +64,7 @@ def run(config: AgentConfig) -> int:
     no etcd member answers.
     """
     name_process("se-agent")
-    for folder in (config.state, config.shm):
+    for folder in (config.state, config.shm, config.logs or config.state):
         folder.mkdir(parents=True, exist_ok=True)
     store = EtcdStore(config.endpoints, timeout=5.0)
     try:

@@ -7,11 +7,13 @@ The flags are in `run_flags.py`, what they mean in `run_options.py`, where nodes
 import argparse
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -24,8 +26,20 @@ PREFIX = "spotelastic-run-"
 """Of folders, followed by the pid of the run that they belong to."""
 SHARED_MEMORY = Path("/dev/shm")
 
-Configure = Callable[[Place, Path, Path], AgentConfig]
-"""Of the place where this node has arrived, its folder, and its shared memory."""
+LOGS_PREFIX = "spotelastic-logs-"
+"""Of a folder with the logs of a job that failed, where --log-dir named no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """This node's own; they end with it, but for the logs of a job that failed."""
+
+    state: Path
+    shm: Path
+    logs: Path
+
+
+Configure = Callable[[Place, Folders], AgentConfig]
 
 
 def main(args: Sequence[str]) -> int:
@@ -37,16 +51,17 @@ def main(args: Sequence[str]) -> int:
     if ignored:
         _say(f"no effect here: {', '.join(ignored)} (see --help)")
     _sweep()
-    mine = f"{PREFIX}{os.getpid()}-"
-    shm = SHARED_MEMORY / f"{mine}{uuid.uuid4().hex[:12]}"
-    with tempfile.TemporaryDirectory(prefix=mine) as folder:
-        try:
-            with meet(where, Path(folder) / "etcd") as place:
-                return _run(configure(place, Path(folder), shm), place)
-        except KeyboardInterrupt:  # while waiting for the others' etcd
-            return 130
-        finally:
-            shutil.rmtree(shm, ignore_errors=True)
+    folders = _make_folders()
+    code = 2
+    try:
+        with meet(where, folders.state / "etcd") as place:
+            code = _run(configure(place, folders), place)
+    except KeyboardInterrupt:  # while waiting for the others' etcd
+        code = 128 + signal.SIGINT
+    finally:
+        for folder in (folders.state, folders.shm, *(() if code == 1 else (folders.logs,))):
+            shutil.rmtree(folder, ignore_errors=True)
+    return code
 
 
 def _run(config: AgentConfig, place: Place) -> int:
@@ -71,7 +86,7 @@ def _plan(options: argparse.Namespace) -> Configure:
     address = local_address(options.local_addr) if options.local_addr else ""
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
 
-    def configure(place: Place, folder: Path, shm: Path) -> AgentConfig:
+    def configure(place: Place, folders: Folders) -> AgentConfig:
         return AgentConfig(
             run=options.rdzv_id,
             endpoints=place.endpoints,
@@ -81,8 +96,11 @@ def _plan(options: argparse.Namespace) -> Configure:
             settings=settings,
             command=command,
             workdir=workdir,
-            state=Path(options.log_dir).absolute() / node if options.log_dir else folder / "state",
-            shm=shm,
+            state=folders.state,
+            shm=folders.shm,
+            logs=Path(options.log_dir).absolute() / node / "logs"
+            if options.log_dir
+            else folders.logs,
             storage=options.storage or str(Path("checkpoints").absolute() / options.rdzv_id),
             entry=entry,
             role=options.role,
@@ -101,6 +119,16 @@ def _plan(options: argparse.Namespace) -> Configure:
         )
 
     return configure
+
+
+def _make_folders() -> Folders:
+    mine = f"{PREFIX}{os.getpid()}-"
+    state = Path(tempfile.mkdtemp(prefix=mine))
+    return Folders(
+        state,
+        SHARED_MEMORY / f"{mine}{uuid.uuid4().hex[:12]}",
+        Path(tempfile.gettempdir(), f"{LOGS_PREFIX}{state.name.removeprefix(PREFIX)}"),
+    )
 
 
 def _sweep() -> None:
@@ -122,8 +150,15 @@ def _command(process: Path) -> bytes:
 
 
 def _say(line: str) -> None:
-    print(f"[spotelastic] {line}", file=sys.stderr, flush=True)
+    _print(f"[spotelastic] {line}", sys.stderr)
 
 
 def _printer(prefix: Callable[[int], str], to: TextIO) -> Callable[[int, str], None]:
-    return lambda rank, line: print(f"{prefix(rank)}{line}", file=to, flush=True)
+    return lambda rank, line: _print(f"{prefix(rank)}{line}", to)
+
+
+def _print(line: str, to: TextIO) -> None:
+    try:
+        print(line, file=to, flush=True)
+    except BrokenPipeError:  # who read our output has seen enough; training goes on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())

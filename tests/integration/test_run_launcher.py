@@ -1,6 +1,8 @@
 """`spotelastic run` used as other launchers are: modules, programs, streams, no etcd at hand."""
 
 import contextlib
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -79,6 +81,9 @@ def test_a_program_that_is_not_python_and_its_failure(tmp_path: Path) -> None:
     assert code == 1
     assert out.splitlines() == ["[1] 1 of 2 at 1"]
     assert "first failure: rank 1" in err and "ended with exit code 3" in err
+    (log,) = re.findall(r"first failure: .*, (\S+)", err)
+    assert Path(log).read_text() == "1 of 2 at 1\n", "the log of a failure is kept"
+    shutil.rmtree(Path(log).parents[1])
 
 
 def test_a_path_is_run_as_runpy_does_it(tmp_path: Path) -> None:
@@ -95,6 +100,20 @@ def test_workers_that_all_have_local_rank_0_keep_their_checkpoints_apart(tmp_pat
     assert code == 0, err
     assert resumed_steps(out) == [0, 0]
     assert (tmp_path / "checkpoints" / "default" / "LATEST").is_file()
+
+
+def test_training_goes_on_when_nobody_reads_what_is_printed(tmp_path: Path) -> None:
+    lines = "for _ in range(20_000):\n    print('x' * 50)\nopen('done', 'w').close()\n"
+    (tmp_path / "talk.py").write_text(lines)
+    folder = "d" * 110  # longer than the path of a socket may be
+    process = start(["--standalone", "--log-dir", folder, "--node-id", "n", "talk.py"], tmp_path)
+    assert process.stdout is not None and process.stderr is not None
+    with process.stdout, process.stderr:
+        process.stdout.readline()
+    assert process.wait(60) == 0
+    assert (tmp_path / "done").exists()
+    log = tmp_path / folder / "n" / "logs" / "0001" / "rank-0.log"
+    assert len(log.read_text().splitlines()) == 20_000
 
 
 @pytest.mark.parametrize("backend", ["c10d", "static"])
