@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import msgspec
 
 from spotelastic_checkpoints import manifest, metadata, stages
-from spotelastic_checkpoints.errors import Fenced, RestoreFailed, StorageRefused
+from spotelastic_checkpoints.errors import Fenced, Outrun, RestoreFailed, StorageRefused
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.storage.port import Storage
@@ -186,7 +186,8 @@ class Commits:
                 latest, etag = self._recovered(), ""
                 latest = msgspec.structs.replace(latest, epoch=max(latest.epoch, epoch))
             if latest.owner != self.owner or latest.epoch != epoch:
-                raise Fenced(
+                ours = latest.owner == self.owner and latest.epoch > epoch
+                raise (Outrun if ours else Fenced)(
                     f"{self.storage.url} is at epoch {latest.epoch} of {latest.owner}; "
                     f"this node's round has epoch {epoch}"
                 )

@@ -5,6 +5,7 @@
     ├── StorageUnavailable   the object store did not answer in time; a later try may succeed
     ├── StorageRefused       the store said no, or belongs to another owner; trying again is no use
     ├── Fenced               another round has claimed the store since; nothing may be committed
+    │   └── Outrun           and it is a later round of the same run, which may commit it yet
     ├── RestoreFailed        the named source could not be read, or did not verify
     └── ArenaFull            the memory for the slots is not there; the message has the numbers
 
@@ -32,6 +33,10 @@ class Fenced(CheckpointsError):
     """The storage epoch is no longer ours."""
 
 
+class Outrun(Fenced):
+    """A later round of the same run has claimed the store."""
+
+
 class RestoreFailed(CheckpointsError):
     """The exact source that was asked for cannot be restored."""
 
@@ -48,6 +53,7 @@ BY_NAME: dict[str, type[CheckpointsError]] = {
         StorageUnavailable,
         StorageRefused,
         Fenced,
+        Outrun,
         RestoreFailed,
         ArenaFull,
     )

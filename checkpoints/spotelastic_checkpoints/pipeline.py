@@ -20,7 +20,7 @@ import xxhash
 from spotelastic_checkpoints import manifest, retention, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.commits import Commits
-from spotelastic_checkpoints.errors import CheckpointsError, Fenced, StorageUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, Fenced, Outrun, StorageUnavailable
 from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.wire import Commit, Item
 
@@ -77,6 +77,7 @@ class Pipeline:
         self._changed = asyncio.Event()
         self._wanted: Save | None = None
         self._active: Save | None = None
+        self._outrun: Save | None = None
         self._done = 0
         self._outage = ""
         self.newest: Commit | None = None
@@ -116,8 +117,17 @@ class Pipeline:
             self._wanted = save
             self._changed.set()
 
-    def forget(self, keep: Callable[[Save], bool]) -> None:
-        """Give up saves that are no longer part of the history."""
+    def adopt(self, epoch: int, keep: Callable[[Save], bool]) -> None:
+        """A round with this epoch began: give up saves that are not part of its history, and
+        record what the claim of its epoch outran."""
+        self.epoch = epoch
+        self._forget(keep)
+        outrun, self._outrun = self._outrun, None
+        if outrun is not None and self._wanted is None and keep(outrun):
+            self._wanted = outrun
+            self._changed.set()
+
+    def _forget(self, keep: Callable[[Save], bool]) -> None:
         if self._wanted is not None and not keep(self._wanted):
             self._wanted = None
         if self._active is not None and not keep(self._active):
@@ -160,6 +170,12 @@ class Pipeline:
                 await self._pause(wait)
                 wait = min(wait * 2, _RETRY_MOST)
                 continue
+            except Outrun:
+                # A round claims the store when it is proposed, and we hear of its epoch when it
+                # starts. All our parts are there, so that only LATEST is left to be moved.
+                self._outrun = save
+                self._settle(save.commit)
+                return
             except Fenced as error:
                 self._complain(str(error))
                 self._settle(save.commit)

@@ -196,10 +196,10 @@ class Service:
         round_ = self.round
         if round_ is None:
             return
-        self.pipeline.epoch = round_.epoch
         self.pipeline.collects = round_.slot == 0
-        self.pipeline.forget(
-            lambda save: slots.on_lineage(round_, save.incarnation, save.commit.step)
+        self.pipeline.adopt(
+            round_.epoch,
+            lambda save: slots.on_lineage(round_, save.incarnation, save.commit.step),
         )
 
     def end(self) -> None:

@@ -398,3 +398,41 @@ def test_an_upload_in_flight_is_committed_although_the_next_round_has_begun(
         assert commits_of(survivor.storage) == [Commit(epoch, 1)]
         first.client.leave(clean=True)
         second.client.leave(clean=True)
+
+
+def test_a_step_that_the_next_claim_outran_is_committed_when_that_round_begins(
+    tmp_path: Path,
+) -> None:
+    """A round claims its epoch when it is proposed; daemons hear of it only when it starts."""
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        claim = node.agent.claim("test", timeout=10)
+        worker.save(1, waiting=True, due=True)
+        assert not node.agent.flush(deadline=time.time() + 20), "not ours to move LATEST"
+        assert Commits(open_storage(node.storage), "test").latest() is None
+        assert commits_of(node.storage) == [Commit(epoch, 1)], "but all of it is there"
+        node.agent.end()
+        node.begin(round_info("r2", 0, ["n0"], 1, claim.epoch, lineage=[Branch("r1", 1)]))
+        eventually(lambda: node.agent.status().commit == Commit(epoch, 1))
+        assert Commits(open_storage(node.storage), "test").latest() == Commit(epoch, 1)
+        worker.client.leave(clean=True)
+
+
+def test_a_step_that_the_next_round_did_not_branch_from_stays_uncommitted(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        claim = node.agent.claim("test", timeout=10)
+        worker.save(5, waiting=True, due=True)
+        node.agent.flush(deadline=time.time() + 20)
+        node.agent.end()
+        node.begin(round_info("r2", 0, ["n0"], 1, claim.epoch, lineage=[Branch("r1", 4)]))
+        after = Worker(str(node.socket), "r2", 0, 0, plan_of(1, 1))
+        after.save(5)
+        assert after.client.flush(20.0)
+        assert Commits(open_storage(node.storage), "test").latest() == Commit(claim.epoch, 5)
+        for each in (worker, after):
+            each.client.leave(clean=True)
