@@ -48,6 +48,7 @@ from spotelastic.agent.actions import (
 )
 from spotelastic.agent.observe import Local, Workers
 from spotelastic.model.agreement import Proposal
+from spotelastic.model.job import ENDED
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.view import Seen
@@ -113,7 +114,7 @@ def _steps(
 ) -> Iterator[Action | Wake]:
     yield from _grace(local, now)
     job = seen.job
-    if job is not None and job.state in ("succeeded", "failed", "stopped"):
+    if job is not None and job.state in ENDED:
         yield from _end(local, 0 if job.state == "succeeded" else 1)
         return
     if local.leaving:

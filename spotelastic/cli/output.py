@@ -12,11 +12,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Interruption, Report, Status
 
 T = TypeVar("T")
 KINDS = {"notice": "spot notice", "loss": "node lost", "worker": "worker died", "etcd": "etcd died"}
-ENDED = frozenset({"succeeded", "failed", "stopped"})
 
 
 def console() -> Console:

@@ -101,7 +101,7 @@ def _plan(options: argparse.Namespace) -> Configure:
             logs=Path(options.log_dir).absolute() / node / "logs"
             if options.log_dir
             else folders.logs,
-            storage=options.storage or str(Path("checkpoints").absolute() / options.rdzv_id),
+            storage=options.storage or str(Path("runs").absolute() / options.rdzv_id),
             entry=entry,
             role=options.role,
             env=env,

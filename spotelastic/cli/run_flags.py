@@ -104,7 +104,7 @@ OUTPUT = (
     ),
 )
 CHECKPOINTS = (
-    Flag("--storage", "where checkpoints go (./checkpoints/ID)", "URL"),
+    Flag("--storage", "where checkpoints go (./runs/ID)", "URL"),
     Flag("--snapshot-every", "into memory (10)", "STEPS", 10, int),
     Flag("--checkpoint-every", "into storage (50)", "STEPS", 50, int),
     Flag("--take-over", "continue checkpoints of another run", read=bool),

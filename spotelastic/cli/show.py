@@ -93,5 +93,5 @@ def report(
     cluster = Place.find(where, region).cluster(name)
     made = cluster.objects.report()
     if made is None:
-        raise UsageError(f"{cluster.name} has no report yet: it is written when the job ends")
+        raise UsageError(f"{cluster.name} has no report yet: no round has begun")
     output.show(made, output.report_table, as_json=json)

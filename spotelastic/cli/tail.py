@@ -8,7 +8,7 @@ from typing import Any
 from spotelastic.aws.clients import Rejected, calling
 from spotelastic.aws.cluster import Cluster
 from spotelastic.cli.place import status_of
-from spotelastic.cli.watch import ENDED
+from spotelastic.model.job import ENDED
 
 EVERY = 1.0
 """Seconds between two looks for new lines."""

@@ -9,9 +9,9 @@ from spotelastic.aws.cluster import Cluster
 from spotelastic.cli.view import View
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Point, Report, Status
 
-ENDED = frozenset({"succeeded", "failed", "stopped"})
 QUIET = frozenset({"committed"})
 """Events that the status line tells as well."""
 EVERY = 0.5
@@ -89,7 +89,7 @@ def training(status: Status) -> bool:
 def outcome(cluster: Cluster, status: Status) -> Outcome:
     """The report of a job that has ended; the controller writes it last."""
     deadline = steady() + REPORT_TIMEOUT
-    while (report := cluster.objects.report()) is None:
+    while (report := cluster.objects.report()) is None or report.job.state not in ENDED:
         if steady() > deadline:
             raise EnvironmentFailure(
                 f"{cluster.name} has ended ({status.state}) but left no report: "

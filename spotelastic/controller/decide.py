@@ -21,12 +21,11 @@ from spotelastic.aws.events import (
     StateChange,
     Unknown,
 )
-from spotelastic.model.job import Job
+from spotelastic.model.job import ENDED, Job
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 
-ENDED = frozenset({"succeeded", "failed", "stopped"})
 Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
 WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
 """What AWS's events say of a node, by the kind of the notice."""

@@ -16,16 +16,18 @@ from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import Clock, steady, wall
 from spotelastic.controller import ledger
-from spotelastic.controller.decide import ENDED
 from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Records
 from spotelastic.controller.status import status
 from spotelastic.errors import SpotelasticError
+from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Status
 from spotelastic.store.codec import encode
 
 EVERY = 0.25
 """Seconds between two publications at least."""
+REPORT_EVERY = 5.0
+"""Seconds between two reports of a job that runs."""
 HEARTBEAT = 10.0
 """Seconds after which the status is published even if nothing changed: somebody still leads."""
 BYTES_PER_SECOND = 500_000
@@ -103,7 +105,7 @@ class Publisher:
             objects.CURVE: lambda: encode(records.points),
             objects.USAGE: lambda: encode(list(account.bill.values())),
         }
-        if ended:
+        if records.round is not None:
             made[objects.REPORT] = lambda: encode(_report(account, now))
         written = [self._put(name, make, force=ended or last) for name, make in made.items()]
         self._put_status(account, now)
@@ -117,7 +119,8 @@ class Publisher:
         if self._written.get(name) != data:
             self._objects.put(name, data)
             self._written[name] = data
-            self._not_before[name] = steady() + EVERY + len(data) / BYTES_PER_SECOND
+            pause = REPORT_EVERY if name == objects.REPORT else EVERY
+            self._not_before[name] = steady() + pause + len(data) / BYTES_PER_SECOND
         return True
 
     def _put_status(self, account: Account, now: float) -> None:
@@ -132,12 +135,14 @@ class Publisher:
 
 
 def _report(account: Account, now: float) -> object:
+    """Of a job that runs: as if it ended now."""
     records = account.records
-    assert records.job is not None
+    step = records.points[-1].step if records.points else 0
+    ended = records.job is not None and records.job.state in ENDED
     return ledger.report(
         records.history,
         records.round,
-        records.job,
+        records.job if records.job is not None and ended else Job("running", now, final_step=step),
         records.events,
         records.points,
         tuple(account.bill.values()),

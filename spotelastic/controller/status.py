@@ -5,8 +5,8 @@ from itertools import pairwise
 from statistics import median
 
 from spotelastic.aws.autoscaling import ALIVE, Machine
-from spotelastic.controller.decide import ENDED
 from spotelastic.controller.observe import Records
+from spotelastic.model.job import ENDED
 from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status
 from spotelastic.model.round import Round
 

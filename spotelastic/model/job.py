@@ -6,6 +6,7 @@ from typing import Literal
 from spotelastic.model.round import Schedule
 
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped"]
+ENDED = frozenset({"succeeded", "failed", "stopped"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.job import Job, Settings
+from spotelastic.model.job import ENDED, Job, Settings
 from spotelastic.model.round import Acknowledgement, Cause, Commit, Round
 from spotelastic.rendezvous.placement import place
 from spotelastic.rendezvous.resume import Held, choose, extend
@@ -91,7 +91,7 @@ def decide(seen: Seen, now: float, new_id: Callable[[], str]) -> Decision:
     """The next step of the run. `new_id` names what is created; it is the only outside input."""
     if seen.settings is None:
         return Decision(reason="waits for the job's settings")
-    if seen.job is not None and seen.job.state in ("succeeded", "failed", "stopped"):
+    if seen.job is not None and seen.job.state in ENDED:
         return Decision(reason=f"the job has {seen.job.state}")
     at = _Moment(seen, seen.settings, now, new_id)
     if seen.round is None:
@@ -361,8 +361,13 @@ def _succeed(at: _Moment, round_: Round) -> Decision:
 def _give_up(at: _Moment, round_: Round) -> Decision:
     failures = [f for f in at.seen.failures.values() if f.round == round_.parent and f.rank >= 0]
     first = min(failures, key=lambda f: f.at, default=None)
-    reason = f"failed {len(round_.charged)} times (--max-restarts {at.settings.max_restarts})"
+    reason = f"the script failed {_times(round_)}, --max-restarts {at.settings.max_restarts}"
     return Decision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
+
+
+def _times(round_: Round) -> str:
+    count = len(round_.charged)
+    return "once" if count == 1 else f"{count} times"
 
 
 def _fail_gang(at: _Moment, names: Iterable[str]) -> Decision:

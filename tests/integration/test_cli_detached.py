@@ -114,10 +114,11 @@ def test_a_name_that_does_not_exist_is_told_with_those_that_do(
     assert told.stderr == "spotelastic: there is no cluster named nope; there is demo\n"
 
 
-def test_there_is_no_report_before_the_end(terminal: Terminal) -> None:
-    told = terminal("report")
-    assert told.returncode == 2
-    assert "it is written when the job ends" in told.stderr
+def test_the_report_of_a_job_that_runs_is_as_if_it_ended_now(terminal: Terminal) -> None:
+    assert within(30, lambda: terminal("report").returncode == 0)
+    job = terminal.json("report")["job"]
+    assert job["state"] == "running"
+    assert 0 <= job["final_step"] <= job["steps_run"]
 
 
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
