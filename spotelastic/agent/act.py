@@ -223,12 +223,15 @@ class Actor:
     def _(self, action: actions.Register, local: Local, seen: Seen) -> Local:
         if not self._session.alive:
             self._session.renew()
-        incarnation = local.node.incarnation if local.node and not action.anew else uuid.uuid4().hex
+        if local.node is not None and not action.anew:
+            node = replace(local.node, daemon=local.daemon)
+            membership.renew(self._store, self.keys, node, self._session.lease)
+            return replace(local, node=node, registered=True, offered="", told_step=-1)
         if local.fingerprint is None:
             return local
         node = Node(
             id=self.config.node,
-            incarnation=incarnation,
+            incarnation=uuid.uuid4().hex,
             address=self.config.address,
             zone=self.config.zone,
             fingerprint=local.fingerprint,

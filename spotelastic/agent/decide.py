@@ -144,15 +144,18 @@ def _steps(
 
 
 def _belong(local: Local, seen: Seen) -> Iterator[Action | Wake]:
-    if local.fingerprint is None or not local.zygote or not local.daemon or local.leaving:
+    """A new lease takes the node back where it was; a missed proposal makes it a newcomer, and a
+    node that is asked to leave becomes neither a first nor a second time a new one."""
+    if not local.zygote or not local.daemon:
         return
     missed = (
         local.node is not None
         and seen.round is not None
         and local.node.incarnation in seen.round.missed
     )
-    if missed:
-        yield Register(anew=True)
+    if missed or local.node is None:
+        if local.fingerprint is not None and not local.leaving:
+            yield Register(anew=True)
     elif not local.registered:
         yield Register()
 
@@ -196,7 +199,7 @@ def _leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
     workers, round_ = local.workers, seen.round
     if workers is not None and workers.alive:
         late = local.notice.deadline if local.notice is not None else None
-        if (late is None or now >= late or not local.registered) and not workers.killed:
+        if (late is None or now >= late) and not workers.killed:
             yield KillWorkers(signal.SIGTERM)
         elif late is not None and now < late:
             yield Wake(late)

@@ -33,6 +33,11 @@ from spotelastic.model.round import Schedule
 Say = Callable[[str], None]
 
 
+SHARED_LEASE, SHARED_SEEN_WITHIN = 5.0, 1.0
+"""Seconds. On the local cloud all nodes share this machine's cores: a node that starts may hold up
+the others for longer than a machine of its own ever would."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The command line of `up`."""
@@ -118,6 +123,8 @@ def check(request: Request, folder: Path) -> Plan:
         max_restarts=request.max_restarts,
         schedule=Schedule(request.snapshot_every, request.checkpoint_every),
     )
+    if request.local:
+        settings = replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
     return Plan(name, script, workdir.pack(folder), settings)
 
 

@@ -34,8 +34,14 @@ def create(store: Store, key: str, value: object) -> bool:
     return store.commit([Compare(key, "created", 0)], [Put(key, encode(value))]).succeeded
 
 
+def renew(store: Store, keys: Keys, node: Node, lease: int) -> None:
+    """The same incarnation under a new lease: it is taken back where it was, drain and all."""
+    store.put(keys.live(node.id), encode(node), lease)
+
+
 def register(store: Store, keys: Keys, node: Node, lease: int) -> None:
-    """Make the node known for as long as the lease lives, and forget its earlier life's drain."""
+    """Make a new incarnation known for as long as the lease lives, and forget an earlier one's
+    drain and failure."""
     store.commit(
         [],
         [

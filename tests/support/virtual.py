@@ -473,11 +473,12 @@ class SimNode:
             self.lease = self.client.grant(self.world.settings.lease)
             lease = self.lease
             self.world.after(self.world.settings.lease / 3, lambda: self._refresh(lease))
+        if local.node is not None and not anew:
+            membership.renew(self.client, keys, local.node, self.lease)
+            return replace(local, registered=True, offered="")
         assert local.fingerprint is not None
-        incarnation = local.node.incarnation if local.node and not anew else self.world.new_id()
         node = Node(
-            self.name, incarnation, f"10.0.0.{len(self.name)}", self.zone, local.fingerprint,
-            local.daemon,
+            self.name, self.world.new_id(), "10.0.0.1", self.zone, local.fingerprint, local.daemon
         )  # fmt: skip
         membership.create(self.client, keys.settings, self.world.settings)
         membership.register(self.client, keys, node, self.lease)
