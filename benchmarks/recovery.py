@@ -1,0 +1,479 @@
+"""How long training stands still: `spotelastic run` and torchrun (c10d) side by side.
+
+All agents are on this machine, gloo on loopback; the job (`jobs/allreduce.py`) imports torch and
+does nothing but all-reduces. The events:
+
+- crash: a worker is killed; from the kill to the first all-reduce of all;
+- loss: everything on the last node is killed; from the kill to the first all-reduce of the rest;
+- vanish: the same with the first node, frozen rather than killed: connections stay open, as when a
+  machine is gone, and it is the one that holds rank 0 and the round's store (ours only: torchrun's
+  survivors wait for gloo, which takes half an hour);
+- arrival: a node joins; the gap between two all-reduces of the workers that were there;
+- leave: a node gets SIGTERM; that same gap.
+
+Times are the workers' own, on the machine's monotonic clock. Ours are medians of all trials.
+"""
+
+import argparse
+import contextlib
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from spotelastic.model.round import Round
+from spotelastic.store.codec import decode
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Change, WatchItem
+from spotelastic.store.server import free_ports, standalone
+
+SCRIPT = Path(__file__).parent / "jobs" / "allreduce.py"
+HOST = "127.0.0.1"
+LEASE = 2.0
+PATIENCE = {"crash": 30.0, "loss": 90.0, "vanish": 30.0, "arrival": 60.0, "leave": 90.0}
+"""Seconds after which an event counts as never recovered from."""
+CRASH_ATTEMPTS = 3
+"""torchrun's crash is tried again when training never goes on: at times its workers find stale keys
+of the round before, again and again."""
+START_WITHIN = 120.0
+SETTLE = 1.0
+"""Seconds of training before each event."""
+
+
+class Line(NamedTuple):
+    what: str
+    at: float
+    pid: int
+    world: int
+
+
+class Stuck(Exception):
+    """Training did not go on."""
+
+
+# -- jobs ----------------------------------------------------------------------------------------
+
+
+class Job:
+    """A job of several agents on this machine; `command` makes one node's command line."""
+
+    def __init__(self, folder: Path, command: Callable[[str], list[str]]) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._command = command
+        self._names = itertools.count()
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+
+    def add(self) -> str:
+        name = f"node{next(self._names)}"
+        env = {
+            **os.environ,
+            "NODE": name,
+            "RECOVERY_NODE": f"{self.folder}/{name}",
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        with (self.folder / f"{name}.out").open("wb") as output:
+            self.agents[name] = subprocess.Popen(
+                [*self._command(name), str(SCRIPT), str(self.folder)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env=env,
+                start_new_session=True,
+            )
+        return name
+
+    def lines(self, node: str) -> list[Line]:
+        try:
+            text = (self.folder / f"{node}.steps").read_text()
+        except FileNotFoundError:
+            return []
+        rows = [row.split() for row in text.splitlines(keepends=True) if row.endswith("\n")]
+        return [Line(what, float(at), int(pid), int(world)) for what, at, pid, world in rows]
+
+    def worker(self, node: str) -> int:
+        return self.lines(node)[-1].pid
+
+    def signal_all(self, node: str, sig: int) -> None:
+        """Everything that runs on the node, the agent first."""
+        mark = f"RECOVERY_NODE={self.folder}/{node}\0".encode()
+        agent = self.agents[node].pid
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        for pid in sorted(pids, key=lambda pid: pid != agent):
+            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+                if mark in Path(f"/proc/{pid}/environ").read_bytes():
+                    os.kill(pid, sig)
+
+    def forget(self, node: str) -> None:
+        self.signal_all(node, signal.SIGKILL)
+        self.agents.pop(node).wait()
+
+    def resume(self, nodes: Sequence[str], known: set[int], patience: float) -> dict[str, Line]:
+        """Waits until all these nodes do all-reduces in workers not `known`; each one's first."""
+        give_up = time.monotonic() + patience
+        while True:
+            first = {}
+            for node in nodes:
+                for line in self.lines(node):
+                    if (line.what, line.world) == ("step", len(nodes)) and line.pid not in known:
+                        first[node] = line
+                        break
+            if len(first) == len(nodes):
+                return first
+            if time.monotonic() > give_up:
+                raise Stuck(f"no world of {len(nodes)} within {patience:g} s")
+            time.sleep(0.05)  # The workers' own times count, so that this looks seldom.
+
+    def close(self) -> None:
+        agents = [*self.agents.values()]
+        for agent in agents:
+            with contextlib.suppress(ProcessLookupError):
+                agent.send_signal(signal.SIGTERM)
+        for agent in agents:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.wait(10)
+        for node in [*self.agents]:
+            self.forget(node)
+
+
+@contextlib.contextmanager
+def ours(folder: Path, size: int, endpoint: str, run: str) -> Iterator[Job]:
+    def command(node: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "spotelastic", "run", "--nnodes", f"1:{size}"),
+            *("--rdzv-endpoint", endpoint, "--rdzv-id", run, "--max-restarts", "1000"),
+            *("--node-id", node, "--local-addr", HOST, "--storage", str(folder / "store")),
+        ]
+
+    with contextlib.closing(Job(folder, command)) as job:
+        yield job
+
+
+@contextlib.contextmanager
+def torchruns(folder: Path, size: int) -> Iterator[Job]:
+    (port,) = free_ports(1, HOST)
+    run = uuid.uuid4().hex
+
+    def command(node: str) -> list[str]:
+        # The node that holds torchrun's state stays: without it nothing can go on.
+        hosts = str(int(node == "node0"))
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{size}"),
+            *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", run),
+            *("--rdzv-endpoint", f"{HOST}:{port}", "--local-addr", HOST),
+            *("--rdzv-conf", f"is_host={hosts}", "--max-restarts", "1000"),
+        ]
+
+    with contextlib.closing(Job(folder, command)) as job:
+        yield job
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One event: when it happened, when the last old and the first new all-reduces were done, and
+    the new workers' first lines."""
+
+    at: float
+    last: float
+    first: float
+    lives: tuple[tuple[Line, ...], ...]
+
+    @property
+    def recovery(self) -> float:
+        return self.first - self.at
+
+    @property
+    def pause(self) -> float:
+        return self.first - self.last
+
+
+def happen(
+    job: Job, event: Callable[[], str | None], stay: Sequence[str], patience: float
+) -> Sample:
+    """Let `event` happen, which may add a node; the nodes `stay` were there and go on."""
+    time.sleep(SETTLE)
+    known = {line.pid for node in job.agents for line in job.lines(node)}
+    at = time.monotonic()
+    joined = event()
+    nodes = [*stay, joined] if joined else [*stay]
+    first = job.resume(nodes, known, patience)
+    old = [line.at for node in stay for line in job.lines(node) if line.pid in known]
+    lives = tuple(
+        tuple(line for line in job.lines(node) if line.pid == first[node].pid)[:4] for node in nodes
+    )
+    return Sample(at, max(old), max(line.at for line in first.values()), lives)
+
+
+def begin(job: Job, size: int) -> None:
+    for _ in range(size):
+        job.add()
+    job.resume([*job.agents], set(), START_WITHIN)
+
+
+def crash(job: Job) -> Sample:
+    nodes = [*job.agents]
+    victim = job.worker(nodes[-1])
+    kill = partial(os.kill, victim, signal.SIGKILL)
+    return happen(job, kill, nodes, PATIENCE["crash"])
+
+
+def loss(job: Job) -> Sample:
+    *stay, victim = job.agents
+    return happen(job, partial(job.forget, victim), stay, PATIENCE["loss"])
+
+
+def vanish(job: Job) -> Sample:
+    victim, *stay = job.agents
+    freeze = partial(job.signal_all, victim, signal.SIGSTOP)
+    try:
+        return happen(job, freeze, stay, PATIENCE["vanish"])
+    finally:
+        job.forget(victim)
+
+
+def arrival(job: Job) -> Sample:
+    stay = [*job.agents]
+    return happen(job, job.add, stay, PATIENCE["arrival"])
+
+
+def leave(job: Job) -> Sample:
+    *stay, victim = job.agents
+    agent = job.agents[victim]
+    sample = happen(job, agent.terminate, stay, PATIENCE["leave"])
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        agent.wait(20)
+    job.forget(victim)
+    return sample
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An event, what counts of a sample, and the most that may be: seconds, part of torchrun's."""
+
+    label: str
+    happen: Callable[[Job], Sample]
+    value: Callable[[Sample], float]
+    limit: float
+    factor: int | None = None
+
+
+EVENTS = {
+    "crash": Kind("worker crash", crash, lambda s: s.recovery, 0.5, 5),
+    "loss": Kind("node SIGKILL, survivors", loss, lambda s: s.recovery, LEASE + 1.0, 12),
+    "vanish": Kind("node vanishes, survivors", vanish, lambda s: s.recovery, LEASE + 1.0),
+    "arrival": Kind("node arrival: pause", arrival, lambda s: s.pause, 0.7),
+    "leave": Kind("node leaves (SIGTERM): pause", leave, lambda s: s.pause, 0.7),
+}
+CYCLE = ("crash", "loss", "arrival", "vanish", "arrival", "leave", "arrival")
+"""Of ours: every trial goes through all of it. Events of torchrun's have jobs of their own, but for
+the arrival, because a job that is not full at its start waits half a minute."""
+PEER_CYCLES = (("crash",), ("loss", "arrival"), ("leave",))
+
+Samples = dict[str, list[Sample]]
+
+
+# -- measuring ours ------------------------------------------------------------------------------
+
+
+class Rounds:
+    """When each phase of each round became known on this machine."""
+
+    def __init__(self, endpoint: str, run: str) -> None:
+        self._keys = Keys(run)
+        self._store = EtcdStore([endpoint])
+        self._lock = threading.Lock()
+        self._phases: list[tuple[float, str]] = []
+        self._store.watch(self._keys.round, self._deliver)
+
+    def between(self, start: float, end: float) -> tuple[float, float]:
+        """Of the round that trained at `end`: when it was first proposed after `start`, and when
+        it had started."""
+        with self._lock:
+            inside = [(at, phase) for at, phase in self._phases if start <= at <= end]
+        proposed = next((at for at, phase in inside if phase == "proposed"), start)
+        started = next((at for at, phase in reversed(inside) if phase == "started"), proposed)
+        return proposed, started
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _deliver(self, items: Sequence[WatchItem]) -> None:
+        now = time.monotonic()
+        for item in items:
+            if isinstance(item, Change) and item.value is not None:
+                with self._lock:
+                    self._phases.append((now, decode(item.value.data, Round).phase))
+
+
+STAGES = ("until proposed", "until started", "fork", "import torch", "join group", "all-reduce")
+
+
+def stages(sample: Sample, rounds: Rounds) -> list[float]:
+    """Seconds of each of STAGES; the slowest node counts."""
+    proposed, started = rounds.between(sample.at, sample.first)
+    marks = [sample.at, proposed, started]
+    for index in range(4):
+        marks.append(max([marks[-1], *(life[index].at for life in sample.lives)]))
+    return [after - before for before, after in itertools.pairwise(marks)]
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """An agent whose workers train and to which nothing happens."""
+
+    megabytes: float
+    percent: float
+    """Of one core."""
+
+
+def idle(pid: int, seconds: float) -> Idle:
+    before = cpu_time(pid)
+    time.sleep(seconds)
+    share = (cpu_time(pid) - before) / seconds
+    status = Path(f"/proc/{pid}/status").read_text()
+    rss = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    return Idle(int(rss.split()[1]) / 1024, 100 * share)
+
+
+def cpu_time(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_ours(
+    folder: Path, size: int, trials: int, idle_seconds: float
+) -> tuple[Samples, dict[str, list[list[float]]], Idle]:
+    samples: Samples = {event: [] for event in EVENTS}
+    run = uuid.uuid4().hex
+    with contextlib.ExitStack() as stack:
+        etcd = standalone(folder / "etcd")
+        stack.callback(etcd.stop)
+        rounds = stack.enter_context(contextlib.closing(Rounds(etcd.endpoint, run)))
+        job = stack.enter_context(ours(folder / "ours", size, etcd.endpoint, run))
+        begin(job, size)
+        time.sleep(3.0)
+        resting = idle(next(iter(job.agents.values())).pid, idle_seconds)
+        for name in CYCLE * trials:
+            samples[name].append(EVENTS[name].happen(job))
+            say("ours", name, samples)
+        split = {e: [stages(sample, rounds) for sample in samples[e]] for e in samples}
+    return samples, split, resting
+
+
+def measure_torchrun(
+    folder: Path, size: int, trials: int, cycles: Sequence[Sequence[str]]
+) -> tuple[Samples, Counter[str]]:
+    """What was measured, and how often training never went on."""
+    samples: Samples = {event: [] for event in EVENTS}
+    never: Counter[str] = Counter()
+    jobs = itertools.count()
+    for cycle in [*cycles] * trials:
+        for _attempt in range(CRASH_ATTEMPTS if cycle == ("crash",) else 1):
+            with torchruns(folder / f"torchrun{next(jobs)}", size) as job:
+                begin(job, size)
+                for name in cycle:
+                    try:
+                        samples[name].append(EVENTS[name].happen(job))
+                    except Stuck as stuck:
+                        never[name] += 1
+                        print(f"  torchrun {name}: {stuck}", file=sys.stderr, flush=True)
+                        break
+                    say("torchrun", name, samples)
+                else:
+                    break
+    return samples, never
+
+
+def say(who: str, event: str, samples: Samples) -> None:
+    took = EVENTS[event].value(samples[event][-1])
+    print(f"  {who} {event}: {took:.2f} s", file=sys.stderr, flush=True)
+
+
+# -- the table -----------------------------------------------------------------------------------
+
+
+def show(size: int, mine: Samples, theirs: Samples, never: Counter[str]) -> None:
+    print(f"\n{size} agents, 1 worker each; seconds: median (least to most, trials)")
+    print(f"{'event':30} {'spotelastic':>24} {'torchrun':>18} {'ratio':>6}  bar")
+    for event, kind in EVENTS.items():
+        times = [kind.value(sample) for sample in mine[event]]
+        median = statistics.median(times)
+        spread = f"{median:.2f} ({min(times):.2f} to {max(times):.2f}, {len(times)})"
+        peers = [kind.value(sample) for sample in theirs[event]]
+        peer = statistics.median(peers) if peers else None
+        ratio = f"{peer / median:.0f}x" if peer is not None else "-"
+        there = [f"{peer:.1f}"] if peer is not None else []
+        if never[event]:
+            there.append(f"{never[event]} > {PATIENCE[event]:g}")
+        account = ", ".join(there) or "-"
+        print(
+            f"{kind.label:30} {spread:>24} {account:>18} {ratio:>6}  {verdict(kind, median, peer)}"
+        )
+
+
+def show_details(split: dict[str, list[list[float]]], resting: Idle) -> None:
+    memory, share = resting.megabytes, resting.percent
+    print(f"{'agent at rest: memory':30} {memory:>21.0f} MB {'':25}  {bar(memory, 60, 'MB')}")
+    print(f"{'agent at rest: of one core':30} {share:>22.2f} % {'':25}  {bar(share, 1, '%')}")
+    print("\nwhere the time goes, medians in s; the first stage counts from the event")
+    print(f"{'event':30} " + " ".join(f"{stage:>14}" for stage in STAGES))
+    for event, kind in EVENTS.items():
+        medians = [statistics.median(column) for column in zip(*split[event], strict=True)]
+        label = kind.label.partition(":")[0]
+        print(f"{label:30} " + " ".join(f"{value:>14.3f}" for value in medians))
+
+
+def verdict(kind: Kind, median: float, peer: float | None) -> str:
+    told = bar(median, kind.limit, "s")
+    if kind.factor is not None and peer is not None:
+        told += f", >= {kind.factor}x: {'met' if peer >= kind.factor * median else 'MISSED'}"
+    return told
+
+
+def bar(value: float, limit: float, unit: str) -> str:
+    return f"<= {limit:g} {unit}: {'met' if value <= limit else 'MISSED'}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Recovery times beside torchrun's.")
+    parser.add_argument("--agents", type=int, nargs="+", default=[2], help="sizes, e.g. 2 4 (2)")
+    parser.add_argument("--trials", type=int, default=3, help="of ours (3)")
+    parser.add_argument("--peer-trials", type=int, default=1, help="of torchrun (1); 0: none")
+    parser.add_argument("--quick", action="store_true", help="one trial, torchrun's crash only")
+    options = parser.parse_args()
+    trials = 1 if options.quick else options.trials
+    print(f"{os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    for size in options.agents:
+        with tempfile.TemporaryDirectory(prefix="spotelastic-bench-") as name:
+            folder = Path(name)
+            mine, split, resting = measure_ours(folder, size, trials, 3 if options.quick else 10)
+            cycles = PEER_CYCLES[:1] if options.quick else PEER_CYCLES
+            theirs, never = measure_torchrun(folder, size, options.peer_trials, cycles)
+        show(size, mine, theirs, never)
+        show_details(split, resting)
+    print(f"load at the end {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Stuck as error:
+        sys.exit(f"could not measure: {error}")
