@@ -82,7 +82,10 @@ class EtcdCluster:
             self.members[name].kill()
 
     def freeze(self, name: str) -> None:
-        os.kill(self.members[name].pid, signal.SIGSTOP)
+        """Returns when it stands still: the signal reaches its threads one by one."""
+        pid = self.members[name].pid
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: _stands_still(pid), f"{name} stands still")
 
     def thaw(self, name: str) -> None:
         os.kill(self.members[name].pid, signal.SIGCONT)
@@ -108,6 +111,11 @@ class EtcdCluster:
             fsync=False,
         )
         return EtcdMember(config, log=self._folder / f"{name}.log", binary=self._binary)
+
+
+def _stands_still(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all((t / "stat").read_text().rpartition(")")[2].split()[0] == "T" for t in threads)
 
 
 @pytest.fixture(scope="session")
