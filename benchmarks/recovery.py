@@ -412,27 +412,27 @@ def say(who: str, event: str, samples: Samples) -> None:
 
 def show(size: int, mine: Samples, theirs: Samples, never: Counter[str]) -> None:
     print(f"\n{size} agents, 1 worker each; seconds: median (least to most, trials)")
-    print(f"{'event':30} {'spotelastic':>24} {'torchrun':>18} {'ratio':>6}  bar")
+    print(f"{'event':30} {'spotelastic':>24} {'torchrun':>22} {'ratio':>6}  bar")
     for event, kind in EVENTS.items():
         times = [kind.value(sample) for sample in mine[event]]
         median = statistics.median(times)
         spread = f"{median:.2f} ({min(times):.2f} to {max(times):.2f}, {len(times)})"
         peers = [kind.value(sample) for sample in theirs[event]]
-        peer = statistics.median(peers) if peers else None
-        ratio = f"{peer / median:.0f}x" if peer is not None else "-"
-        there = [f"{peer:.1f}"] if peer is not None else []
+        peer = statistics.median(peers) if peers else PATIENCE[event] if never[event] else None
+        ratio = f"{'' if peers else '>'}{peer / median:.0f}x" if peer is not None else "-"
+        told = [f"{peer:.1f}"] if peers else []
         if never[event]:
-            there.append(f"{never[event]} > {PATIENCE[event]:g}")
-        account = ", ".join(there) or "-"
+            told.append(f"never in {PATIENCE[event]:g} ({never[event]})")
+        account = ", ".join(told) or "-"
         print(
-            f"{kind.label:30} {spread:>24} {account:>18} {ratio:>6}  {verdict(kind, median, peer)}"
+            f"{kind.label:30} {spread:>24} {account:>22} {ratio:>6}  {verdict(kind, median, peer)}"
         )
 
 
 def show_details(split: dict[str, list[list[float]]], resting: Idle) -> None:
     memory, share = resting.megabytes, resting.percent
-    print(f"{'agent at rest: memory':30} {memory:>21.0f} MB {'':25}  {bar(memory, 60, 'MB')}")
-    print(f"{'agent at rest: of one core':30} {share:>22.2f} % {'':25}  {bar(share, 1, '%')}")
+    print(f"{'agent at rest: memory':30} {memory:>21.0f} MB {'':29}  {bar(memory, 60, 'MB')}")
+    print(f"{'agent at rest: of one core':30} {share:>22.2f} % {'':29}  {bar(share, 1, '%')}")
     print("\nwhere the time goes, medians in s; the first stage counts from the event")
     print(f"{'event':30} " + " ".join(f"{stage:>14}" for stage in STAGES))
     for event, kind in EVENTS.items():
