@@ -105,7 +105,7 @@ class Publisher:
             objects.CURVE: lambda: encode(records.points),
             objects.USAGE: lambda: encode(list(account.bill.values())),
         }
-        if records.round is not None:
+        if ended or records.round is not None:
             made[objects.REPORT] = lambda: encode(_report(account, now))
         written = [self._put(name, make, force=ended or last) for name, make in made.items()]
         self._put_status(account, now)

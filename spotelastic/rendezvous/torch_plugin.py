@@ -69,11 +69,6 @@ NO_LIMIT = 2**31
 """Restarts are torchrun's to count."""
 
 
-def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """Entry point of the group `torchrun.handlers`."""
-    return SpotelasticHandler
-
-
 class SpotelasticHandler(RendezvousHandler):
     """torch's rendezvous interface on a `Participant`."""
 

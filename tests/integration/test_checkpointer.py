@@ -130,7 +130,8 @@ folder = sys.argv[1]
 target = {"model": {"0.weight": torch.zeros(8, 4), "2.bias": torch.zeros(2)}}
 dcp.load(target, checkpoint_id=folder, no_dist=True)
 torch.save(target, sys.argv[2])
-assert not [name for name in sys.modules if name.startswith("spotelastic")]
+ours = ("spotelastic_checkpoints", "spotelastic.training")
+assert not [name for name in sys.modules if name.startswith(ours)]
 """
     folder = tmp_path / "1" / "step-00000003"
     out = tmp_path / "loaded.pt"

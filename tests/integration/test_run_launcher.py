@@ -99,7 +99,7 @@ def test_workers_that_all_have_local_rank_0_keep_their_checkpoints_apart(tmp_pat
     code, out, err = launch(*flags, str(SCRIPT), "20", cwd=tmp_path)
     assert code == 0, err
     assert resumed_steps(out) == [0, 0]
-    assert (tmp_path / "checkpoints" / "default" / "LATEST").is_file()
+    assert (tmp_path / "runs" / "default" / "LATEST").is_file()
 
 
 def test_training_goes_on_when_nobody_reads_what_is_printed(tmp_path: Path) -> None:
