@@ -33,7 +33,7 @@ from spotelastic.model.round import Schedule
 Say = Callable[[str], None]
 
 
-SHARED_LEASE, SHARED_SEEN_WITHIN = 5.0, 1.0
+SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
 """Seconds. On the local cloud all nodes share this machine's cores: a node that starts may hold up
 the others for longer than a machine of its own ever would."""
 
