@@ -51,6 +51,11 @@ def script(given: Path, folder: Path) -> None:
         raise UsageError(f"there is no script {given}")
     if not path.is_file() or path.suffix != ".py":
         raise UsageError(f"{given} is not a Python file")
+    parses(path, given)
+
+
+def parses(path: Path, given: Path | str) -> None:
+    """That the file is Python: said before a cluster, or a restart, is spent on it."""
     try:
         ast.parse(path.read_bytes(), filename=str(given))
     except SyntaxError as error:

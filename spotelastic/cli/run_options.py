@@ -17,6 +17,7 @@ from string import Template
 from spotelastic.agent.config import Entry
 from spotelastic.agent.workers.output import Output, Selection
 from spotelastic.cli import devices
+from spotelastic.cli.checks import parses
 from spotelastic.cli.run_flags import BAGUA, given
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Settings
@@ -75,6 +76,8 @@ def command(
     if interpreter:
         module = ("-m",) if options.module else ()
         return "program", (_program(interpreter, folder, environ), "-u", *module, name, *args)
+    if not options.module and Path(name).is_file():
+        parses(Path(name), options.script)
     return ("module" if options.module else "script"), (name, *args)
 
 

@@ -104,3 +104,11 @@ def test_bad_input_is_one_line_and_exit_code_2(
     done = launch(*args, cwd=tmp_path)
     assert done.returncode == 2
     assert told in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_script_that_is_not_python_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("for step in\n")
+    done = launch("--standalone", "bad.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "bad.py is not a Python file: line 1" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
