@@ -1,0 +1,57 @@
+"""The commands that people type, as typer shows and parses them: one file per group of commands.
+
+`run` and `boot` are here for the help only: `main.py` starts them without this module.
+"""
+
+from typing import Annotated
+
+import typer
+
+from spotelastic import __version__
+from spotelastic.cli import show, steer, up
+
+app = typer.Typer(
+    name="spotelastic",
+    help="Train on spot GPUs as if they were never taken away.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spotelastic {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog="Try it on this machine: [bold]spotelastic up --local --drill examples/train_gpt.py[/]"
+)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("up", epilog=up.EXAMPLES)(up.up)
+app.command("ls", epilog=show.LS_EXAMPLES)(show.ls)
+app.command("status", epilog=show.STATUS_EXAMPLES)(show.status)
+app.command("logs", epilog=show.LOGS_EXAMPLES)(show.logs)
+app.command("events", epilog=show.EVENTS_EXAMPLES)(show.events)
+app.command("report", epilog=show.REPORT_EXAMPLES)(show.report)
+app.command("interrupt", epilog=steer.INTERRUPT_EXAMPLES)(steer.interrupt)
+app.command("down", epilog=steer.DOWN_EXAMPLES)(steer.down)
+
+
+@app.command("run")
+def _run() -> None:
+    """Run a script elastically on machines you already have, as torchrun does."""
+
+
+@app.command("boot", hidden=True)
+def _boot() -> None:
+    """What an instance runs when it starts."""
