@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from support.etcd import wait_until
+from support.history import Recorder, violations
 
 from spotelastic.clock import steady, wall
+from spotelastic.errors import Unavailable
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous.view import Seen, fold
 from spotelastic.store.codec import decode
@@ -93,6 +95,8 @@ class Run:
         self._store = EtcdStore([endpoint])
         self._seen = Seen()
         self._changed = threading.Condition()
+        self.history = Recorder()
+        self._store.watch(self.keys.root, self.history)
         for prefix in (self.keys.all, self.keys.nodes):
             self._store.watch(prefix, self._sink(prefix))
 
@@ -153,9 +157,24 @@ class Run:
             if node.process.poll() is None:
                 node.signal(signal.SIGCONT)
                 node.kill()
+        self._hear_out()
         self._store.close()
         # Daemons whose agents are gone finish their uploads, clean up, and end by themselves.
         wait_until(lambda: not self._daemons(), "the daemons have ended", 30.0)
+
+    def check(self) -> None:
+        """What must hold over the whole history of every run; after `close`."""
+        broken = violations(self.history.entries, self.run)
+        if self.history.gaps:
+            broken.append("a part of the history was missed")
+        assert not broken, "\n".join(broken) + f"\n{self._account()}"
+
+    def _hear_out(self) -> None:
+        """Nobody writes any more: wait for what is on its way to us."""
+        with contextlib.suppress(Unavailable):
+            last = self.keys.event("last")
+            self._store.put(last, b"")
+            self.history.wait_for(last, 5.0)
 
     def _daemons(self) -> list[int]:
         mine = str(self.folder).encode()
@@ -190,6 +209,7 @@ def running(endpoint: str, run: str, folder: Path, *, nnodes: str) -> Iterator[R
         yield started
     finally:
         started.close()
+    started.check()
 
 
 def resumed_steps(output: str) -> list[int]:
