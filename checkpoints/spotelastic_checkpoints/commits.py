@@ -33,7 +33,10 @@ _STEP = re.compile(r"(\d+)/step-(\d+)/(.+)")
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """Content of LATEST. `nonce` is new with every claim: it tells whose claim came through."""
+    """Content of LATEST. `nonce` is new with every claim: it tells whose claim came through.
+
+    What has no owner (an imported checkpoint) belongs to the first run that claims it.
+    """
 
     owner: str
     epoch: int
@@ -91,7 +94,7 @@ class Commits:
     def claim(self, *, take_over: bool = False) -> Claim:
         """Fence every earlier round, and adopt what the last one finished but did not record."""
         latest, etag = self._read_latest()
-        if latest is not None and latest.owner != self.owner and not take_over:
+        if latest is not None and latest.owner not in ("", self.owner) and not take_over:
             raise StorageRefused(
                 f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
                 "use another place, or take it over"

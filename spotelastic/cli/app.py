@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli import show, steer, up
+from spotelastic.cli import ckpt, show, steer, up
 
 app = typer.Typer(
     name="spotelastic",
@@ -45,6 +45,7 @@ app.command("events", epilog=show.EVENTS_EXAMPLES)(show.events)
 app.command("report", epilog=show.REPORT_EXAMPLES)(show.report)
 app.command("interrupt", epilog=steer.INTERRUPT_EXAMPLES)(steer.interrupt)
 app.command("down", epilog=steer.DOWN_EXAMPLES)(steer.down)
+app.add_typer(ckpt.app, name="ckpt")
 
 
 @app.command("run")

@@ -40,7 +40,7 @@ def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> No
         console().print(table(value))
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
+def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for name in columns:
         table.add_column(name, vertical="bottom", no_wrap=True)
@@ -78,7 +78,7 @@ def status_table(status: Status) -> RenderableType:
 
 
 def nodes_table(status: Status) -> Table:
-    table = _table("node", "role", "state", "zone", "address", "ranks")
+    table = table_of("node", "role", "state", "zone", "address", "ranks")
     for node in status.nodes:
         ranks = _ranks(node.ranks)
         table.add_row(node.id, node.role, node.state, node.zone, node.address, ranks)
@@ -122,7 +122,7 @@ def _what(event: Event) -> str:
 
 
 def events_table(events: Sequence[Event]) -> RenderableType:
-    table = _table("time", "kind", "what")
+    table = table_of("time", "kind", "what")
     table.columns[-1].no_wrap = False
     for event in events:
         table.add_row(clock(event.at), event.kind, Text(_what(event)))
@@ -163,7 +163,7 @@ def _usd(amount: float) -> str:
 
 def _interruptions_table(rows: Sequence[Interruption]) -> Table:
     numbers = ("seen\nafter", "saved\nstep", "pause", "steps\nlost")
-    table = _table("", "node", "at", *numbers[:2], "in\nS3", *numbers[2:], right=numbers)
+    table = table_of("", "node", "at", *numbers[:2], "in\nS3", *numbers[2:], right=numbers)
     for row in rows:
         table.add_row(
             KINDS[row.kind],

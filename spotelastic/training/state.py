@@ -118,7 +118,7 @@ class State:
             for path, leaf in flat.items():
                 fqn = ".".join(map(str, path))
                 if isinstance(leaf, torch.Tensor):
-                    chunks += _chunks(fqn, path, leaf)
+                    chunks += chunks_of(fqn, path, leaf)
                 else:
                     cells.append(Cell(fqn, path, get[path]))
         return View(tuple(chunks), tuple(cells), lambda: all(check() for check in checks))
@@ -186,7 +186,8 @@ def _flat(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
     return {paths[fqn]: value for fqn, value in values.items()}
 
 
-def _chunks(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
+def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
+    """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
     shape = tuple(tensor.shape)
     if isinstance(tensor, DTensor):
         local = tensor.to_local().detach()

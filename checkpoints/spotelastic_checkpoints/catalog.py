@@ -1,0 +1,243 @@
+"""A run's checkpoints as people look at them: listed, described, read again to the last byte.
+
+Only reads, so that it may look at a run that trains. A step is complete when its commit record is
+there (docs/protocols.md, Commit).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from spotelastic_checkpoints import encoding, manifest, metadata
+from spotelastic_checkpoints.commits import Commits, StepFolder, folder, step_folders
+from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.layout import SHARED
+from spotelastic_checkpoints.manifest import Manifest
+from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.wire import Commit, Item
+
+AT_ONCE = 8
+"""Requests in flight."""
+
+Progress = Callable[[int], None]
+"""Told of every further so many bytes."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One step of a run. `nbytes` and `world_size` are 0 where a step is not complete."""
+
+    epoch: int
+    step: int
+    state: str
+    """committed, incomplete (never recorded), retired (its tombstone)."""
+    latest: bool = False
+    pinned: bool = False
+    world_size: int = 0
+    nbytes: int = 0
+    saved_at: float = 0.0
+    """Epoch seconds of its commit; 0 where the store does not tell."""
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """A tensor, or a value that is not one: `dtype` is "value" then."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shards: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An item, and the key of the object that it lies in."""
+
+    key: str
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed step: what its manifests say."""
+
+    commit: Commit
+    manifests: Sequence[Manifest]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(content.nbytes for content in self.manifests)
+
+    @property
+    def items(self) -> Iterator[Placed]:
+        for content in self.manifests:
+            key = f"{folder(self.commit)}/{content.file}"
+            for item in content.items:
+                yield Placed(key, item)
+
+    def tensors(self) -> list[Tensor]:
+        """By name; values are listed with them."""
+        shards: dict[str, list[Item]] = {}
+        for placed in self.items:
+            shards.setdefault(placed.item.fqn, []).append(placed.item)
+        return [
+            Tensor(
+                name,
+                items[0].dtype or "value",
+                items[0].shape,
+                len(items),
+                sum(map(_payload, items)),
+            )
+            for name, items in sorted(shards.items())
+        ]
+
+
+class Catalog:
+    """The checkpoints under one URL."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._commits = Commits(storage, "")
+
+    def entries(self) -> list[Entry]:
+        """Oldest first; what was collected is left out."""
+        folders = step_folders(self.storage.keys())
+        latest = self._commits.latest()
+        shown = [found for found in folders.values() if found.names != {metadata.NAME}]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(lambda found: self._entry(found, latest), shown))
+
+    def find(self, step: int | None, epoch: int | None = None) -> Checkpoint:
+        """The step asked for, of its newest epoch; None: the one that LATEST names.
+
+        Raises `RestoreFailed`, naming what is there.
+        """
+        if step is None:
+            commit = self._commits.latest()
+            if commit is None:
+                raise RestoreFailed(f"{self.storage.url}: no checkpoint was committed there")
+            return Checkpoint(commit, self._commits.checkpoint(commit))
+        committed = [
+            Commit(entry.epoch, entry.step)
+            for entry in self.entries()
+            if entry.state == "committed"
+        ]
+        wanted = [c for c in committed if c.step == step and epoch in (None, c.epoch)]
+        if not wanted:
+            there = ", ".join(str(commit.step) for commit in committed) or "none"
+            raise RestoreFailed(f"{self.storage.url}: no committed step {step} (there: {there})")
+        return Checkpoint(wanted[-1], self._commits.checkpoint(wanted[-1]))
+
+    def verify(self, checkpoint: Checkpoint, progress: Progress) -> list[str]:
+        """Reads every byte; what is wrong, naming file and item. Empty: all is as it was saved."""
+        found = []
+        record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
+        if record is None or record.data != metadata.write(checkpoint.manifests):
+            found.append(f"{metadata.NAME} does not say what the manifests say")
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
+            found += [complaint for job in jobs if (complaint := job.result())]
+        return found
+
+    def read(self, placed: Placed) -> memoryview:
+        """The item's bytes, verified. Raises `RestoreFailed`."""
+        item = placed.item
+        data = self.storage.read(placed.key, item.offset, item.length)
+        where = f"{self.storage.url}/{placed.key}: {item.fqn}"
+        if len(data) != item.length:
+            raise RestoreFailed(f"{where} ends after {len(data)} of {item.length} bytes")
+        if xxhash.xxh3_64_hexdigest(data) != item.checksum:
+            raise RestoreFailed(f"{where} does not match its checksum")
+        return memoryview(data)
+
+    def _check(self, placed: Placed, progress: Progress) -> str:
+        try:
+            self.read(placed)
+        except RestoreFailed as error:
+            return str(error)
+        finally:
+            progress(placed.item.length)
+        return ""
+
+    def _entry(self, found: StepFolder, latest: Commit | None) -> Entry:
+        epoch, step = found.commit.epoch, found.commit.step
+        if not found.has_record:
+            return Entry(epoch, step, "incomplete")
+        record = self.storage.get(f"{folder(found.commit)}/{metadata.NAME}")
+        if record is None or metadata.is_tombstone(record.data):
+            return Entry(epoch, step, "retired")
+        try:
+            manifests = self._commits.manifests(found.commit, found.ranks)
+        except CheckpointsError:
+            return Entry(epoch, step, "damaged", latest=found.commit == latest)
+        return Entry(
+            epoch,
+            step,
+            "damaged" if manifest.complaint(manifests) else "committed",
+            latest=found.commit == latest,
+            world_size=len(manifests),
+            nbytes=sum(content.nbytes for content in manifests),
+        )
+
+
+def assemble(
+    catalog: Catalog,
+    checkpoint: Checkpoint,
+    targets: Mapping[str, memoryview],
+    progress: Progress,
+) -> None:
+    """Copy each named tensor's chunks into its target, the tensor's bytes in C order.
+
+    No more than `AT_ONCE` chunks are in memory at a time.
+    """
+
+    def copy(placed: Placed) -> None:
+        item = placed.item
+        raw = catalog.read(placed)[item.length - _payload(item) :]
+        place(targets[item.fqn], raw, item)
+        progress(item.length)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        wanted = (p for p in checkpoint.items if p.item.is_tensor and p.item.fqn in targets)
+        for done in [pool.submit(copy, placed) for placed in wanted]:
+            done.result()
+
+
+def place(target: memoryview, raw: memoryview, item: Item) -> None:
+    """Pure but for the target: a chunk's rows go to where they belong in the whole tensor."""
+    axis, run = len(item.shape), encoding.ITEM_SIZES[item.dtype]
+    while axis and item.sizes[axis - 1] == item.shape[axis - 1]:
+        axis -= 1
+        run *= item.shape[axis]
+    stride, strides = run, [0] * axis
+    for number in reversed(range(axis)):
+        strides[number] = stride
+        stride *= item.shape[number]
+    if axis:  # the last axis that is cut: its part is in one piece too
+        run *= item.sizes[axis - 1]
+        axis -= 1
+    start = sum(o * s for o, s in zip(item.offsets, strides, strict=False))
+    for number, at in enumerate(_starts(item.sizes[:axis], strides[:axis])):
+        target[start + at : start + at + run] = raw[number * run : (number + 1) * run]
+
+
+def _starts(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
+    """Where each run begins, in C order."""
+    if not sizes:
+        yield 0
+        return
+    for index in range(sizes[0]):
+        for inner in _starts(sizes[1:], strides[1:]):
+            yield index * strides[0] + inner
+
+
+def shared(checkpoint: Checkpoint) -> Iterator[Placed]:
+    """What does not belong to a single rank."""
+    return (placed for placed in checkpoint.items if placed.item.rank == SHARED)
+
+
+def _payload(item: Item) -> int:
+    """Bytes of the tensor itself, or of the whole pickled value."""
+    return encoding.nbytes(item.dtype, item.sizes) if item.is_tensor else item.length

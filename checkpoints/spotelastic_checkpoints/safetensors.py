@@ -1,0 +1,115 @@
+"""A checkpoint's tensors as safetensors files, as Hugging Face lays them out; without torch.
+
+The format: an unsigned 64-bit length, a JSON header with dtype, shape and offsets of every tensor,
+then the tensors' bytes (https://github.com/huggingface/safetensors#format). Several files come
+with an index of which tensor lies where.
+"""
+
+import json
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic_checkpoints import encoding
+from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Progress, Tensor, assemble
+from spotelastic_checkpoints.errors import CheckpointsError
+
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """`tensors`: by the name that they get, the tensor as the checkpoint has it."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+
+
+def plan(tensors: Mapping[str, Tensor], most: int) -> list[File]:
+    """Pure: which file each tensor goes to; none holds more than `most` bytes, but for a tensor
+    that is larger."""
+    groups: list[dict[str, Tensor]] = [{}]
+    filled = 0
+    for name, tensor in tensors.items():
+        if groups[-1] and filled + tensor.nbytes > most:
+            groups.append({})
+            filled = 0
+        groups[-1][name] = tensor
+        filled += tensor.nbytes
+    if len(groups) == 1:
+        return [File("model.safetensors", groups[0])]
+    return [
+        File(f"model-{number:05d}-of-{len(groups):05d}.safetensors", group)
+        for number, group in enumerate(groups, 1)
+    ]
+
+
+def export(
+    catalog: Catalog, checkpoint: Checkpoint, files: Sequence[File], folder: Path, done: Progress
+) -> None:
+    """Write the files, one after the other; each appears under its name when it is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        part = folder / f"{file.name}.part"
+        try:
+            _write(catalog, checkpoint, file, part, done)
+            part.rename(folder / file.name)
+        finally:
+            part.unlink(missing_ok=True)
+    if len(files) > 1:
+        total = sum(tensor.nbytes for file in files for tensor in file.tensors.values())
+        index = {
+            "metadata": {"total_size": total},
+            "weight_map": {name: file.name for file in files for name in file.tensors},
+        }
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _write(
+    catalog: Catalog, checkpoint: Checkpoint, file: File, path: Path, done: Progress
+) -> None:
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    starts, end = {}, 0
+    for name, tensor in file.tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise CheckpointsError(f"{tensor.name}: safetensors has no dtype {tensor.dtype}")
+        starts[tensor.name], length = end, tensor.nbytes
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": tensor.shape,
+            "data_offsets": [end, end + length],
+        }
+        end += length
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % encoding.ITEM_SIZES["float64"])
+    with ExitStack() as stack:
+        out = stack.enter_context(path.open("wb+"))
+        out.write(len(text).to_bytes(8, "little") + text)
+        base = out.tell()
+        os.truncate(out.fileno(), base + end)
+        memory = stack.enter_context(mmap.mmap(out.fileno(), base + end))
+        view = stack.enter_context(memoryview(memory))
+        targets = {
+            tensor.name: view[base + starts[tensor.name] :][: tensor.nbytes]
+            for tensor in file.tensors.values()
+        }
+        try:
+            assemble(catalog, checkpoint, targets, done)
+        finally:
+            for target in targets.values():
+                target.release()

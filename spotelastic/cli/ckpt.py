@@ -1,0 +1,299 @@
+"""`spotelastic ckpt`: look at checkpoints, check them, and carry them in and out.
+
+A checkpoint is named by the URL of its run (what --storage said), `@STEP` behind it picks a step,
+and `@EPOCH/STEP` one of an epoch that was branched off.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotelastic.cli.options import AsJson
+from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Entry, Progress, Tensor
+
+app = typer.Typer(
+    help="Look at checkpoints, check them, and carry them in and out.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+Url = Annotated[
+    str, typer.Argument(metavar="URL[@STEP]", help="The run's storage; without a step, the latest.")
+]
+LS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic ckpt ls runs/default
+
+spotelastic ckpt ls s3://bucket/job/checkpoints --json
+"""
+INSPECT_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt inspect s3://bucket/job/checkpoints@4000
+"""
+VERIFY_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt verify runs/default && echo all bytes are as they were saved
+"""
+EXPORT_EXAMPLES = """[bold]Examples[/]
+
+spotelastic ckpt export runs/default@4000 model.pt --part model
+
+spotelastic ckpt export s3://bucket/job/checkpoints folder/ --max-shard-size 2GB
+"""
+IMPORT_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt import pretrained.pt s3://bucket/job/checkpoints --part model
+"""
+
+
+@app.command(epilog=LS_EXAMPLES)
+def ls(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The run's storage.")],
+    json: AsJson = False,
+) -> None:
+    """List the steps that are stored."""
+    from spotelastic.cli import output
+
+    with _open(url) as named:
+        output.show(named.catalog.entries(), _entries_table, as_json=json)
+
+
+@app.command(epilog=INSPECT_EXAMPLES)
+def inspect(url: Url, json: AsJson = False) -> None:
+    """List a checkpoint's tensors: shape, dtype, shards, bytes."""
+    from spotelastic.cli import output
+
+    with _open(url) as named:
+        output.show(named.checkpoint.tensors(), _tensors_table, as_json=json)
+
+
+@app.command(epilog=VERIFY_EXAMPLES)
+def verify(url: Url) -> None:
+    """Read every byte of a checkpoint again, and compare it with what was saved."""
+    with _open(url) as named:
+        checkpoint = named.checkpoint
+        with _progress("verifying", checkpoint.nbytes) as done:
+            complaints = named.catalog.verify(checkpoint, done)
+        for complaint in complaints:
+            typer.echo(complaint, err=True)
+        if complaints:
+            raise EnvironmentFailure(f"{named}: {len(complaints)} of its items are damaged")
+        typer.echo(f"{named}: {size(checkpoint.nbytes)} are as they were saved")
+
+
+@app.command(epilog=EXPORT_EXAMPLES)
+def export(
+    url: Url,
+    to: Annotated[
+        Path, typer.Argument(help="FILE.pt for torch.load, a folder for safetensors (Hugging Face)")
+    ],
+    part: Annotated[
+        str | None, typer.Option(help="One key of the state. Default: model for safetensors.")
+    ] = None,
+    max_shard_size: Annotated[str, typer.Option(help="Of a safetensors file.")] = "5GB",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+) -> None:
+    """Write a checkpoint as one torch.save file, or as safetensors files."""
+    most = parse_size(max_shard_size)
+    as_torch = to.suffix in (".pt", ".pth", ".bin", ".ckpt")
+    if as_torch and to.exists() and not force:
+        raise UsageError(f"{to} is there already: name another file, or add --force")
+    if not as_torch and to.is_dir() and any(to.glob("*.safetensors")) and not force:
+        raise UsageError(f"{to} holds safetensors already: name another folder, or add --force")
+    if not as_torch and (to.is_file() or to.suffix == ".safetensors"):
+        raise UsageError(f"{to}: give a folder for safetensors, or FILE.pt for torch.load")
+    with _open(url) as named:
+        checkpoint = named.checkpoint
+        if as_torch:
+            from spotelastic.training import convert
+
+            with _progress("exporting", checkpoint.nbytes) as done:
+                count = convert.to_torch(named.catalog, checkpoint, to, done, part or "")
+        else:
+            count = _export_safetensors(named.catalog, checkpoint, to, part, most)
+        typer.echo(f"{named}: {count} tensors in {to}")
+
+
+@app.command("import", epilog=IMPORT_EXAMPLES)
+def import_(
+    file: Annotated[Path, typer.Argument(help="What torch.save wrote: a state dict.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Storage of a run that is to be.")],
+    part: Annotated[
+        str, typer.Option(help='Key to put it under: "model" for the state dict of a module.')
+    ] = "",
+    step: Annotated[int, typer.Option(min=0, help="Step that it counts as.")] = 0,
+) -> None:
+    """Turn a torch.save file into a checkpoint that a run resumes from."""
+    from spotelastic_checkpoints.storage.open import open_storage
+
+    from spotelastic.training import convert
+
+    total = file.stat().st_size if file.is_file() else 0
+    with _explained():
+        storage = open_storage(url)
+        try:
+            with _progress("importing", total) as done:
+                made = convert.from_torch(file, storage, step, done, part)
+        finally:
+            storage.close()
+    typer.echo(f"{url}@{made.commit.step}: {len(made.tensors())} tensors and values")
+
+
+# -- what the commands are made of ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Named:
+    """What a URL names; the checkpoint is looked up when it is asked for."""
+
+    catalog: "Catalog"
+    url: str
+    epoch: int | None
+    step: int | None
+
+    @property
+    def checkpoint(self) -> "Checkpoint":
+        found = self.catalog.find(self.step, self.epoch)
+        self.step = found.commit.step
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.url}@{self.step}"
+
+
+@contextmanager
+def _open(text: str) -> Iterator[_Named]:
+    from spotelastic_checkpoints.catalog import Catalog
+    from spotelastic_checkpoints.storage.open import open_storage
+
+    url, epoch, step = split(text)
+    if "://" not in url and not Path(url).expanduser().is_dir():
+        raise UsageError(f"{url}: no such folder")
+    with _explained():
+        storage = open_storage(url)
+        try:
+            yield _Named(Catalog(storage), url, epoch, step)
+        finally:
+            storage.close()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+
+    try:
+        yield
+    except StorageUnavailable as error:
+        raise Unavailable(str(error)) from error
+    except CheckpointsError as error:
+        raise EnvironmentFailure(str(error)) from error
+
+
+def split(text: str) -> tuple[str, int | None, int | None]:
+    """URL, epoch and step of `URL[@[EPOCH/]STEP]`."""
+    match = re.fullmatch(r"(.+)@(?:(\d+)/)?(\d+)", text)
+    if match is None:
+        if "@" in text.rpartition("/")[2]:
+            raise UsageError(f"{text}: behind the @ goes a step, or EPOCH/STEP")
+        return text, None, None
+    return match[1], int(match[2]) if match[2] else None, int(match[3])
+
+
+def parse_size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?)B?", text, re.IGNORECASE)
+    if match is None or not int(match[1]):
+        raise UsageError(f"--max-shard-size {text}: give a size like 500MB or 5GB")
+    power = " KMGT".index(match[2].upper() or " ")
+    return int(match[1]) * int((1024 if match[3] else 1000) ** power)
+
+
+def size(nbytes: float) -> str:
+    """Three significant digits at most."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} TB"
+
+
+def _export_safetensors(
+    catalog: "Catalog", checkpoint: "Checkpoint", folder: Path, part: str | None, most: int
+) -> int:
+    from spotelastic_checkpoints import safetensors
+
+    tensors = [t for t in checkpoint.tensors() if t.dtype != "value"]
+    if part is None:
+        part = "model" if any(t.name.startswith("model.") for t in tensors) else ""
+    prefix = f"{part}." if part else ""
+    chosen = {t.name.removeprefix(prefix): t for t in tensors if t.name.startswith(prefix)}
+    if not chosen:
+        raise UsageError(f"--part {part}: step {checkpoint.commit.step} has no such tensors")
+    files = safetensors.plan(chosen, most)
+    with _progress("exporting", sum(t.nbytes for t in chosen.values())) as done:
+        safetensors.export(catalog, checkpoint, files, folder, done)
+    return len(chosen)
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator["Progress"]:
+    """A bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    shown = Progress(
+        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
+    )
+    with shown:
+        task = shown.add_task(what, total=total)
+        yield lambda nbytes: shown.advance(task, nbytes)
+
+
+def _entries_table(entries: "list[Entry]") -> "RenderableType":
+    from rich.text import Text
+
+    from spotelastic.cli.output import table_of
+
+    if not entries:
+        return Text("no checkpoints")
+    table = table_of("step", "epoch", "state", "ranks", "size", "age", "", right=("step", "size"))
+    for entry in entries:
+        whole = entry.state == "committed"
+        notes = ("latest", entry.latest), ("pinned", entry.pinned)
+        table.add_row(
+            str(entry.step),
+            str(entry.epoch),
+            entry.state,
+            str(entry.world_size) if whole else "-",
+            size(entry.nbytes) if whole else "-",
+            age(time.time() - entry.saved_at) if entry.saved_at else "-",
+            ", ".join(note for note, so in notes if so),
+        )
+    return table
+
+
+def _tensors_table(tensors: "list[Tensor]") -> "RenderableType":
+    from spotelastic.cli.output import table_of
+
+    table = table_of("name", "dtype", "shape", "shards", "size", right=("shards", "size"))
+    for tensor in tensors:
+        shape = "x".join(map(str, tensor.shape)) or ("-" if tensor.dtype == "value" else "scalar")
+        table.add_row(tensor.name, tensor.dtype, shape, str(tensor.shards), size(tensor.nbytes))
+    return table
+
+
+def age(seconds: float) -> str:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

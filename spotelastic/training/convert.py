@@ -1,0 +1,200 @@
+"""Between our checkpoints and single `torch.save` files, in both directions.
+
+Neither direction holds the whole state in memory: its tensors are mapped files.
+"""
+
+import functools
+import io
+import math
+import mmap
+import os
+import re
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import xxhash
+from spotelastic_checkpoints import encoding, layout, manifest
+from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Progress, assemble, shared
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.layout import Declaration
+from spotelastic_checkpoints.manifest import Manifest
+from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.wire import Commit, Item
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._traverse import set_element
+
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.training.saving import declare, tensor_at
+from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of, encode_value
+
+ALONE = "import"
+"""Name of the only node that an imported checkpoint was saved on."""
+_NOTHING = memoryview(b"")
+
+
+def to_torch(
+    catalog: Catalog, checkpoint: Checkpoint, path: Path, done: Progress, part: str = ""
+) -> int:
+    """Write `path`, a nested state dict as `torch.save` does; how many tensors it holds.
+
+    `part` picks one key of the state ("model"), whose content then is the whole file.
+    """
+    nested: dict[str, Any] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        for placed in shared(checkpoint):
+            item = placed.item
+            if item.path[0] == OWN or part not in ("", item.path[0]):
+                continue
+            if item.fqn in tensors:
+                continue
+            if item.is_tensor:
+                tensors[item.fqn] = _backed(item, Path(folder) / str(len(tensors)))
+                value: Any = tensors[item.fqn]
+            else:
+                value = _value(catalog.read(placed), item.fqn)
+            set_element(nested, item.path, value)
+        if not nested:
+            raise UsageError(f"step {checkpoint.commit.step} holds no {part or 'state'}")
+        targets = {name: _bytes(tensor) for name, tensor in tensors.items()}
+        assemble(catalog, checkpoint, targets, done)
+        complete = Path(folder) / "complete"
+        torch.save(nested[part] if part else nested, complete)
+        complete.rename(path)
+    return len(tensors)
+
+
+def from_torch(
+    path: Path, storage: Storage, step: int, done: Progress, part: str = ""
+) -> Checkpoint:
+    """Commit the content of a `torch.save` file as `step` of a new run at `storage`.
+
+    `part` is the key under which it is put ("model" for the state dict of a module alone). The
+    run belongs to nobody: the first that resumes it makes it its own. Raises `UsageError` when the
+    file is not one of torch's, or when something was committed there before.
+    """
+    view = _view({part: _load(path)} if part else _load(path))
+    commits = Commits(storage, "")
+    if commits.latest() is not None:
+        raise UsageError(f"{storage.url} holds checkpoints already: name a new place")
+    plan = layout.plan([Declaration(0, ALONE, declare(view))])
+    slot = plan.slots[0]
+    epoch = commits.claim().epoch
+    with tempfile.TemporaryFile() as file:
+        os.truncate(file.fileno(), max(slot.nbytes, mmap.PAGESIZE))
+        memory = memoryview(mmap.mmap(file.fileno(), 0))
+        items = _fill_slot(view, slot.items, memory, done)
+        commit = Commit(epoch, step)
+        commits.put_shard(commit, 0, memory[: slot.owned_bytes])
+    content = Manifest(
+        manifest.VERSION, epoch, step, ALONE, plan.hash, 0, 1, plan.chunks,
+        manifest.shard_name(0), slot.owned_bytes, items,
+    )  # fmt: skip
+    commits.put_manifest(content)
+    commits.commit(commit, epoch)
+    return Checkpoint(commit, [content])
+
+
+# -- to torch -------------------------------------------------------------------------------------
+
+
+def _backed(item: Item, file: Path) -> torch.Tensor:
+    """A tensor whose memory is a file that ends with it."""
+    dtype = getattr(torch, item.dtype)
+    count = math.prod(item.shape)
+    if not count:
+        return torch.empty(item.shape, dtype=dtype)
+    try:
+        tensor = torch.from_file(str(file), shared=True, size=count, dtype=dtype)
+    except RuntimeError as error:
+        raise EnvironmentFailure(f"{file.parent}: no room for {item.fqn}: {error}") from error
+    file.unlink()
+    return tensor.view(item.shape)
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    if not tensor.numel():
+        return _NOTHING
+    array: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array)
+
+
+def _value(data: memoryview, name: str) -> Any:
+    try:
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UsageError(f"{name} is not a value that is safe to load{_why(error)}") from error
+
+
+# -- from torch -----------------------------------------------------------------------------------
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", mmap=_is_zip(path), weights_only=True)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}") from None
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{path} is not a file of torch.save that is safe to load: {first}"
+        ) from error
+    if not isinstance(loaded, dict):
+        raise UsageError(f"{path} holds a {type(loaded).__name__}, not a state dict")
+    return loaded
+
+
+def _why(error: Exception) -> str:
+    """What it refers to that is not plain data; torch's own advice is to load it all the same."""
+    found = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return f": it refers to {found[1]}" if found else ""
+
+
+def _is_zip(path: Path) -> bool:
+    """Only this one of torch's two formats can be mapped."""
+    return path.is_file() and zipfile.is_zipfile(path)
+
+
+def _view(state: dict[str, Any]) -> View:
+    values, paths = flatten_state_dict(state)
+    chunks: list[Chunk] = []
+    cells: list[Cell] = []
+    for fqn, value in values.items():
+        path = tuple(paths[fqn])
+        if isinstance(value, torch.Tensor):
+            chunks += chunks_of(fqn, path, value)
+        else:
+            cells.append(Cell(fqn, path, functools.partial(values.get, fqn)))
+    return View(tuple(chunks), tuple(cells), lambda: True)
+
+
+@torch.no_grad()
+def _fill_slot(
+    view: View, items: Sequence[Item], memory: memoryview, done: Progress
+) -> tuple[Item, ...]:
+    """The items as they lie in the file, with their checksums."""
+    chunks = {chunk.key: chunk for chunk in view.chunks}
+    cells = {cell.key: cell for cell in view.cells}
+    filled = []
+    for item in items:
+        if item.is_tensor:
+            prefix = encoding.tensor_prefix(item.dtype, item.sizes)
+            memory[item.offset : item.offset + len(prefix)] = prefix
+            tensor_at(memory, item).copy_(chunks[item.key].tensor)
+        else:
+            data = encode_value(item.fqn, cells[item.key].get())
+            memory[item.offset : item.offset + len(data)] = data
+            item = msgspec.structs.replace(item, length=len(data))  # noqa: PLW2901
+        raw = memory[item.offset : item.offset + item.length]
+        filled.append(msgspec.structs.replace(item, checksum=xxhash.xxh3_64_hexdigest(raw)))
+        done(item.length)
+    return tuple(filled)

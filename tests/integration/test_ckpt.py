@@ -1,0 +1,240 @@
+"""`spotelastic ckpt` on checkpoints that two ranks have saved, with tensors cut both ways."""
+
+import io
+import json
+import pickle
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+import xxhash
+from spotelastic_checkpoints import encoding, layout, manifest
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.layout import Declaration, Declared
+from spotelastic_checkpoints.manifest import Manifest
+from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.wire import Commit
+
+from spotelastic.cli.main import main
+
+STATE = {
+    "model": {
+        "rows": torch.arange(24.0).view(6, 4),
+        "columns": torch.arange(30, dtype=torch.bfloat16).view(5, 6),
+        "middle": torch.arange(48, dtype=torch.int64).view(2, 4, 6),
+        "scalar": torch.tensor(3.5),
+    },
+    "epoch": 7,
+}
+CUTS = {"rows": 0, "columns": 1, "middle": 1}
+"""The axis along which two ranks share a tensor."""
+
+
+def declarations() -> list[list[tuple[Declared, bytes]]]:
+    """By rank: what it has, and the bytes of it."""
+    ranks: list[list[tuple[Declared, bytes]]] = [[], []]
+    for name, tensor in STATE["model"].items():
+        axis = CUTS.get(name)
+        parts = [tensor] if axis is None else tensor.split([1, tensor.shape[axis] - 1], axis)
+        start = 0
+        for rank, part in enumerate(parts):
+            offsets = [0] * tensor.dim()
+            if axis is not None:
+                offsets[axis], start = start, start + part.shape[axis]
+            fqn, dtype = f"model.{name}", str(tensor.dtype).removeprefix("torch.")
+            declared = Declared(
+                fqn, ("model", name), dtype, tuple(tensor.shape), tuple(offsets), tuple(part.shape)
+            )
+            raw = part.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            data = encoding.tensor_prefix(dtype, tuple(part.shape)) + raw
+            ranks[rank].append((declared, data))
+    value = encoding.plain_value(STATE["epoch"])
+    ranks[0].append((Declared("epoch", ("epoch",), room=256), value))
+    own = encoding.plain_value("of rank 1 alone")
+    ranks[1].append((Declared("rng", ("rng",), rank=1, room=256), own))
+    return ranks
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A run with the committed steps 10 and 20, and 30 without its record."""
+    storage = FolderStorage(tmp_path / "run")
+    commits = Commits(storage, "job")
+    epoch = commits.claim().epoch
+    ranks = declarations()
+    plan = layout.plan(
+        [Declaration(r, f"n{r}", tuple(d for d, _ in held)) for r, held in enumerate(ranks)]
+    )
+    for step in (10, 20, 30):
+        for rank, held in enumerate(ranks):
+            data = {declared.key: content for declared, content in held}
+            slot = plan.slots[rank]
+            memory, items = bytearray(slot.owned_bytes), []
+            for item in slot.items:
+                content = data[item.key]
+                memory[item.offset : item.offset + len(content)] = content
+                digest = xxhash.xxh3_64_hexdigest(content)
+                items.append(msgspec.structs.replace(item, length=len(content), checksum=digest))
+            commits.put_shard(Commit(epoch, step), rank, memoryview(memory))
+            commits.put_manifest(
+                Manifest(
+                    version=manifest.VERSION,
+                    epoch=epoch,
+                    step=step,
+                    incarnation="round",
+                    layout=plan.hash,
+                    rank=rank,
+                    world_size=2,
+                    chunks=plan.chunks,
+                    file=manifest.shard_name(rank),
+                    nbytes=slot.owned_bytes,
+                    items=tuple(items),
+                )
+            )
+        if step < 30:
+            assert commits.commit(Commit(epoch, step), epoch)
+    return tmp_path / "run"
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+def ckpt(*args: object) -> Done:
+    """The command, in this process: starting one that imports torch takes seconds."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["spotelastic", "ckpt", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def fine(*args: object) -> str:
+    done = ckpt(*args)
+    assert (done.code, done.err) == (0, "")
+    return done.out
+
+
+def refused(*args: object) -> str:
+    done = ckpt(*args)
+    assert done.code == 2 and not done.out
+    assert done.err.count("\n") == 1, done.err
+    return done.err
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, torch.Tensor):
+        return found.dtype == wanted.dtype and torch.equal(found, wanted)
+    return bool(found == wanted)
+
+
+def read_safetensors(file: Path) -> dict[str, torch.Tensor]:
+    data = file.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    header.pop("__metadata__")
+    dtypes = {"F32": torch.float32, "BF16": torch.bfloat16, "I64": torch.int64}
+    return {
+        name: torch.frombuffer(
+            bytearray(data[start + told["data_offsets"][0] : start + told["data_offsets"][1]]),
+            dtype=dtypes[told["dtype"]],
+        ).view(told["shape"])
+        for name, told in header.items()
+    }
+
+
+def test_steps_and_tensors_are_listed(saved: Path) -> None:
+    steps = json.loads(fine("ls", saved, "--json"))
+    assert [(s["step"], s["state"], s["latest"], s["world_size"]) for s in steps] == [
+        (10, "committed", False, 2),
+        (20, "committed", True, 2),
+        (30, "incomplete", False, 0),
+    ]
+    tensors = {t["name"]: t for t in json.loads(fine("inspect", saved, "--json"))}
+    assert tensors["model.columns"] == {
+        "name": "model.columns",
+        "dtype": "bfloat16",
+        "shape": [5, 6],
+        "shards": 2,
+        "nbytes": 60,
+    }
+    assert tensors["epoch"]["dtype"] == "value"
+    assert "5x6" in fine("inspect", f"{saved}@10")
+
+
+def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:
+    assert "as they were saved" in fine("verify", saved)
+    shard = saved / "1" / "step-00000020" / "__1_0.distcp"
+    content = bytearray(shard.read_bytes())
+    first = manifest.decode((shard.parent / "manifest-1.json").read_bytes(), "").items[0]
+    content[first.offset + first.length - 1] ^= 1
+    shard.write_bytes(content)
+    told = ckpt("verify", saved)
+    assert told.code == 2
+    assert "__1_0.distcp" in told.err and "does not match its checksum" in told.err
+    assert "as they were saved" in fine("verify", f"{saved}@10")
+    assert "checksum" in refused("export", saved, saved.parent / "broken.pt")
+    assert not list(saved.parent.glob("*broken*")), "nothing half-written is left"
+
+
+def test_an_export_to_torch_is_the_state(saved: Path, tmp_path: Path) -> None:
+    fine("export", saved, tmp_path / "all.pt")
+    for mapped in (False, True):
+        loaded = torch.load(tmp_path / "all.pt", weights_only=True, mmap=mapped)
+        assert loaded.pop("epoch") == 7
+        assert same(loaded, {"model": STATE["model"]}), "and nothing that is a single rank's"
+    fine("export", saved, tmp_path / "model.pt", "--part", "model")
+    assert same(torch.load(tmp_path / "model.pt", weights_only=True), STATE["model"])
+    assert "add --force" in refused("export", saved, tmp_path / "model.pt")
+
+
+def test_an_export_to_safetensors_is_the_model(saved: Path, tmp_path: Path) -> None:
+    fine("export", saved, tmp_path / "one")
+    assert same(read_safetensors(tmp_path / "one" / "model.safetensors"), STATE["model"])
+    fine("export", saved, tmp_path / "many", "--max-shard-size", "100B")
+    index = json.loads((tmp_path / "many" / "model.safetensors.index.json").read_text())
+    found: dict[str, torch.Tensor] = {}
+    for file in sorted(set(index["weight_map"].values())):
+        held = read_safetensors(tmp_path / "many" / file)
+        assert all(index["weight_map"][name] == file for name in held)
+        found |= held
+    assert same(found, STATE["model"]) and len(set(index["weight_map"].values())) > 1
+
+
+def test_an_import_is_what_was_exported(saved: Path, tmp_path: Path) -> None:
+    file, place = tmp_path / "all.pt", tmp_path / "new"
+    fine("export", saved, file)
+    fine("import", file, place, "--step", "40")
+    fine("verify", place)
+    fine("export", f"{place}@40", tmp_path / "again.pt")
+    assert same(torch.load(tmp_path / "again.pt"), torch.load(file))
+    assert Commits(FolderStorage(place), "whoever comes first").claim().commit == Commit(1, 40)
+    assert "already" in refused("import", file, place)
+
+
+def test_a_file_that_would_run_code_is_not_imported(tmp_path: Path) -> None:
+    file = tmp_path / "evil.pt"
+    file.write_bytes(pickle.dumps({"x": pytest.fail}))
+    assert "safe to load" in refused("import", file, tmp_path / "new")
+    assert not (tmp_path / "new" / "LATEST").exists()
+
+
+def test_what_is_not_there_is_named(saved: Path, tmp_path: Path) -> None:
+    assert "no committed step 30 (there: 10, 20)" in refused("inspect", f"{saved}@30")
+    assert "no such folder" in refused("ls", tmp_path / "nowhere")
+    assert "behind the @" in refused("inspect", f"{saved}@last")
+    assert "no checkpoint was committed there" in refused("verify", tmp_path)
+    assert "--part optimizer" in refused("export", saved, tmp_path / "o", "--part", "optimizer")
+    assert "give a size" in refused("export", saved, tmp_path / "o", "--max-shard-size", "much")
+    assert "no such file" in refused("import", tmp_path / "no.pt", tmp_path / "new")
