@@ -5,7 +5,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # Installed first and alone, so that pip never weighs it against anything else.
-# Without a GPU: make TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+# Without a GPU, with the index that pytorch.org names for CPU builds:
+#   make TORCH="torch==2.13.0 --index-url INDEX"
 TORCH ?= torch==2.13.0
 SOAK ?= 10
 

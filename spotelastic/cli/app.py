@@ -3,12 +3,14 @@
 `run` and `boot` are here for the help only: `main.py` starts them without this module.
 """
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli import ckpt, show, steer, up
+from spotelastic.cli import ckpt, project, show, steer, up
 
 app = typer.Typer(
     name="spotelastic",
@@ -30,13 +32,18 @@ def _version(wanted: bool) -> None:
     epilog="Try it on this machine: [bold]spotelastic up --local --drill examples/train_gpt.py[/]"
 )
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand == "up":
+        parameters = context.command.commands["up"].params  # type: ignore[attr-defined]
+        said = project.defaults(parameters, context, Path.cwd(), os.environ)
+        context.default_map = {"up": said}
 
 
+app.command("init", epilog=up.INIT_EXAMPLES)(up.init)
 app.command("up", epilog=up.EXAMPLES)(up.up)
 app.command("ls", epilog=show.LS_EXAMPLES)(show.ls)
 app.command("status", epilog=show.STATUS_EXAMPLES)(show.status)

@@ -6,8 +6,20 @@ from typing import Annotated
 import typer
 
 from spotelastic.cli.options import Region
+from spotelastic.cli.project import FILE, SCRIPT, template
+from spotelastic.errors import UsageError
+
+INIT_EXAMPLES = """[bold]Examples[/]
+
+spotelastic init
+
+spotelastic init src/train.py --min 2 --max 8 --instance-types g5.12xlarge,g6.12xlarge
+"""
+TYPES = "g5.xlarge"
 
 EXAMPLES = """[bold]Examples[/]
+
+spotelastic up --min 2 --max 8
 
 spotelastic up --local --min 2 --max 4 train.py -- --epochs 3
 
@@ -19,8 +31,11 @@ spotelastic up --min 4 --max 8 --instance-types g5.12xlarge,g6.12xlarge train.py
 
 def up(
     script: Annotated[
-        Path, typer.Argument(help="A Python script in the current folder, which is shipped.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="A Python script in the current folder, which is shipped.", show_default=SCRIPT
+        ),
+    ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="Arguments for the script, after --.")
     ] = None,
@@ -47,7 +62,7 @@ def up(
             metavar="T[,T...]",
             help="Instance types that workers may get, best first.",
         ),
-    ] = "g5.xlarge",
+    ] = TYPES,
     nproc_per_node: Annotated[
         int | None, typer.Option(help="Workers per node.", show_default="one per GPU")
     ] = None,
@@ -78,13 +93,15 @@ def up(
 ) -> None:
     """Bring up a cluster, train the script on it, carry it through every interruption.
 
+    What no flag says, spotelastic.toml in the current folder does (see `spotelastic init`).
+
     Ends with the report, and takes the cluster down: nothing that costs money is left but the
     checkpoints.
     """
     from spotelastic.cli.launch import Request, launch
 
     request = Request(
-        script=script,
+        script=script or _usual_script(),
         args=tuple(args or ()),
         local=local,
         region=region,
@@ -103,3 +120,33 @@ def up(
         curve=curve,
     )
     raise typer.Exit(launch(request))
+
+
+def init(
+    script: Annotated[Path, typer.Argument(help="The script that `up` is to train.")] = Path(
+        SCRIPT
+    ),
+    minimum: Annotated[int, typer.Option("--min", min=1)] = 2,
+    maximum: Annotated[int, typer.Option("--max", min=1)] = 8,
+    types: Annotated[str, typer.Option("--instance-types", metavar="T[,T...]")] = TYPES,
+) -> None:
+    """Write spotelastic.toml, so that `spotelastic up` needs no arguments here."""
+    if maximum < minimum:
+        raise UsageError(f"--max {maximum}: is less than --min {minimum}")
+    if script != Path(SCRIPT) and not script.is_file():
+        raise UsageError(f"there is no script {script}")
+    try:
+        with Path(FILE).open("x") as file:
+            file.write(template(script.as_posix(), minimum, maximum, types))
+    except FileExistsError:
+        raise UsageError(f"{FILE} is there already: edit it, or remove it first") from None
+    typer.echo(f"{FILE} is written: look at it, then `spotelastic up`")
+
+
+def _usual_script() -> Path:
+    if not Path(SCRIPT).is_file():
+        raise UsageError(
+            f"no script is given and there is no {SCRIPT} here: name one, or write {FILE} "
+            "(spotelastic init)"
+        )
+    return Path(SCRIPT)

@@ -1,0 +1,96 @@
+"""`spotelastic.toml`: what `up` would otherwise be told by its flags, kept beside the script.
+
+The keys are the flags' names. A flag on the command line wins over `SPOTELASTIC_<FLAG>`, and that
+over the file.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from spotelastic.errors import UsageError
+
+FILE = "spotelastic.toml"
+SCRIPT = "train.py"
+"""The script where nothing else is said."""
+
+
+class Parameter(Protocol):
+    """What is needed to know of one of a command's parameters (click's class has it)."""
+
+    name: str | None
+    opts: list[str]
+    nargs: int
+
+    def process_value(self, ctx: Any, value: Any) -> Any: ...
+
+
+def defaults(
+    parameters: Iterable[Parameter], context: Any, folder: Path, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """By parameter: what the variables, and then the folder's file, say. Raises `UsageError`."""
+    flags = {_flag(parameter): parameter for parameter in parameters}
+    values = {}
+    for key, value in read(folder / FILE).items():
+        if key not in flags:
+            raise UsageError(f"{FILE}: there is no key {key}{_nearest(key, flags)}")
+        values[key] = _checked(flags[key], context, f"{FILE}: {key}", value)
+    for key, parameter in flags.items():
+        variable = f"SPOTELASTIC_{key.replace('-', '_').upper()}"
+        if environ.get(variable) and parameter.nargs == 1:
+            values[key] = _checked(parameter, context, variable, environ[variable])
+    return {str(flags[key].name): value for key, value in values.items()}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Empty where there is no such file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path.name} is not TOML: {error}") from None
+
+
+def template(script: str, minimum: int, maximum: int, types: str) -> str:
+    """What `init` writes."""
+    listed = ", ".join(json.dumps(part.strip()) for part in types.split(","))
+    return f"""\
+# What `spotelastic up` does here. Each key is one of its flags, which still win:
+# see `spotelastic up --help`.
+script = {json.dumps(script)}
+# args = ["--epochs", "3"]
+
+min = {minimum}
+max = {maximum}
+instance-types = [{listed}]
+
+# Steps between snapshots in memory, and between checkpoints in S3.
+# snapshot-every = 10
+# checkpoint-every = 50
+"""
+
+
+def _flag(parameter: Parameter) -> str:
+    """--instance-types is `instance-types`; an argument goes by its own name."""
+    return parameter.opts[0].lstrip("-")
+
+
+def _checked(parameter: Parameter, context: Any, where: str, value: Any) -> Any:
+    """The value as the flag's own text would be, so that lists can be written as lists."""
+    if isinstance(value, list) and parameter.nargs == 1:
+        value = ",".join(map(str, value))
+    try:
+        parameter.process_value(context, value)
+    except Exception as error:
+        say = getattr(error, "message", error)
+        raise UsageError(f"{where} = {json.dumps(value, default=str)}: {say}") from error
+    return value
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key.replace("_", "-"), known, n=1)
+    return f": did you mean {near[0]}?" if near else ""

@@ -1,0 +1,117 @@
+"""`spotelastic.toml`, `SPOTELASTIC_*` and flags: what `up` is told in the end."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotelastic.cli import launch
+from spotelastic.cli.launch import Request
+from spotelastic.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """What `up` would have launched."""
+    requests: list[Request] = []
+
+    def launched(request: Request) -> int:
+        requests.append(request)
+        return 0
+
+    monkeypatch.setattr(launch, "launch", launched)
+    return requests
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotelastic", *args])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_file(
+    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "spotelastic.toml").write_text(
+        'script = "a.py"\nargs = ["--lr", "1"]\nmin = 2\nmax = 6\nname = "from-file"\n'
+        'instance-types = ["g5.xlarge", "g6.xlarge"]\nlocal = true\n'
+    )
+    monkeypatch.setenv("SPOTELASTIC_MAX", "7")
+    monkeypatch.setenv("SPOTELASTIC_MIN", "3")
+    assert run(monkeypatch, "up", "--min", "4") == 0
+    (request,) = asked
+    assert (request.minimum, request.maximum, request.name) == (4, 7, "from-file")
+    assert (request.script, request.args, request.local) == (Path("a.py"), ("--lr", "1"), True)
+    assert request.types == ("g5.xlarge", "g6.xlarge")
+
+
+def test_what_init_writes_is_what_up_does(
+    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "src").mkdir()
+    (folder / "src" / 'my "train".py').touch()
+    assert run(monkeypatch, "init", 'src/my "train".py', "--instance-types", "p4d.24xlarge, x") == 0
+    assert run(monkeypatch, "up") == 0
+    (request,) = asked
+    assert request.script == Path('src/my "train".py')
+    assert (request.minimum, request.maximum) == (2, 8)
+    assert request.types == ("p4d.24xlarge", "x")
+
+
+def test_init_overwrites_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "spotelastic.toml").write_text("mine")
+    assert run(monkeypatch, "init") == 2
+    assert (folder / "spotelastic.toml").read_text() == "mine"
+
+
+def test_without_a_script_train_py_is_meant(
+    folder: Path,
+    asked: list[Request],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, "up", "--min", "2", "--max", "8") == 2
+    assert "no train.py here" in capsys.readouterr().err
+    (folder / "train.py").touch()
+    assert run(monkeypatch, "up", "--min", "2", "--max", "8") == 0
+    assert asked[0].script == Path("train.py")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("mim = 2", "there is no key mim: did you mean min?"),
+        ("instance_types = 'a'", "did you mean instance-types?"),
+        ("min = 'two'", 'spotelastic.toml: min = "two": '),
+        ("min 2", "spotelastic.toml is not TOML"),
+        ("[up]\nmin = 2", "there is no key up"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(
+    folder: Path,
+    asked: list[Request],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: str,
+    words: str,
+) -> None:
+    (folder / "train.py").touch()
+    (folder / "spotelastic.toml").write_text(content)
+    assert run(monkeypatch, "up") == 2
+    told = capsys.readouterr().err
+    assert words in told and told.count("\n") == 1 and not asked
+
+
+def test_a_mistake_in_a_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPOTELASTIC_MIN", "many")
+    assert run(monkeypatch, "up", "train.py") == 2
+    assert 'SPOTELASTIC_MIN = "many"' in capsys.readouterr().err
