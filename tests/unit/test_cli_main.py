@@ -72,7 +72,6 @@ def test_without_a_local_cloud_each_command_says_so_in_one_line(command: str) ->
         ("frobnicate", "No such command 'frobnicate'"),
         ("up --local --frobnicate x.py", "No such option: --frobnicate"),
         ("up --local --min two x.py", "'--min'"),
-        ("up", "no script is given"),
         ("interrupt i-1 --in soon", "'--in'"),
         ("interrupt i-1 --in inf", "'--in'"),
         ("logs --rank -1", "'--rank'"),
