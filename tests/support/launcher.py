@@ -9,9 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from support.etcd import wait_until
 from support.history import Recorder, violations
+from support.netns import Host
 
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable
@@ -28,16 +30,20 @@ SCRIPT = Path(__file__).parent / "train_small.py"
 class NodeProcess:
     """One `spotelastic run`."""
 
-    def __init__(self, name: str, args: Sequence[str], folder: Path) -> None:
+    def __init__(self, name: str, args: Sequence[str], folder: Path, host: Host | None) -> None:
         self.name = name
         self.log = folder / f"{name}.out"
-        with self.log.open("wb") as output:
+        # gloo would look for an interface by this machine's name, which no namespace knows.
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0"} if host else None
+        where = host.entered() if host else contextlib.nullcontext()
+        with self.log.open("wb") as output, where:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "spotelastic", "run", *args],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=folder,
+                env=env,
                 start_new_session=True,
             )
 
@@ -86,13 +92,28 @@ def comm(pid: int) -> str:
 
 
 class Run:
-    """A run on a store: starts its nodes, and waits for what the store shows."""
+    """A run on a store: starts its nodes, and waits for what the store shows.
 
-    def __init__(self, endpoint: str, run: str, folder: Path, *, nnodes: str) -> None:
+    `endpoint` is what the nodes are told (etcd members, comma-separated); `view` is where this
+    process finds the store, if that is elsewhere. `flags` are given to every node.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        run: str,
+        folder: Path,
+        *,
+        nnodes: str,
+        view: str = "",
+        flags: Sequence[str] = (),
+        script: Sequence[str] = (str(SCRIPT),),
+    ) -> None:
         self.endpoint, self.run, self.folder, self.nnodes = endpoint, run, folder, nnodes
+        self._flags, self._script = flags, script
         self.keys = Keys(run)
         self.nodes: dict[str, NodeProcess] = {}
-        self._store = EtcdStore([endpoint])
+        self._store = EtcdStore((view or endpoint).split(","))
         self._seen = Seen()
         self._changed = threading.Condition()
         self.history = Recorder()
@@ -100,20 +121,24 @@ class Run:
         for prefix in (self.keys.all, self.keys.nodes):
             self._store.watch(prefix, self._sink(prefix))
 
-    def add(self, name: str, *script: str, args: Sequence[str] = ()) -> NodeProcess:
+    def add(
+        self, name: str, *script: str, args: Sequence[str] = (), host: Host | None = None
+    ) -> NodeProcess:
+        """Start a node, on this machine or on a host of a network of the test's own."""
         command = [
             *("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.run, "--nnodes", self.nnodes),
-            *("--node-id", name, "--local-addr", "127.0.0.1"),
+            *("--node-id", name, "--local-addr", host.address if host else "127.0.0.1"),
             *(
                 "--storage",
                 str(self.folder / "checkpoints"),
                 "--log-dir",
                 str(self.folder / "logs"),
             ),
+            *self._flags,
             *args,
-            *(script or (str(SCRIPT),)),
+            *(script or self._script),
         ]
-        self.nodes[name] = NodeProcess(name, command, self.folder)
+        self.nodes[name] = NodeProcess(name, command, self.folder, host)
         return self.nodes[name]
 
     def wait(self, condition: Callable[[Seen], object], what: str, timeout: float = 40.0) -> Seen:
@@ -151,6 +176,16 @@ class Run:
 
     def step(self) -> int:
         return max((p.step for p in self._seen.progress.values()), default=0)
+
+    def stands_still(self, quiet: float = 2.5) -> int:
+        """Waits until nobody has told of a new step for so long; the last step."""
+        deadline = steady() + 30.0
+        with self._changed:
+            step = self.step()
+            while self._changed.wait_for(lambda: self.step() > step, quiet):
+                step = self.step()
+                assert steady() < deadline, f"steps go on: {self._account()}"
+            return step
 
     def close(self) -> None:
         for node in self.nodes.values():
@@ -203,8 +238,8 @@ class Run:
 
 
 @contextlib.contextmanager
-def running(endpoint: str, run: str, folder: Path, *, nnodes: str) -> Iterator[Run]:
-    started = Run(endpoint, run, folder, nnodes=nnodes)
+def running(endpoint: str, run: str, folder: Path, *, nnodes: str, **options: Any) -> Iterator[Run]:
+    started = Run(endpoint, run, folder, nnodes=nnodes, **options)
     try:
         yield started
     finally:

@@ -3,16 +3,23 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
+
+Inside = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Proxy:
-    """Forwards to `target` (host:port); `cut` breaks what is connected and refuses what is new."""
+    """Forwards to `target` (host:port); `cut` breaks what is connected and refuses what is new.
 
-    def __init__(self, target: str) -> None:
+    It connects from `inside`, which may be a network other than the one that it listens on.
+    """
+
+    def __init__(self, target: str, inside: Inside = contextlib.nullcontext) -> None:
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
-        self._server = socket.create_server((host, 0))
-        self.endpoint = f"{host}:{self._server.getsockname()[1]}"
+        self._inside = inside
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._server.getsockname()[1]}"
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -48,7 +55,12 @@ class Proxy:
                 if self._cut:
                     near.close()
                     continue
-                far = socket.create_connection(self._target, timeout=5)
+                try:
+                    with self._inside():
+                        far = socket.create_connection(self._target, timeout=5)
+                except OSError:
+                    near.close()
+                    continue
                 far.settimeout(None)
                 self._open += [near, far]
             self._start(self._pump, near, far)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import spotelastic as se
 
 STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-STEP_TIME = 0.02
+STEP_TIME = float(sys.argv[2]) if len(sys.argv) > 2 else 0.02
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

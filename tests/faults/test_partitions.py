@@ -1,0 +1,135 @@
+"""Real nodes in networks of their own, whose links are cut and healed again."""
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.storage.open import open_storage
+from support.etcd import wait_until
+from support.launcher import SCRIPT, Run, running
+from support.netns import Network, network, sweep, why_not
+from support.proxy import Proxy
+
+from spotelastic.model.round import Commit
+from spotelastic.store.server import EtcdMember, MemberConfig
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def networks_work() -> None:
+    sweep()
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+@dataclass
+class Site:
+    """A network with an etcd on a host of its own, and a run of nodes on further hosts."""
+
+    network: Network
+    run: Run
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            self.run.add(name, host=self.network.host(name))
+
+    def newest(self) -> Commit:
+        """The newest commit in the object store, which no cut reaches; step 0 for none."""
+        found = Commits(open_storage(str(self.run.folder / "checkpoints")), self.run.run).latest()
+        return Commit(found.epoch, found.step) if found is not None else Commit(0, 0)
+
+
+@pytest.fixture
+def site(networks_work: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The fixture's parameter is the step time in seconds."""
+    with contextlib.ExitStack() as stack:
+        net = stack.enter_context(network())
+        host = net.host("etcd")
+        endpoint = f"{host.address}:2379"
+        config = MemberConfig(
+            "etcd", tmp_path / "etcd", endpoint, f"{host.address}:2380", fsync=False
+        )
+        member = EtcdMember(config, log=tmp_path / "etcd.log")
+        stack.callback(member.stop)
+        with host.entered():
+            member.start()
+        view = stack.enter_context(contextlib.closing(Proxy(endpoint, host.entered)))
+        run = stack.enter_context(
+            running(
+                endpoint,
+                uuid.uuid4().hex,
+                tmp_path,
+                nnodes="1:5",
+                view=view.endpoint,
+                script=(str(SCRIPT), "100000", str(request.param)),
+            )
+        )
+        yield Site(net, run)
+
+
+@pytest.mark.parametrize("site", [0.02], indirect=True)
+def test_the_holder_cut_off_from_etcd_is_replaced_and_comes_back_as_a_newcomer(site: Site) -> None:
+    """Its peers still reach it. Yet it is out of the run when its lease has run out, because
+    nobody can tell it apart from a dead one; and it does not know that until it is back."""
+    site.add("a", "b", "c")
+    before = site.run.trains("a", "b", "c", beyond=55)
+    seen = site.run.wait(lambda s: s.holder, "a holder")
+    away = seen.holder
+    others = sorted({"a", "b", "c"} - {away})
+    site.network.cut([away], ["etcd"])
+    after = site.run.trains(*others, beyond=site.run.step() + 20)
+    assert after.number == before.number + 1 and not after.charged
+    stale = site.run.nodes[away]
+    wait_until(lambda: not stale.workers(), "it trains no more")
+    newest = site.newest()
+    assert newest.epoch in (before.epoch, after.epoch)
+    site.network.heal()
+    again = site.run.trains("a", "b", "c", beyond=site.run.step() + 20)
+    assert [member.node for member in again.members][-1] == away, "as a newcomer"
+    assert again.cause == "arrival" and again.number == after.number + 1
+    assert again.resume.step >= newest.step
+    assert (site.newest().epoch, site.newest().step) >= (newest.epoch, newest.step)
+
+
+@pytest.mark.parametrize("site", [0.02], indirect=True)
+def test_nodes_that_lose_each_other_but_not_etcd_go_on_when_the_link_is_back(site: Site) -> None:
+    """Nobody's lease runs out and nothing fails: the collectives wait, and so does the run."""
+    site.add("a", "b")
+    before = site.run.trains("a", "b", beyond=15)
+    workers = {name: node.workers() for name, node in site.run.nodes.items()}
+    site.network.cut(["a"], ["b"])
+    stuck = site.run.stands_still()
+    newest = site.newest()
+    site.network.heal()
+    after = site.run.trains("a", "b", beyond=stuck + 20)
+    assert after.incarnation == before.incarnation and not after.charged
+    assert {name: node.workers() for name, node in site.run.nodes.items()} == workers
+    wait_until(lambda: site.newest().step > newest.step, "commits go on")
+
+
+@pytest.mark.parametrize("site", [0.05], indirect=True)
+def test_of_a_split_only_the_side_with_etcd_trains(site: Site) -> None:
+    site.add("a", "b", "c", "d", "e")
+    before = site.run.trains("a", "b", "c", "d", "e", beyond=15)
+    seen = site.run.wait(lambda s: s.holder, "a holder")
+    other = next(name for name in "abcde" if name != seen.holder)
+    few = [seen.holder, other]
+    many = sorted(set("abcde") - set(few))
+    stale = {name: site.run.nodes[name].workers() for name in few}
+    site.network.cut(few, [*many, "etcd"])
+    after = site.run.trains(*many, beyond=site.run.step() + 20)
+    newest = site.newest()
+    assert {name: site.run.nodes[name].workers() for name in few} == stale, "no round of their own"
+    assert after.parent == before.incarnation and not after.charged
+    site.network.heal()
+    again = site.run.trains("a", "b", "c", "d", "e", beyond=site.run.step() + 20)
+    assert not any(pid in site.run.nodes[n].workers() for n in few for pid in stale[n])
+    assert [m.node for m in again.members][:3] == [m.node for m in after.members]
+    assert again.resume.step >= newest.step and not again.charged
+    assert again.lineage[-1].incarnation == again.parent
+    wait_until(lambda: site.newest().step >= again.resume.step, "commits go on")
