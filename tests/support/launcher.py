@@ -1,6 +1,7 @@
 """`spotelastic run` as real processes, and a view of their run through its store."""
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -181,11 +182,11 @@ class Run:
         """Waits until nobody has told of a new step for so long; the last step."""
         deadline = steady() + 30.0
         with self._changed:
-            step = self.step()
-            while self._changed.wait_for(lambda: self.step() > step, quiet):
+            while True:
                 step = self.step()
+                if not self._changed.wait_for(functools.partial(self._beyond, step), quiet):
+                    return step
                 assert steady() < deadline, f"steps go on: {self._account()}"
-            return step
 
     def close(self) -> None:
         for node in self.nodes.values():
@@ -228,6 +229,9 @@ class Run:
                 self._changed.notify_all()
 
         return deliver
+
+    def _beyond(self, step: int) -> bool:
+        return self.step() > step
 
     def _alive(self) -> bool:
         return any(node.process.poll() is None for node in self.nodes.values())
