@@ -240,12 +240,16 @@ class Actor:
             node_rank=self.config.node_rank,
             registered_at=wall(),
         )
-        membership.create(self._store, self.keys.settings, self.config.settings)
-        refused = membership.refusal(self._store, self.keys, node)
-        if refused is not None:
-            raise UsageError(refused)
-        membership.register(self._store, self.keys, node, self._session.lease)
-        return replace(local, node=node, registered=True, offered="", told_step=-1)
+        settings = self.config.settings
+        refused = membership.join(self._store, self.keys, node, settings, self._session.lease)
+        if refused is None:
+            return replace(
+                local, node=node, registered=True, offered="", told_step=-1, refused_at=0.0
+            )
+        since = local.refused_at or wall()
+        if not refused.passing or wall() >= since + 2 * settings.lease:
+            raise UsageError(refused.reason)
+        return replace(local, refused_at=since, write_at=wall() + WRITE_RETRY)
 
     @_do.register
     def _(self, action: actions.Campaign, local: Local, seen: Seen) -> Local:

@@ -93,6 +93,8 @@ class Local:
     """And the time at which it is tried again anyway."""
     nodes_seen: bool = False
     """The holder's own branch of the store has been read."""
+    refused_at: float = 0.0
+    """Since when this node may not join, because of another that may be gone already."""
     write_at: float = 0.0
     """No write to the store before this: the last one found it unavailable."""
     workers: Workers | None = None

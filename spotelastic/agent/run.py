@@ -156,6 +156,7 @@ class _Agent:
                 cuda=info["cuda"],
                 code=self._config.code,
                 workers=self._config.settings.workers,
+                launcher="spotelastic",
             ),
         )
 

@@ -55,8 +55,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
         return Meeting("alone")
     default = ETCD_PORT if backend in ("etcd", "etcd-v2") else PORT
     endpoints = endpoints_of(options.rdzv_endpoint, default)
-    master = (options.master_addr, options.master_port, options.node_rank) != ("", None, None)
-    if backend == "static" or (not backend and not endpoints and master):
+    if is_static(options):
         return _static(options, endpoints, smallest, largest, _join(conf))
     free = backend in EMBEDDED and len(endpoints) == 1 and endpoints[0].endswith(":0")
     if not endpoints or free:
@@ -69,6 +68,13 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
             raise UsageError(f"{asked}: --rdzv-backend {backend} takes one host, not several yet")
         return Meeting(_role(conf), endpoints, join_within=_join(conf))
     return Meeting("client", endpoints)
+
+
+def is_static(options: argparse.Namespace) -> bool:
+    """Node 0 is where the others come to: asked for, or meant where nothing else is said."""
+    master = (options.master_addr, options.master_port, options.node_rank) != ("", None, None)
+    implied = not options.rdzv_backend and not options.rdzv_endpoint and not options.standalone
+    return options.rdzv_backend == "static" or (implied and master)
 
 
 def endpoints_of(text: str, port: int = PORT) -> tuple[str, ...]:

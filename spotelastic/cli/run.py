@@ -84,6 +84,7 @@ def _plan(options: argparse.Namespace) -> Configure:
     prefix = run_options.prefix(options, settings.workers, environ)
     env = bagua.environment(options, environ)
     address = local_address(options.local_addr) if options.local_addr else ""
+    node_rank = run_options.node_rank(options)
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
 
     def configure(place: Place, folders: Folders) -> AgentConfig:
@@ -109,7 +110,7 @@ def _plan(options: argparse.Namespace) -> Configure:
             numa=options.numa_binding,
             output=output,
             signals=signals,
-            node_rank=options.node_rank,
+            node_rank=node_rank,
             preload=tuple(options.preload),
             grace=grace,
             take_over=options.take_over,

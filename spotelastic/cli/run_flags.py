@@ -53,7 +53,14 @@ NODES = (
     Flag("--rdzv-endpoint", "where they meet; a port left out is 29400", "HOST[:PORT],…"),
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
     Flag("--rdzv-conf", "join_timeout=SECONDS, is_host=BOOL", "KEY=VALUE,…"),
-    Flag("--node-rank", "of static: node 0 runs the etcd for all", "N", None, int),
+    Flag("--node-rank", "of static: node 0 runs the etcd; see --rank-policy", "N", None, int),
+    Flag(
+        "--rank-policy",
+        "pinned: a node has the group rank --node-rank while it lives (static's default); "
+        "stable: ranks stay with those who have them",
+        "stable|pinned",
+        choices=("stable", "pinned"),
+    ),
     Flag("--master-addr", "of static: address of node 0 (127.0.0.1)", "HOST"),
     Flag("--master-port", "of static: port of the etcd (29500)", "PORT", None, int),
     Flag("--local-addr", "address of this node, as the others reach it", "IP"),

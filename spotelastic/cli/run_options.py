@@ -18,9 +18,10 @@ from spotelastic.agent.config import Entry
 from spotelastic.agent.workers.output import Output, Selection
 from spotelastic.cli import devices
 from spotelastic.cli.checks import parses
+from spotelastic.cli.meeting import is_static
 from spotelastic.cli.run_flags import BAGUA, given
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Settings
+from spotelastic.model.job import RankPolicy, Settings
 from spotelastic.model.round import Schedule
 
 PREFIX = "[${rank}] "
@@ -39,6 +40,22 @@ def sizes(nnodes: str) -> tuple[int, int]:
     return smallest, largest
 
 
+def rank_policy(options: argparse.Namespace) -> RankPolicy:
+    """torchrun's static rendezvous takes the node rank for the group rank, its others ignore it."""
+    return options.rank_policy or ("pinned" if is_static(options) else "stable")
+
+
+def node_rank(options: argparse.Namespace) -> int | None:
+    """What this node asks for: where ranks are pinned, and of static the 0 that torchrun takes."""
+    if rank_policy(options) == "stable":
+        return None
+    rank = 0 if options.node_rank is None and is_static(options) else options.node_rank
+    _, largest = sizes(options.nnodes)
+    if rank is not None and not 0 <= rank < largest:
+        raise UsageError(f"--node-rank {rank}: needs to be from 0 to {largest - 1}")
+    return rank
+
+
 def settings(options: argparse.Namespace) -> Settings:
     smallest, largest = sizes(options.nnodes)
     for flag in ("max_restarts", "snapshot_every", "checkpoint_every"):
@@ -52,7 +69,7 @@ def settings(options: argparse.Namespace) -> Settings:
         workers=devices.workers(options.nproc_per_node or default),
         max_restarts=options.max_restarts,
         gang=options.gang,
-        pinned=options.node_rank is not None,
+        rank_policy=rank_policy(options),
         schedule=Schedule(options.snapshot_every, options.checkpoint_every),
     )
 

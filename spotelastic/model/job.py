@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from spotelastic.model.node import Node
 from spotelastic.model.round import Schedule
 
+RankPolicy = Literal["stable", "pinned"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped"]
 ENDED = frozenset({"succeeded", "failed", "stopped"})
 
@@ -20,8 +22,8 @@ class Settings:
     max_restarts: int = 3
     gang: bool = False
     """Fail the job as a whole when a node is lost."""
-    pinned: bool = False
-    """Honour --node-rank."""
+    rank_policy: RankPolicy = "stable"
+    """pinned: a node has the slot that its --node-rank names, for as long as it lives."""
     lease: float = 2.0
     quiet: float = 0.5
     """Seconds without a further arrival before arrivals form a round."""
@@ -30,6 +32,48 @@ class Settings:
     schedule: Schedule = Schedule()
     code: str = ""
     """Hash of the code that nodes must run."""
+
+    def difference(self, other: "Settings") -> str | None:
+        """The first flag in which two nodes of a run differ, naming both sides; None: they agree.
+
+        Workers and code are compared as what a node has, not as what it was told (`Fingerprint`).
+        """
+        mine, theirs = self._flags(), other._flags()
+        for flag, value in mine.items():
+            if value != theirs[flag]:
+                return f"{flag} {value} here, {theirs[flag]} there"
+        return None
+
+    def _flags(self) -> dict[str, object]:
+        low, high = self.min_nodes, self.max_nodes
+        return {
+            "--nnodes": str(low) if low == high else f"{low}:{high}",
+            "--max-restarts": self.max_restarts,
+            "--gang": "given" if self.gang else "not given",
+            "--rank-policy": self.rank_policy,
+            "--snapshot-every": self.schedule.snapshot_every,
+            "--checkpoint-every": self.schedule.checkpoint_every,
+            "lease": f"{self.lease:g} s",
+            "quiet": f"{self.quiet:g} s",
+            "seen-within": f"{self.seen_within:g} s",
+            "ready-within": f"{self.ready_within:g} s",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The node of a run that all others must match, and what it was started with."""
+
+    node: Node
+    settings: Settings
+
+    def refusal(self, node: Node, settings: Settings) -> str | None:
+        """Why the node does not match, naming both sides; None where it does."""
+        difference = node.fingerprint.difference(self.node.fingerprint)
+        difference = difference or settings.difference(self.settings)
+        if difference is None:
+            return None
+        return f"node {node.id} does not match node {self.node.id} of this run: {difference}"
 
 
 @dataclass(frozen=True, slots=True)

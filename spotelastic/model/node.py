@@ -14,15 +14,34 @@ class Fingerprint:
     torch: str = ""
     cuda: str = ""
     code: str = ""
+    """Hash of the script or of the folder that it came in."""
     workers: int = 1
+    """On each node."""
+    launcher: str = ""
+    """What starts the workers: each launcher has its own idea of a restart."""
 
     def difference(self, other: "Fingerprint") -> str | None:
         """The first field in which the two differ, naming both sides; None where they match."""
-        for name in ("python", "torch", "cuda", "code", "workers"):
+        for name, told in _FIELDS.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine and theirs and mine != theirs:
-                return f"{name} {mine} here, {theirs} there"
+                return f"{told} {_short(mine)} here, {_short(theirs)} there"
         return None
+
+
+_FIELDS = {
+    "launcher": "started by",
+    "python": "Python",
+    "torch": "torch",
+    "cuda": "CUDA",
+    "code": "code",
+    "workers": "workers on a node (--nproc-per-node)",
+}
+
+
+def _short(value: object) -> str:
+    """Of a hash, what people compare."""
+    return str(value) if len(str(value)) < 40 else str(value)[:12]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +59,7 @@ class Node:
     """host:port of its checkpoint daemon, for peers that restore from it."""
     spot: bool = True
     node_rank: int | None = None
-    """The rank the user asked for with --node-rank (rank policy "pinned")."""
+    """The slot that it asks for (rank policy "pinned"); no two live nodes ask for the same."""
     registered_at: float = 0.0
 
     @property

@@ -9,8 +9,9 @@ decision starts from there.
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
@@ -35,21 +36,81 @@ def create(store: Store, key: str, value: object) -> bool:
 
 
 def renew(store: Store, keys: Keys, node: Node, lease: int) -> None:
-    """The same incarnation under a new lease: it is taken back where it was, drain and all."""
+    """The same incarnation under a new lease: it is taken back where it was, drain and all. Its
+    node rank may have gone to another meanwhile."""
     store.put(keys.live(node.id), encode(node), lease)
+    rank = _rank(store, keys, node, lease)
+    if not isinstance(rank, Refusal):
+        store.commit(*rank)
 
 
-def register(store: Store, keys: Keys, node: Node, lease: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a node may not join. `passing`: the other may be gone, and only its lease be left."""
+
+    reason: str
+    passing: bool = False
+
+
+def join(store: Store, keys: Keys, node: Node, settings: Settings, lease: int) -> Refusal | None:
     """Make a new incarnation known for as long as the lease lives, and forget an earlier one's
-    drain and failure."""
-    store.commit(
-        [],
-        [
+    drain and failure; None when that is done.
+
+    The first node of a run sets the measure, and so does the first after all were gone. The
+    measure that a node was held to is a condition of its registration.
+    """
+    while True:
+        value = store.get(keys.reference)
+        if value is None:
+            _set_measure(store, keys, Reference(node, settings))
+            continue
+        measured = Compare(keys.reference, "modified", value.modified)
+        reason = decode(value.data, Reference).refusal(node, settings)
+        if reason is not None:
+            if store.range(keys.live())[0]:
+                return Refusal(reason)
+            own = Put(keys.reference, encode(Reference(node, settings)))
+            store.commit([measured], [own, Put(keys.settings, encode(settings))])
+            continue
+        rank = _rank(store, keys, node, lease)
+        if isinstance(rank, Refusal):
+            return rank
+        writes: list[Write] = [
             Put(keys.live(node.id), encode(node), lease),
             Delete(keys.drain(node.id)),
             Delete(keys.failure(node.id)),
-        ],
-    )
+        ]
+        if store.commit([measured, *rank[0]], [*writes, *rank[1]]).succeeded:
+            return None
+
+
+def _set_measure(store: Store, keys: Keys, first: Reference) -> None:
+    """With the settings, unless somebody who owns the job has written them before."""
+    compares = [Compare(keys.reference, "created", 0)]
+    writes: list[Write] = [Put(keys.reference, encode(first))]
+    if store.get(keys.settings) is None:
+        compares.append(Compare(keys.settings, "created", 0))
+        writes.append(Put(keys.settings, encode(first.settings)))
+    store.commit(compares, writes)
+
+
+def _rank(
+    store: Store, keys: Keys, node: Node, lease: int
+) -> Refusal | tuple[list[Compare], list[Write]]:
+    """Take the node's rank, where it has one: what must hold, and what to write."""
+    if node.node_rank is None:
+        return [], []
+    key = keys.rank(node.node_rank)
+    known = store.get(key)
+    other = known.data.decode() if known is not None else node.id
+    if other != node.id:
+        return Refusal(
+            f"node {node.id} has --node-rank {node.node_rank}, but node {other} of this run has it"
+            " too: give each node its own",
+            passing=True,
+        )
+    revision = known.modified if known is not None else 0
+    return [Compare(key, "modified", revision)], [Put(key, node.id.encode(), lease)]
 
 
 def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
@@ -64,19 +125,6 @@ def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
         drain = Drain(drain.node, replace(notice, deadline=drain.notice.deadline))
     revision = known.modified if known is not None else 0
     store.commit([Compare(key, "modified", revision)], [Put(key, encode(drain))])
-
-
-def refusal(store: Store, keys: Keys, node: Node) -> str | None:
-    """Why this node may not join, naming both sides; the first node of a run sets the measure."""
-    create(store, keys.reference, node)
-    value = store.get(keys.reference)
-    if value is None:
-        return None
-    reference = decode(value.data, Node)
-    difference = node.fingerprint.difference(reference.fingerprint)
-    if difference is None:
-        return None
-    return f"node {node.id} does not match node {reference.id} of this run: {difference}"
 
 
 def perform(

@@ -216,11 +216,11 @@ class Participant:
             self._session.renew()
         if missed:
             self._node = replace(self._node, incarnation=uuid.uuid4().hex)
-        membership.create(self._store, self._keys.settings, self._settings)
-        refused = membership.refusal(self._store, self._keys, self._node)
+        refused = membership.join(
+            self._store, self._keys, self._node, self._settings, self._session.lease
+        )
         if refused is not None:
-            raise UsageError(refused)
-        membership.register(self._store, self._keys, self._node, self._session.lease)
+            raise UsageError(refused.reason)
         self._registered = True
 
     def _hold(self, seen: Seen, now: float) -> float:

@@ -3,34 +3,71 @@
 Survivors keep their slots, so that a change moves as little as possible; holes are filled by the
 highest slots; newcomers take the lowest free slots, those of one zone next to each other. When
 slot 0 is vacant, the survivor with the longest tenure takes it: rank 0 is where scripts log.
+
+Pinned ranks come first: while a node with a node rank lives, it has that slot, and a place in the
+round before nodes that asked for none. A rank that the round is too small for counts as not asked
+for, so that slots are 0 to n - 1 whoever is missing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from spotelastic.model.job import RankPolicy
 from spotelastic.model.round import Member
 from spotelastic.rendezvous.view import LiveNode
 
 
 def place(
-    previous: Sequence[Member], eligible: Mapping[str, LiveNode], limit: int
+    previous: Sequence[Member],
+    eligible: Mapping[str, LiveNode],
+    limit: int,
+    policy: RankPolicy = "stable",
 ) -> tuple[Member, ...]:
     """Members of the next round, ordered by slot: at most `limit`, survivors before newcomers."""
-    survivors = {
-        m.slot: eligible[m.node]
-        for m in previous
-        if m.node in eligible and eligible[m.node].node.incarnation == m.incarnation
-    }
-    kept = dict(sorted(survivors.items())[:limit])
-    held = {live.node.id for live in kept.values()}
+    size = min(limit, len(eligible))
+    slots = _pinned(eligible.values(), size) if policy == "pinned" else {}
+    named = {live.node.id for live in slots.values()}
+    kept = _survivors(previous, eligible, named)[: size - len(slots)]
+    if kept and 0 not in slots and kept[0][0] != 0:
+        first = min(kept, key=lambda pair: (pair[1].joined, pair[0]))
+        kept.remove(first)
+        kept.insert(0, (0, first[1]))
+    moving: list[LiveNode] = []
+    for slot, live in kept:
+        if slot < size and slot not in slots:
+            slots[slot] = live
+        else:
+            moving.insert(0, live)
+    held = named | {live.node.id for _, live in kept}
     newcomers = _by_zone([live for name, live in eligible.items() if name not in held])
-    size = min(limit, len(kept) + len(newcomers))
+    free = [slot for slot in range(size) if slot not in slots]
+    slots.update(zip(free, [*moving, *newcomers], strict=False))
+    return tuple(_member(slot, live) for slot, live in sorted(slots.items()))
 
-    _give_rank_zero_to_tenure(kept)
-    free = [slot for slot in range(size) if slot not in kept]
-    for slot in sorted((slot for slot in kept if slot >= size), reverse=True):
-        kept[free.pop(0)] = kept.pop(slot)
-    kept.update(zip(free, newcomers, strict=False))
-    return tuple(_member(slot, live) for slot, live in sorted(kept.items()))
+
+def _pinned(eligible: Iterable[LiveNode], size: int) -> dict[int, LiveNode]:
+    """By slot. Of two that ask for the same, who has been there longer has it."""
+    slots: dict[int, LiveNode] = {}
+    for live in sorted(eligible, key=lambda live: (live.joined, live.node.id)):
+        rank = live.node.node_rank
+        if rank is not None and rank < size:
+            slots.setdefault(rank, live)
+    return slots
+
+
+def _survivors(
+    previous: Sequence[Member], eligible: Mapping[str, LiveNode], named: Collection[str]
+) -> list[tuple[int, LiveNode]]:
+    """With the slots that they had, in order; without those that have a slot by name."""
+    return sorted(
+        (
+            (m.slot, eligible[m.node])
+            for m in previous
+            if m.node in eligible
+            and eligible[m.node].node.incarnation == m.incarnation
+            and m.node not in named
+        ),
+        key=lambda pair: pair[0],
+    )
 
 
 def _by_zone(newcomers: list[LiveNode]) -> list[LiveNode]:
@@ -38,12 +75,6 @@ def _by_zone(newcomers: list[LiveNode]) -> list[LiveNode]:
     ordered = sorted(newcomers, key=lambda live: (live.joined, live.node.id))
     zones = list(dict.fromkeys(live.node.zone for live in ordered))
     return sorted(ordered, key=lambda live: zones.index(live.node.zone))
-
-
-def _give_rank_zero_to_tenure(kept: dict[int, LiveNode]) -> None:
-    if kept and 0 not in kept:
-        slot = min(kept, key=lambda s: (kept[s].joined, s))
-        kept[0] = kept.pop(slot)
 
 
 def _member(slot: int, live: LiveNode) -> Member:

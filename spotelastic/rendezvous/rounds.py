@@ -15,12 +15,12 @@ the old one ended.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import ENDED, Job, Settings
-from spotelastic.model.round import Acknowledgement, Cause, Commit, Round
+from spotelastic.model.round import Acknowledgement, Cause, Commit, Member, Round
 from spotelastic.rendezvous.placement import place
 from spotelastic.rendezvous.resume import Held, choose, extend
 from spotelastic.rendezvous.view import LiveNode, Seen
@@ -111,7 +111,7 @@ def _first(at: _Moment) -> Decision:
     quiet_at = _quiet_at(eligible.values(), at.settings)
     if len(eligible) < at.settings.max_nodes and at.now < quiet_at:
         return Decision(reason="waits a moment for further nodes", wake_at=quiet_at)
-    members = place((), eligible, at.settings.max_nodes)
+    members = _place(at, (), eligible)
     first = Round(
         number=1,
         incarnation=at.new_id(),
@@ -177,7 +177,7 @@ def _without(at: _Moment, round_: Round, gone: set[str], late: set[str]) -> Deci
 
 
 def _repropose(at: _Moment, round_: Round, eligible: dict[str, LiveNode]) -> Decision:
-    members = place(round_.members, eligible, at.settings.max_nodes)
+    members = _place(at, round_.members, eligible)
     again = replace(
         round_,
         incarnation=at.new_id(),
@@ -268,19 +268,20 @@ def _unplanned(at: _Moment, round_: Round, done: set[str]) -> Decision | None:
 def _planned(at: _Moment, round_: Round) -> Decision:
     """Arrivals, departures by notice, new settings: agree on a step, seal, then the next round."""
     eligible = _eligible(at, round_)
-    wanted = place(round_.members, eligible, at.settings.max_nodes)
+    wanted = _place(at, round_.members, eligible)
     arriving = [m.node for m in wanted if round_.member(m.node) is None]
     leaving = [m.node for m in round_.members if m.node not in {w.node for w in wanted}]
     resettled = at.settings.schedule != round_.schedule
     wake = _planned_wake(at, round_)
     if not (arriving or leaving or resettled):
         return _withdraw(at.seen, round_, wake)
-    if not leaving and not resettled:
+    drained = [name for name in leaving if name in at.seen.drains]
+    if arriving and not drained and not resettled:
         quiet_at = _quiet_at((eligible[name] for name in arriving), at.settings)
         if at.now < quiet_at and len(wanted) < at.settings.max_nodes:
             return Decision(reason="waits a moment for further nodes", wake_at=quiet_at)
-    cause: Cause = "drain" if leaving else "arrival" if arriving else "settings"
-    names = tuple(sorted(leaving or arriving))
+    cause: Cause = "drain" if drained else "arrival" if arriving else "settings"
+    names = tuple(sorted(drained or arriving or leaving))
     deadline = _save_deadline(at, round_, leaving)
     return _agree(at, round_, cause, names, deadline)
 
@@ -325,7 +326,7 @@ def _withdraw(seen: Seen, round_: Round, wake: float | None) -> Decision:
 def _change(at: _Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> Decision:
     """Propose the round after the started `round_`."""
     eligible = _eligible(at, round_)
-    members = place(round_.members, eligible, at.settings.max_nodes)
+    members = _place(at, round_.members, eligible)
     after = Round(
         number=round_.number + 1,
         incarnation=at.new_id(),
@@ -405,6 +406,12 @@ def _eligible(at: _Moment, round_: Round | None) -> dict[str, LiveNode]:
     return staying | {name: live[name] for name in doomed[:short]}
 
 
+def _place(
+    at: _Moment, previous: Sequence[Member], eligible: dict[str, LiveNode]
+) -> tuple[Member, ...]:
+    return place(previous, eligible, at.settings.max_nodes, at.settings.rank_policy)
+
+
 def _must_leave_at(seen: Seen, node: str) -> float:
     notice = seen.drains[node].notice
     if notice.kind == "leave":
@@ -415,7 +422,7 @@ def _must_leave_at(seen: Seen, node: str) -> float:
 def _matches(seen: Seen, live: LiveNode) -> bool:
     if seen.reference is None:
         return True
-    return live.node.fingerprint.difference(seen.reference.fingerprint) is None
+    return live.node.fingerprint.difference(seen.reference.node.fingerprint) is None
 
 
 def _is_here(seen: Seen, node: str, round_: Round) -> bool:

@@ -286,7 +286,9 @@ def _node(params: RendezvousParameters, address: str) -> Node:
         incarnation=uuid.uuid4().hex,
         address=address,
         zone=params.get("zone", ""),
-        fingerprint=Fingerprint(python, str(torch.__version__), torch.version.cuda or ""),
+        fingerprint=Fingerprint(
+            python, str(torch.__version__), torch.version.cuda or "", launcher="torchrun"
+        ),
         spot=False,
         registered_at=wall(),
     )

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.job import Failure, Finished, Job, Settings
+from spotelastic.model.job import Failure, Finished, Job, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
@@ -43,7 +43,7 @@ class Seen:
     settings: Settings | None = None
     job: Job | None = None
     holder: str = ""
-    reference: Node | None = None
+    reference: Reference | None = None
     round: Round | None = None
     round_revision: int = 0
     round_at: float = 0.0
@@ -69,7 +69,7 @@ class Seen:
 _SINGLE: dict[str, tuple[str, Any]] = {
     "settings": ("settings", Settings),
     "job": ("job", Job),
-    "reference": ("reference", Node),
+    "reference": ("reference", Reference),
     "round": ("round", Round),
     "proposal": ("proposal", Proposal),
 }

@@ -11,7 +11,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | all/job                      | -          | holder, controller       | model.job.Job        |
 | all/settings                 | -          | launcher, controller     | model.job.Settings   |
 | all/holder                   | the node's | election among agents    | node id              |
-| all/reference                | -          | the first node           | model.node.Node      |
+| all/reference                | -          | the first node           | model.job.Reference  |
 | nodes/live/<node>            | the node's | its agent                | model.node.Node      |
 | nodes/ack/<node>             | the node's | its agent                | .round.Acknowledgement |
 | nodes/vote/<node>            | the node's | its agent                | model.agreement.Vote |
@@ -21,6 +21,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | nodes/failure/<node>         | -          | its agent                | model.job.Failure    |
 | nodes/finished/<round>/<node>| -          | its agent                | model.job.Finished   |
 | history/<number>             | -          | holder                   | model.round.RoundRecord |
+| ranks/<node rank>            | the node's | its agent                | node id              |
 | commit                       | -          | agents                   | model.round.Commit |
 | events/<time>-<random>       | -          | anybody                  | model.progress.Event |
 | controller/leader            | the controller's | election among controllers | instance id  |
@@ -68,7 +69,7 @@ class Keys:
 
     @property
     def reference(self) -> str:
-        """The node whose fingerprint all others must match."""
+        """The node that all others must match."""
         return f"{self.all}reference"
 
     @property
@@ -100,6 +101,10 @@ class Keys:
         if not round_incarnation:
             return f"{self.nodes}finished/"
         return f"{self.nodes}finished/{round_incarnation}/{node}"
+
+    def rank(self, number: int) -> str:
+        """Who has this node rank. Nobody watches it."""
+        return f"{self.root}ranks/{number}"
 
     @property
     def commit(self) -> str:

@@ -60,6 +60,28 @@ def test_a_finished_run_ends_on_all_nodes_and_is_committed(
         assert again is not None and (again.state, again.final_step) == ("succeeded", 60)
 
 
+def test_a_node_that_does_not_match_is_refused_in_one_line(
+    etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
+        pinned = ("--rank-policy", "pinned", "--node-rank", "1")
+        run.add("a", args=pinned)
+        run.wait(lambda seen: "a" in seen.nodes, "a is there")
+        others = {
+            "again": (pinned, "--node-rank 1, but node a of this run has it too"),
+            "three": ((*pinned, "--nnodes", "3"), "node a of this run: --nnodes 3 here, 2 there"),
+        }
+        for name, (args, _) in others.items():
+            run.add(name, args=args)
+        for name, (_, told) in others.items():
+            assert run.nodes[name].wait(60) == 2
+            (line,) = run.nodes[name].output.strip().splitlines()[-1:]
+            assert f"node {name} " in line and told in line
+        run.add("b", args=(*pinned[:2], "--node-rank", "0"))
+        members = run.trains("a", "b").members
+        assert [m.node for m in members] == ["b", "a"]
+
+
 def launch(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "spotelastic", "run", *args],

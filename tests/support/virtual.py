@@ -88,8 +88,8 @@ class World:
             assert self.now <= end, f"not within {limit:g} s: {self.story()}"
             effect()
 
-    def add(self, name: str, zone: str = "a") -> "SimNode":
-        node = SimNode(self, name, zone)
+    def add(self, name: str, zone: str = "a", rank: int | None = None) -> "SimNode":
+        node = SimNode(self, name, zone, rank)
         self.nodes[name] = node
         node.start()
         return node
@@ -219,8 +219,8 @@ class Training:
 class SimNode:
     """One node: its agent's loop, with simulated effects."""
 
-    def __init__(self, world: World, name: str, zone: str) -> None:
-        self.world, self.name, self.zone = world, name, zone
+    def __init__(self, world: World, name: str, zone: str, rank: int | None) -> None:
+        self.world, self.name, self.zone, self.rank = world, name, zone, rank
         self.client = world.store.client()
         self.alive = True
         self.lease = 0
@@ -478,10 +478,13 @@ class SimNode:
             return replace(local, registered=True, offered="")
         assert local.fingerprint is not None
         node = Node(
-            self.name, self.world.new_id(), "10.0.0.1", self.zone, local.fingerprint, local.daemon
+            self.name, self.world.new_id(), "10.0.0.1", self.zone, local.fingerprint, local.daemon,
+            node_rank=self.rank,
         )  # fmt: skip
-        membership.create(self.client, keys.settings, self.world.settings)
-        membership.register(self.client, keys, node, self.lease)
+        refused = membership.join(self.client, keys, node, self.world.settings, self.lease)
+        if refused is not None:
+            assert refused.passing, refused
+            return replace(local, write_at=self.world.now + 0.2)
         return replace(local, node=node, registered=True, offered="")
 
     def _acknowledge(self, round_: Round, ready: bool) -> Local:

@@ -1,11 +1,14 @@
 """The writes of rendezvous/membership.py, on the store in memory."""
 
+from dataclasses import replace
+
 import pytest
 
+from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
-from spotelastic.model.round import Commit, Member, Round, RoundRecord
+from spotelastic.model.round import Commit, Member, Round, RoundRecord, Schedule
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.rounds import CloseRound, CompleteHistory, WriteRound
 from spotelastic.rendezvous.view import Seen
@@ -17,6 +20,11 @@ from spotelastic.store.port import Compare
 
 KEYS = Keys("r")
 ROUND = Round(1, "one", "proposed", (Member("a", "a1", 0, "127.0.0.1", "z", 1),), "start", "x")
+SETTINGS = Settings(2, 2)
+
+
+def node(name: str, fingerprint: Fingerprint = Fingerprint()) -> Node:  # noqa: B008
+    return Node(name, f"{name}-1", "", "", fingerprint)
 
 
 @pytest.fixture
@@ -78,16 +86,78 @@ def test_a_commit_is_told_once_by_whoever_is_first(store: MemoryStore) -> None:
 
 
 def test_a_node_that_does_not_match_is_refused_with_both_sides(store: MemoryStore) -> None:
-    first = Node("a", "1", "", "", Fingerprint(torch="2.13", workers=2))
-    other = Node("b", "1", "", "", Fingerprint(torch="2.12", workers=2))
-    assert membership.refusal(store, KEYS, first) is None
-    refused = membership.refusal(store, KEYS, other)
+    first = node("a", Fingerprint(torch="2.13", workers=2))
+    other = node("b", Fingerprint(torch="2.12", workers=2))
+    lease = store.grant(2)
+    assert membership.join(store, KEYS, first, SETTINGS, lease) is None
+    refused = membership.join(store, KEYS, other, SETTINGS, lease)
+    assert refused is not None and not refused.passing
+    assert refused.reason == "node b does not match node a of this run: torch 2.12 here, 2.13 there"
+    assert store.get(KEYS.live("b")) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (replace(SETTINGS, min_nodes=3, max_nodes=3), "--nnodes 3 here, 2 there"),
+        (replace(SETTINGS, max_nodes=4), "--nnodes 2:4 here, 2 there"),
+        (replace(SETTINGS, max_restarts=9), "--max-restarts 9 here, 3 there"),
+        (replace(SETTINGS, gang=True), "--gang given here, not given there"),
+        (replace(SETTINGS, rank_policy="pinned"), "--rank-policy pinned here, stable there"),
+        (replace(SETTINGS, schedule=Schedule(5, 50)), "--snapshot-every 5 here, 10 there"),
+    ],
+)
+def test_flags_that_all_nodes_share_are_compared(
+    store: MemoryStore, settings: Settings, told: str
+) -> None:
+    lease = store.grant(2)
+    assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
+    refused = membership.join(store, KEYS, node("b"), settings, lease)
+    assert refused is not None and refused.reason.endswith(f"node a of this run: {told}")
+
+
+def test_two_launchers_are_not_mixed(store: MemoryStore) -> None:
+    lease = store.grant(2)
+    mine, stock = Fingerprint(launcher="spotelastic"), Fingerprint(launcher="torchrun")
+    assert membership.join(store, KEYS, node("a", mine), SETTINGS, lease) is None
+    refused = membership.join(store, KEYS, node("b", stock), SETTINGS, lease)
     assert refused is not None
-    assert all(part in refused for part in ("node b", "node a", "2.12", "2.13"))
+    assert refused.reason.endswith("started by torchrun here, spotelastic there")
+
+
+def test_a_run_that_all_nodes_have_left_takes_its_measure_from_who_comes_next() -> None:
+    now = 0.0
+    store = MemoryStore(lambda: now)
+    assert membership.join(store, KEYS, node("a"), SETTINGS, store.grant(2)) is None
+    now = 10.0
+    larger = replace(SETTINGS, min_nodes=3, max_nodes=3)
+    lease = store.grant(2)
+    assert membership.join(store, KEYS, node("b"), larger, lease) is None
+    value = store.get(KEYS.settings)
+    assert value is not None and decode(value.data, Settings) == larger
+    refused = membership.join(store, KEYS, node("c"), SETTINGS, lease)
+    assert refused is not None and "node b" in refused.reason
+
+
+def test_a_node_rank_has_one_node_for_as_long_as_its_lease_lives() -> None:
+    now = 0.0
+    store = MemoryStore(lambda: now)
+    first, second = replace(node("a"), node_rank=1), replace(node("b"), node_rank=1)
+    assert membership.join(store, KEYS, first, SETTINGS, store.grant(2)) is None
+    assert membership.join(store, KEYS, first, SETTINGS, store.grant(2)) is None, "itself, again"
+    refused = membership.join(store, KEYS, second, SETTINGS, store.grant(2))
+    assert refused is not None and refused.passing
+    assert all(part in refused.reason for part in ("node b", "node a", "--node-rank 1"))
+    assert store.get(KEYS.live("b")) is None
+    now = 10.0
+    lease = store.grant(2)
+    assert membership.join(store, KEYS, second, SETTINGS, lease) is None
+    membership.renew(store, KEYS, first, lease)
+    holder = store.get(KEYS.rank(1))
+    assert holder is not None and holder.data == b"b", "who comes back late takes it from nobody"
 
 
 def test_registering_again_clears_what_an_earlier_life_left(store: MemoryStore) -> None:
-    node = Node("a", "1", "", "", Fingerprint())
     store.put(KEYS.drain("a"), encode(Drain("a", Notice("leave", "a", "signal", 1.0, 1.0))))
-    membership.register(store, KEYS, node, store.grant(2))
+    assert membership.join(store, KEYS, node("a"), SETTINGS, store.grant(2)) is None
     assert store.get(KEYS.drain("a")) is None and store.get(KEYS.live("a")) is not None

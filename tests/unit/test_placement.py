@@ -67,3 +67,50 @@ def test_every_slot_is_taken_once_and_nobody_moves_without_need(
     if any(m.slot == 0 for m in staying):
         kept = {m.node: m.slot for m in placed}
         assert all(kept[m.node] == m.slot for m in staying if m.slot < len(placed))
+
+
+def ranked(name: str, joined: int, rank: int | None) -> LiveNode:
+    node = Node(name, f"{name}-1", "10.0.0.1", "a", Fingerprint(), node_rank=rank)
+    return LiveNode(node, joined, 0.0)
+
+
+def test_a_node_rank_is_honoured_when_it_is_pinned_only() -> None:
+    nodes = {"a": ranked("a", 1, 1), "b": ranked("b", 2, 0), "c": ranked("c", 3, None)}
+    assert names(place((), nodes, 3)) == ["a", "b", "c"]
+    assert names(place((), nodes, 3, "pinned")) == ["b", "a", "c"]
+
+
+def test_a_pinned_rank_is_filled_while_its_node_is_gone_and_given_back() -> None:
+    """The survivors close the gap; who comes back has its rank again."""
+    all_three = {"a": ranked("a", 1, 0), "b": ranked("b", 2, 1), "c": ranked("c", 3, 2)}
+    without = {name: all_three[name] for name in "bc"}
+    short = place(members("a", "b", "c"), without, 3, "pinned")
+    assert names(short) == ["c", "b"]
+    assert names(place(short, without | {"a": ranked("a", 9, 0)}, 3, "pinned")) == ["a", "b", "c"]
+
+
+def test_a_pinned_node_that_returns_takes_its_place_from_one_that_asked_for_none() -> None:
+    full = {"b": ranked("b", 2, 1), "spare": ranked("spare", 3, None)}
+    stand_in = place(members("a", "b"), full, 2, "pinned")
+    assert names(stand_in) == ["spare", "b"]
+    assert names(place(stand_in, full | {"a": ranked("a", 9, 0)}, 2, "pinned")) == ["a", "b"]
+
+
+def test_of_two_that_ask_for_one_rank_the_elder_has_it() -> None:
+    nodes = {"a": ranked("a", 5, 0), "b": ranked("b", 2, 0)}
+    assert names(place((), nodes, 2, "pinned")) == ["b", "a"]
+
+
+ranks = st.dictionaries(st.sampled_from("abcdefghij"), st.none() | st.integers(0, 9), max_size=10)
+
+
+@given(nodes, ranks, st.integers(1, 8))
+def test_pinned_ranks_are_a_permutation_and_stay(
+    before: set[str], now: dict[str, int | None], limit: int
+) -> None:
+    eligible = {n: ranked(n, order, rank) for order, (n, rank) in enumerate(now.items())}
+    placed = place(members(*sorted(before)), eligible, limit, "pinned")
+    assert len(names(placed)) == len(set(names(placed))) == min(limit, len(now))
+    wanted = {rank for rank in now.values() if rank is not None and rank < len(placed)}
+    assert all(now[placed[rank].node] == rank for rank in wanted)
+    assert place(placed, eligible, limit, "pinned") == placed, "nobody moves once it is there"
