@@ -85,7 +85,7 @@ class Page:
         self._words[Field.PROPOSAL] = token(proposal)
         self._words[Field.TARGET] = target
 
-    def read(self, local_rank: int) -> WorkerStep:
+    def read(self, local_rank: int, waiting: bool = False) -> WorkerStep:
         return WorkerStep(
             rank=self._words[Field.RANK],
             local_rank=local_rank,
@@ -94,6 +94,7 @@ class Page:
             first_step_at=self._reals[Field.FIRST_STEP_AT],
             last_step_at=self._reals[Field.LAST_STEP_AT],
             attached=self._words[Field.PRESENCE] == Presence.ATTACHED,
+            waiting=waiting,
         )
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:

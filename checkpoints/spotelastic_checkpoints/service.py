@@ -223,7 +223,8 @@ class Service:
         return self._workers()
 
     def _workers(self) -> list[wire.WorkerStep]:
-        return [page.read(local) for local, page in enumerate(self.arena.pages)]
+        waiting = {c.local_rank for c in self._clients if c.rank >= 0 and (c.awaiting or c.tasks)}
+        return [page.read(local, local in waiting) for local, page in enumerate(self.arena.pages)]
 
     def _check_current(self, incarnation: str) -> None:
         if self.round is None or self.round.incarnation != incarnation:

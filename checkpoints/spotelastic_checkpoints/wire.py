@@ -123,6 +123,8 @@ class WorkerStep(Value, frozen=True):
     first_step_at: float
     last_step_at: float
     attached: bool
+    waiting: bool = False
+    """The daemon keeps it: at the target, until a save is committed, for what it restores."""
 
 
 class Upload(Value, frozen=True):

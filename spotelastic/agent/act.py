@@ -8,10 +8,12 @@ import contextlib
 import os
 import select
 import signal
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
+from pathlib import Path
 from typing import Any
 
 from spotelastic_checkpoints.client import DaemonClient
@@ -21,16 +23,21 @@ from spotelastic.agent import actions, environment
 from spotelastic.agent.checkpoints import Checkpoints, newest_commit, snapshots
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.observe import (
+    GONE_WITHIN,
     Local,
     LocalEvent,
     RoundStore,
     StorageClaim,
     Workers,
+    look,
 )
+from spotelastic.agent.workers.child import STACKS
 from spotelastic.agent.workers.logs import Logs
-from spotelastic.agent.workers.pool import Order, Zygote, read_error_file
+from spotelastic.agent.workers.pool import Order, Zygote, read_error_file, read_stack
+from spotelastic.agent.workers.process import end_marked
+from spotelastic.agent.workers.zygote import END_WITHIN, Plan
 from spotelastic.clock import wall
-from spotelastic.errors import LeaseLost, Unavailable, UsageError
+from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Node
@@ -57,6 +64,12 @@ PRELOAD = (
     "torch.nn.parallel",
     "spotelastic.training.checkpointer",
 )
+NEEDED = ("torch.distributed",)
+"""By a round's store; all that is imported where workers are not forked."""
+MARK = "SPOTELASTIC_STATE"
+"""Names, among the variables of whatever the workers start, the agent that it belongs to."""
+FALSE_STARTS = 3
+"""Zygotes that end before they are ready; the last is tried without the user's modules."""
 WRITE_RETRY = 0.2
 FLUSH_TIMEOUT = 120.0
 STORE_TIMEOUT = 10.0
@@ -74,7 +87,11 @@ class Actor:
         self._session = session
         self._post = post
         self._shared_env = environment.base({**os.environ, **config.env}, config.address)
+        self._shared_env[MARK] = str(config.state)
+        self._mark = f"{MARK}={config.state}"
+        end_marked(self._mark, END_WITHIN)  # left by an agent that was killed with its zygote
         self._zygote: Zygote | None = None
+        self._false_starts = 0
         self._checkpoints = Checkpoints(config, post)
         line = config.line or (lambda _rank, _line: None)
         self._logs = Logs(line, config.error_line, config.output)
@@ -105,8 +122,24 @@ class Actor:
     def _(self, action: actions.StartZygote, local: Local, seen: Seen) -> Local:
         if self._zygote is not None:
             self._zygote.close()
-        modules = (*PRELOAD, *self.config.preload)
-        self._zygote = Zygote(modules, self._shared_env, self._post)
+            self._false_starts = 0 if self._zygote.warm else self._false_starts + 1
+        if self._false_starts >= FALSE_STARTS:
+            raise EnvironmentFailure(
+                "the process that imports torch ended each time before it was ready: "
+                f"see whether `{sys.executable} -c 'import torch'` works here"
+            )
+        preload = self.config.preload
+        if preload and self._false_starts == FALSE_STARTS - 1:
+            self.config.say(f"importing --preload {','.join(preload)} failed: left to the workers")
+            preload = ()
+        plan = Plan(
+            agent=os.getpid(),
+            path=str(environment.folder(self.config)),
+            warm=self.config.warm,
+            base=PRELOAD if self.config.warm else NEEDED,
+            preload=preload,
+        )
+        self._zygote = Zygote(plan, self._shared_env, self._mark, self._post)
         return replace(local, zygote=True, fingerprint=None)
 
     @_do.register
@@ -124,10 +157,32 @@ class Actor:
         workers = local.workers
         if workers is None or self._zygote is None:
             return local
-        self._zygote.kill(sorted(workers.alive), action.signal)
-        planned = action.signal == signal.SIGTERM
-        kill_at = wall() + self.config.grace if planned else float("inf")
-        return replace(local, workers=replace(workers, killed=True, kill_at=kill_at))
+        self._zygote.end(sorted(workers.alive), action.signal)
+        now, never = wall(), float("inf")
+        if action.signal == signal.SIGTERM:
+            kill_at, gone_by = now + self.config.grace, never
+        else:
+            kill_at, gone_by = never, min(workers.gone_by, now + GONE_WITHIN)
+        workers = replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by)
+        return replace(local, workers=workers)
+
+    @_do.register
+    def _(self, action: actions.DumpStacks, local: Local, seen: Seen) -> Local:
+        """A program that is not Python would be ended by the signal."""
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        if self.config.entry != "program":
+            self._zygote.send_signal(sorted(workers.alive), STACKS)
+        return replace(local, workers=replace(workers, dumped_at=wall()))
+
+    @_do.register
+    def _(self, action: actions.LookAtSteps, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        pace = look(workers.pace, self.daemon.status().workers, wall())
+        return replace(local, workers=replace(workers, pace=pace))
 
     @_do.register
     def _(self, action: actions.EndRound, local: Local, seen: Seen) -> Local:
@@ -146,7 +201,7 @@ class Actor:
         name = f"store/{action.round.incarnation}"
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
-            self.zygote.fork(Order(name, "store", host=self.config.address), write)
+            self.zygote.start(Order(name, "store", host=self.config.address), write)
             os.close(write)
             ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
             port = os.read(read, 64).decode().strip() if ready else ""
@@ -155,7 +210,7 @@ class Actor:
         finally:
             os.close(read)
         if not port:
-            self.zygote.kill([name])
+            self.zygote.end([name])
             return local
         address = f"{self.config.address}:{port}"
         return replace(local, store=RoundStore(action.round.incarnation, name, address))
@@ -163,7 +218,7 @@ class Actor:
     @_do.register
     def _(self, action: actions.CloseStore, local: Local, seen: Seen) -> Local:
         if local.store is not None and not local.store.dead:
-            self.zygote.kill([local.store.id])
+            self.zygote.end([local.store.id])
         return replace(local, store=None)
 
     @_do.register
@@ -198,9 +253,10 @@ class Actor:
                 str(self.config.workdir),
                 entry=self.config.entry,
                 numa=self.config.numa,
+                stacks=str(_stacks(folder, first + local_rank)) if settings.stall_timeout else "",
             )
             with contextlib.suppress(OSError):
-                self.zygote.fork(order, *streams)
+                self.zygote.start(order, *streams)
             for stream in streams:
                 os.close(stream)
             alive.append(name)
@@ -361,6 +417,29 @@ class Actor:
         return self._report(local, failure, f"rank {rank}: {failure.message}")
 
     @_do.register
+    def _(self, action: actions.ReportStall, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        pace, folder = workers.pace, self.config.round_logs(workers.number)
+        rank = workers.first_rank + pace.behind
+        failure = Failure(
+            id=uuid.uuid4().hex,
+            node=self.config.node,
+            round=workers.round,
+            rank=rank,
+            local_rank=pace.behind,
+            at=pace.step_at,
+            exit_code=0,
+            message=f"has executed no step since step {pace.step}, {wall() - pace.step_at:.0f} s "
+            f"ago; the stacks of this node's ranks are in {_stacks(folder, '*')}",
+            traceback=read_stack(_stacks(folder, rank)),
+            log=str(self._logs.path(folder, rank, pace.behind)),
+            stalled=True,
+        )
+        return self._report(local, failure, f"rank {rank} {failure.message}")
+
+    @_do.register
     def _(self, action: actions.ReportStoreDeath, local: Local, seen: Seen) -> Local:
         failure = Failure(
             uuid.uuid4().hex, self.config.node, action.round.incarnation, -1, -1, wall(), 0,
@@ -494,6 +573,11 @@ class Actor:
         if self._zygote is None:
             raise OSError("the zygote is being started")
         return self._zygote
+
+
+def _stacks(folder: Path, rank: int | str) -> Path:
+    """Where the worker of that rank writes the stacks of its threads when asked to."""
+    return folder / f"rank-{rank}.stack"
 
 
 def _describe(round_: Round, member: Member) -> str:

@@ -43,6 +43,21 @@ class KillWorkers:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Have the workers write the stacks of their threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtSteps:
+    """Whether the workers have executed steps since the last look."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStall:
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
 class EndRound:
     """All workers are reaped: take down what they saw, and their pages."""
 
@@ -157,6 +172,8 @@ class TellProgress:
 @dataclass(frozen=True, slots=True)
 class Exit:
     code: int
+    reason: str = ""
+    """For people, where they cannot know."""
 
 
 Action = (
@@ -166,6 +183,9 @@ Action = (
     | Campaign
     | Lead
     | KillWorkers
+    | DumpStacks
+    | LookAtSteps
+    | ReportStall
     | EndRound
     | Acknowledge
     | OpenStore

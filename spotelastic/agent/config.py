@@ -56,6 +56,8 @@ class AgentConfig:
     signals: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     """Those that ask the agent to leave."""
     node_rank: int | None = None
+    warm: bool = True
+    """Fork workers from a process that has imported torch and what `preload` names."""
     preload: tuple[str, ...] = ()
     grace: float = 10.0
     """Seconds from SIGTERM to SIGKILL where an end is planned."""

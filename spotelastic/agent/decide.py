@@ -9,7 +9,8 @@ event came first or whether one was missed. Must never happen:
   warm and its daemon answers;
 - a node says ready while an old worker lives: readiness waits until all are reaped;
 - a node confirms a save step that one of its workers might have passed (`Vote.confirmed`, set by
-  `act.py` only from steps read after the target was written).
+  `act.py` only from steps read after the target was written);
+- a node that cannot end its workers holds up the others: it leaves.
 """
 
 import math
@@ -26,11 +27,13 @@ from spotelastic.agent.actions import (
     Campaign,
     ClaimStorage,
     CloseStore,
+    DumpStacks,
     EndRound,
     Exit,
     Flush,
     KillWorkers,
     Lead,
+    LookAtSteps,
     OfferSlots,
     OpenStore,
     Refuse,
@@ -38,6 +41,7 @@ from spotelastic.agent.actions import (
     Release,
     ReportFailure,
     ReportFinished,
+    ReportStall,
     ReportStoreDeath,
     StartDaemon,
     StartWorkers,
@@ -46,7 +50,7 @@ from spotelastic.agent.actions import (
     VoteSealed,
     WriteDrain,
 )
-from spotelastic.agent.observe import Local, Workers
+from spotelastic.agent.observe import GONE_WITHIN, Local, Workers
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.job import ENDED
 from spotelastic.model.round import Member, Round
@@ -60,6 +64,12 @@ ATTACH_PATIENCE = 10.0
 """Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
 TELL_EVERY = 1.0
 """Seconds between publications of progress."""
+STALL_LOOKS = 4
+"""So many looks within the stall time, and all of them must find the same steps."""
+DUMP_WITHIN = 1.0
+"""Seconds that workers have to write their stacks, which takes a moment, before they are killed."""
+STUCK = 2
+"""Exit code of a node that cannot end its workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,8 @@ _NEEDS_NO_STORE = (
     StartZygote,
     StartDaemon,
     KillWorkers,
+    DumpStacks,
+    LookAtSteps,
     EndRound,
     OpenStore,
     CloseStore,
@@ -113,6 +125,7 @@ def _steps(
     local: Local, seen: Seen, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
     yield from _grace(local, now)
+    yield from _stuck(local, now)
     job = seen.job
     if job is not None and job.state in ENDED:
         yield from _end(local, 0 if job.state == "succeeded" else 1)
@@ -123,7 +136,7 @@ def _steps(
         yield StartZygote()
     if not local.daemon:
         yield StartDaemon()
-    yield from _workers_of_another_round(local, seen)
+    yield from _workers_of_another_round(local, seen, now)
     yield from _belong(local, seen)
     yield from _hold(local, seen, now, new_id)
     if local.notice is not None and not local.drained and local.registered:
@@ -229,10 +242,26 @@ def _grace(local: Local, now: float) -> Iterator[Action | Wake]:
         yield Wake(workers.kill_at)
 
 
+def _stuck(local: Local, now: float) -> Iterator[Action | Wake]:
+    workers = local.workers
+    if workers is None or not workers.alive or workers.gone_by == math.inf:
+        return
+    if now < workers.gone_by:
+        yield Wake(workers.gone_by)
+        return
+    ranks = sorted(workers.first_rank + int(name.rpartition("/")[2]) for name in workers.alive)
+    yield Exit(
+        STUCK,
+        f"rank {', '.join(map(str, ranks))} cannot be ended: SIGKILL has had no effect for "
+        f"{GONE_WITHIN:g} s (stuck in a driver or a file system). This node leaves; restart the "
+        "machine before it is used again",
+    )
+
+
 # -- rounds ---------------------------------------------------------------------------------------
 
 
-def _workers_of_another_round(local: Local, seen: Seen) -> Iterator[Action | Wake]:
+def _workers_of_another_round(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
     workers, round_ = local.workers, seen.round
     if workers is None or round_ is None:
         return
@@ -240,9 +269,22 @@ def _workers_of_another_round(local: Local, seen: Seen) -> Iterator[Action | Wak
     if workers.round == round_.incarnation and mine is not None:
         return
     if workers.alive and not workers.killed:
-        yield KillWorkers()
+        if round_.cause == "stall" and round_.parent == workers.round:
+            yield from _dump_and_kill(workers, now)
+        else:
+            yield KillWorkers()
     elif not workers.alive:
         yield EndRound()
+
+
+def _dump_and_kill(workers: Workers, now: float) -> Iterator[Action | Wake]:
+    """Of workers that have stalled, on this node or on another: where they were is worth a look."""
+    if not workers.dumped_at:
+        yield DumpStacks()
+    elif now < workers.dumped_at + DUMP_WITHIN:
+        yield Wake(workers.dumped_at + DUMP_WITHIN)
+    else:
+        yield KillWorkers()
 
 
 def _left_out(local: Local, round_: Round) -> Iterator[Action | Wake]:
@@ -298,6 +340,7 @@ def _train(
     if member.slot == 0:
         yield from _keep_first(local, round_, workers, now)
     yield from _exits(local, round_, workers)
+    yield from _stall(seen, round_, workers, now)
     proposal = seen.proposal
     if proposal is not None and proposal.round == round_.incarnation:
         yield from _agree(local, workers, proposal, now)
@@ -332,6 +375,31 @@ def _exits(local: Local, round_: Round, workers: Workers) -> Iterator[Action | W
         elif local.flushed == round_.incarnation and local.finished != round_.incarnation:
             yield TellProgress()  # its last steps and its last commit
             yield ReportFinished(round_)
+
+
+def _stall(seen: Seen, round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
+    """Workers of a script with a Checkpointer that have begun to train, and get no further.
+
+    Needs no store until it is reported: a node that is cut off kills its workers and waits.
+    """
+    timeout = seen.settings.stall_timeout if seen.settings is not None else 0.0
+    if not timeout or not workers.attached or workers.left or workers.exits or workers.failed:
+        return
+    if workers.dumped_at:
+        if not workers.killed:
+            yield from _dump_and_kill(workers, now)
+        if now >= workers.dumped_at + DUMP_WITHIN:
+            yield ReportStall(round_)
+        return
+    if workers.killed:
+        return
+    look_at = max(workers.pace.looked_at, workers.started_at) + timeout / STALL_LOOKS
+    if workers.pace.unchanged >= STALL_LOOKS:
+        yield DumpStacks()
+    elif now >= look_at:
+        yield LookAtSteps()
+    else:
+        yield Wake(look_at)
 
 
 def _agree(

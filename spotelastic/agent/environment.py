@@ -66,6 +66,13 @@ def worker(
     return {**shared, **asked, **{name: str(value) for name, value in ours.items()}}
 
 
+def folder(config: AgentConfig) -> Path:
+    """Where the modules beside a worker's script are."""
+    if config.entry in ("script", "path"):
+        return (config.workdir / config.command[0]).parent
+    return config.workdir
+
+
 def command(config: AgentConfig, local_rank: int) -> tuple[str, ...]:
     """What the worker runs: a relative path is one from the run's folder."""
     first, *args = config.command

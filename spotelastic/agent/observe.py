@@ -4,7 +4,10 @@ Together with `rendezvous.view.Seen` (the run, as etcd shows it) this is all tha
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent.workers.pool import Exited, Warm, ZygoteGone
 from spotelastic.model.agreement import Vote
@@ -17,6 +20,9 @@ from spotelastic.store.election import Leadership
 POINTS_KEPT = 512
 LEAVE_WITHIN = 10.0
 """Seconds that a node asked to end gives the others to agree on a save."""
+GONE_WITHIN = 30.0
+"""Seconds from SIGKILL in which a process ends, unless a driver or a file system keeps it. A GPU
+takes a few to give its memory back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,24 @@ class Exit:
     local_rank: int
     code: int
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How far the workers of this node were when somebody last looked.
+
+    Looks are counted, and time is not measured, so that a clock that jumps stalls nobody.
+    """
+
+    looked_at: float = 0.0
+    steps: tuple[int, ...] = ()
+    unchanged: int = 0
+    """Looks in a row that found no new step, though one was to be expected."""
+    behind: int = 0
+    """Local rank of the worker that is furthest behind."""
+    step: int = 0
+    step_at: float = 0.0
+    """The last step of that worker, and when it had executed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +68,11 @@ class Workers:
     """They are being ended by us: their exits mean nothing."""
     kill_at: float = math.inf
     """When what is left after SIGTERM gets SIGKILL."""
+    gone_by: float = math.inf
+    """When what SIGKILL has not ended by then counts as stuck."""
+    pace: Pace = Pace()
+    dumped_at: float = 0.0
+    """When they were asked for their stacks, because a node has stalled; 0: they were not."""
     attached: bool = False
     """One of them has entered its Checkpointer."""
     left: bool = False
@@ -211,8 +240,8 @@ LocalEvent = (
 def observe(local: Local, event: LocalEvent, now: float) -> Local:
     """`local` after `event`."""
     match event:
-        case Exited(name, code):
-            return _exited(local, name, code, now)
+        case Exited():
+            return _exited(local, event, now)
         case ZygoteGone():
             return replace(local, zygote=False)
         case Noticed(notice):
@@ -238,17 +267,34 @@ def observe(local: Local, event: LocalEvent, now: float) -> Local:
     return local
 
 
-def _exited(local: Local, name: str, code: int, now: float) -> Local:
-    if local.store is not None and local.store.id == name:
+def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:
+    """`pace` after a look at the workers' pages.
+
+    Before the first step, and while one of them is kept waiting on purpose, none is expected.
+    """
+    steps = tuple(worker.step for worker in workers)
+    expected = any(w.first_step_at for w in workers) and not any(w.waiting for w in workers)
+    behind = min(workers, key=lambda w: (w.step, w.last_step_at))
+    unchanged = pace.unchanged + 1 if expected and steps == pace.steps else 0
+    return Pace(now, steps, unchanged, behind.local_rank, behind.step, behind.last_step_at)
+
+
+def _exited(local: Local, event: Exited, now: float) -> Local:
+    if local.store is not None and local.store.id == event.id:
         return replace(local, store=replace(local.store, dead=True))
     workers = local.workers
-    if workers is None or name not in workers.alive:
+    if workers is None or event.id not in workers.alive:
         return local
-    alive = workers.alive - {name}
-    exits = workers.exits
-    if not workers.killed:
-        exits = (*exits, Exit(int(name.rpartition("/")[2]), code, now))
-    return replace(local, workers=replace(workers, alive=alive, exits=exits))
+    rank, exits = int(event.id.rpartition("/")[2]), workers.exits
+    if not workers.killed and all(exit_.local_rank != rank for exit_ in exits):
+        exits = (*exits, Exit(rank, event.code, now))
+    if event.gone:
+        return replace(
+            local, workers=replace(workers, alive=workers.alive - {event.id}, exits=exits)
+        )
+    # What it left behind is killed, unless it was asked to end and has time left for that.
+    gone_by = min(workers.gone_by, now + GONE_WITHIN) if workers.kill_at == math.inf else math.inf
+    return replace(local, workers=replace(workers, exits=exits, gone_by=gone_by))
 
 
 def _asked_to_leave(local: Local, sig: int, now: float) -> Local:

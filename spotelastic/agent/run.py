@@ -112,7 +112,7 @@ class _Agent:
             decision = decide(self._local, self._seen, wall(), _new_id)
             for action in decision.actions:
                 if isinstance(action, Exit):
-                    self._say_goodbye(self._seen.job)
+                    self._say_goodbye(action.reason, self._seen.job)
                     return action.code
                 self._local = self._actor.perform(self._local, self._seen, action)
             self._follow_leadership()
@@ -147,7 +147,12 @@ class _Agent:
 
     def _warm(self, info: Any) -> None:
         for module, error in info["failed"].items():
-            self._config.say(f"could not preload {module}: {error}")
+            self._config.say(f"could not preload {module}: {error}; workers start without it")
+        if info["spoiled"]:
+            self._config.say(
+                f"--preload: {info['spoiled']}, which a fork does not survive: workers start as "
+                "fresh processes, and import torch each time; leave it out to have them forked"
+            )
         self._local = replace(
             self._local,
             fingerprint=Fingerprint(
@@ -198,7 +203,9 @@ class _Agent:
             os._exit(128 + sig)
         self._queue.put(Signalled(sig))
 
-    def _say_goodbye(self, job: Job | None) -> None:
+    def _say_goodbye(self, reason: str, job: Job | None) -> None:
+        if reason:
+            self._config.say(reason)
         if job is None or job.state != "failed":
             return
         self._config.say(f"the job failed: {job.reason}")

@@ -81,6 +81,7 @@ def _plan(options: argparse.Namespace) -> Configure:
     entry, command = run_options.command(options, workdir, environ)
     output, signals = run_options.output(options), run_options.signals(options.signals_to_handle)
     grace = run_options.grace(options, environ)
+    preload = run_options.preload(options)
     prefix = run_options.prefix(options, settings.workers, environ)
     env = bagua.environment(options, environ)
     address = local_address(options.local_addr) if options.local_addr else ""
@@ -111,7 +112,8 @@ def _plan(options: argparse.Namespace) -> Configure:
             output=output,
             signals=signals,
             node_rank=node_rank,
-            preload=tuple(options.preload),
+            warm=not options.no_warm,
+            preload=preload,
             grace=grace,
             take_over=options.take_over,
             say=_say,

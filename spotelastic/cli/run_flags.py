@@ -75,6 +75,14 @@ WORKERS = (
     Flag("--no-python", "what follows is a program", read=bool),
     Flag("--run-path", "run the script with runpy.run_path", read=bool),
     Flag("--preload", "modules to import once, before workers are forked", "MODULE,…", [], _words),
+    Flag("--no-warm", "start workers as fresh processes, do not fork them", read=bool),
+    Flag(
+        "--stall-timeout",
+        "restart when no step is done for so long; 0: never. Counts steps of the Checkpointer",
+        "SECONDS",
+        0.0,
+        float,
+    ),
     Flag("--virtual-local-rank", "LOCAL_RANK 0 and one visible GPU for each", read=bool),
     Flag(
         "--numa-binding",
@@ -88,7 +96,7 @@ WORKERS = (
         "NAME,…",
         "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     ),
-    Flag("--shutdown-timeout", "from SIGTERM to SIGKILL (10)", "SECONDS", None, float),
+    Flag("--shutdown-timeout", "from a worker's SIGTERM to SIGKILL (10)", "SECONDS", None, float),
 )
 OUTPUT = (
     Flag("--log-dir", "keep workers' logs here", "DIR"),

@@ -58,7 +58,7 @@ def node_rank(options: argparse.Namespace) -> int | None:
 
 def settings(options: argparse.Namespace) -> Settings:
     smallest, largest = sizes(options.nnodes)
-    for flag in ("max_restarts", "snapshot_every", "checkpoint_every"):
+    for flag in ("max_restarts", "snapshot_every", "checkpoint_every", "stall_timeout"):
         if getattr(options, flag) < 0:
             raise UsageError(f"--{flag.replace('_', '-')} {getattr(options, flag)}: is negative")
     # Bagua's launcher starts a worker for each GPU unless told otherwise, torchrun starts one.
@@ -70,6 +70,7 @@ def settings(options: argparse.Namespace) -> Settings:
         max_restarts=options.max_restarts,
         gang=options.gang,
         rank_policy=rank_policy(options),
+        stall_timeout=options.stall_timeout,
         schedule=Schedule(options.snapshot_every, options.checkpoint_every),
     )
 
@@ -187,6 +188,16 @@ def grace(options: argparse.Namespace, environ: Mapping[str, str]) -> float:
         return float(variable)
     except ValueError:
         raise UsageError(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={variable}: not a number") from None
+
+
+def preload(options: argparse.Namespace) -> tuple[str, ...]:
+    """The modules that workers are to find imported."""
+    if options.preload and options.no_warm:
+        raise UsageError(
+            f"--preload {','.join(options.preload)}: has no use with --no-warm, which imports "
+            "everything in each worker; give one of them"
+        )
+    return tuple(options.preload)
 
 
 def check_devices(options: argparse.Namespace, workers: int, environ: Mapping[str, str]) -> None:

@@ -29,6 +29,8 @@ class Settings:
     """Seconds without a further arrival before arrivals form a round."""
     seen_within: float = 0.3
     ready_within: float = 30.0
+    stall_timeout: float = 0.0
+    """Seconds without a step after which a round is replaced; 0: never."""
     schedule: Schedule = Schedule()
     code: str = ""
     """Hash of the code that nodes must run."""
@@ -57,6 +59,7 @@ class Settings:
             "quiet": f"{self.quiet:g} s",
             "seen-within": f"{self.seen_within:g} s",
             "ready-within": f"{self.ready_within:g} s",
+            "--stall-timeout": f"{self.stall_timeout:g} s",
         }
 
 
@@ -92,6 +95,8 @@ class Failure:
     traceback: str = ""
     log: str = ""
     """Path of the rank's log on its node."""
+    stalled: bool = False
+    """It did not end: no worker of the node executed a step any more. `at` is its last step's."""
 
 
 @dataclass(frozen=True, slots=True)

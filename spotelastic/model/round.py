@@ -10,6 +10,7 @@ Cause = Literal[
     "drain",  # a node leaves with notice
     "loss",  # a node vanished
     "worker",  # a worker failed
+    "stall",  # the workers executed no step any more
     "store",  # the round's store died
     "settings",  # min, max, schedule or code changed
 ]

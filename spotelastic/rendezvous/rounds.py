@@ -261,7 +261,8 @@ def _unplanned(at: _Moment, round_: Round, done: set[str]) -> Decision | None:
         if first.rank < 0:
             return _change(at, round_, "store", (first.node,))
         charged = replace(round_, charged=(*round_.charged, at.now))
-        return _change(at, charged, "worker", (first.node,))
+        cause = "stall" if first.stalled else "worker"
+        return _change(at, charged, cause, (first.node,))
     return None
 
 
@@ -496,6 +497,7 @@ def _reason(cause: Cause, names: tuple[str, ...], size: int) -> str:
         "drain": f"{who} leaves",
         "loss": f"{who} was lost",
         "worker": f"a worker failed on {who}",
+        "stall": f"the workers stalled, first on {who}",
         "store": f"the store on {who} ended",
         "settings": "the settings changed",
     }[cause]

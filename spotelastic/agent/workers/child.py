@@ -1,4 +1,7 @@
-"""What a forked child of the zygote becomes: a worker that runs the user's script, or a store.
+"""What a child of the zygote becomes: a worker that runs the user's script, or a store.
+
+Forked from the zygote, or a fresh interpreter (`python -m spotelastic.agent.workers.child ZYGOTE`,
+the order as JSON on standard input) where workers are not to be forked.
 
 A worker leads a session of its own, so that the agent can end it with all its own children
 (data loaders); it writes what it raises to TORCHELASTIC_ERROR_FILE in torch's format.
@@ -6,6 +9,7 @@ A worker leads a session of its own, so that the agent can end it with all its o
 
 import atexit
 import contextlib
+import faulthandler
 import io
 import json
 import os
@@ -20,27 +24,35 @@ import traceback
 import types
 from typing import Any
 
-from spotelastic.agent.workers.process import name_process
+from spotelastic.agent.workers.process import die_with_parent, name_process
+
+STACKS = signal.SIGRTMAX - 2
+"""Asks a worker for the stacks of its threads; a real-time signal, which scripts leave alone."""
+
+
+def main() -> None:
+    """A fresh interpreter: its session and its streams are a worker's already."""
+    die_with_parent(int(sys.argv[1]))
+    order = json.load(sys.stdin)
+    order["log"], order["errors"] = 1, 2
+    _become_worker(order)
+    _work(order)
 
 
 def run(order: dict[str, Any]) -> None:
     """Never returns normally: a worker ends with its script, a store when it is killed."""
-    _become(order)
-    if order["kind"] == "store":
-        _serve_store(order)
-    else:
-        _work(order)
-
-
-def _become(order: dict[str, Any]) -> None:
     os.setsid()
-    for name in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
     if order["kind"] == "store":
-        return
+        _serve_store(order)
+    _become_worker(order)
+    _work(order)
+
+
+def _become_worker(order: dict[str, Any]) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(order["log"], 1)
     os.dup2(order["errors"], 2)
     os.closerange(3, 1024)
@@ -79,6 +91,8 @@ def _work(order: dict[str, Any]) -> None:
     name_process(f"se-worker-{local_rank}")
     sys.argv = list(order["argv"])
     code = 0
+    if order["stacks"]:
+        _offer_stacks(order["stacks"])
     try:
         if order["numa"]:
             _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
@@ -94,6 +108,12 @@ def _work(order: dict[str, Any]) -> None:
         _report(f"{type(error).__name__}: {error}", trace)
         print(trace, end="", file=sys.stderr)
     _leave(code)
+
+
+def _offer_stacks(path: str) -> None:
+    """Write the stacks of all threads there when asked to, also while a collective blocks."""
+    file = open(path, "a")  # noqa: PTH123, SIM115
+    faulthandler.register(STACKS, file=file, all_threads=True)
 
 
 # What runs a worker's code keeps its globals alive until the process has ended: where the last
@@ -125,6 +145,7 @@ def _run_path(path: str) -> None:
 
 def _execute(program: str) -> None:
     """The program takes this process's place."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(program, sys.argv)
     except OSError as error:
@@ -179,3 +200,7 @@ def _report(message: str, trace: str) -> None:
     extra = {"py_callstack": trace, "timestamp": str(time.time())}
     with contextlib.suppress(OSError), open(path, "w") as file:  # noqa: PTH123
         json.dump({"message": {"message": message, "extraInfo": extra}}, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,11 @@
-"""The agent's side of the zygote: fork, kill, and hear of exits as events.
+"""The agent's side of the zygote: start children, end them, and hear of their ends as events.
 
-Events are put into the agent's queue by one reader thread. Kills go to the worker's whole process
-group. After the zygote is gone its children are gone too (parent-death signal), which is reported
-as their exit.
+Events are put into the agent's queue by one reader thread. After the zygote is gone its children
+are gone too (parent-death signal, and a sweep for those that have detached themselves), which is
+reported as their exit.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -13,31 +14,36 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spotelastic.agent.workers.zygote import PACKET
+from spotelastic.agent.workers.process import end_marked, send
+from spotelastic.agent.workers.zygote import END_WITHIN, PACKET, Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """The zygote is ready to fork; `info` tells versions and what could not be preloaded."""
+    """The zygote is ready; `info` tells versions and what could not be preloaded."""
 
     info: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A child ended; `code` is negative for a signal."""
+    """A child ended; `code` is negative for a signal.
+
+    Not `gone`: something that it started lives still. Told again when that is gone too.
+    """
 
     id: str
     code: int
+    gone: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ZygoteGone:
-    """The zygote ended, and all that it had forked."""
+    """The zygote ended, and all that it had started."""
 
 
 PoolEvent = Warm | Exited | ZygoteGone
@@ -45,7 +51,7 @@ PoolEvent = Warm | Exited | ZygoteGone
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to fork. `host` is only for a store."""
+    """What to start. `host` is only for a store."""
 
     id: str
     kind: str
@@ -55,37 +61,38 @@ class Order:
     host: str = ""
     entry: str = "script"
     numa: str = ""
+    stacks: str = ""
+    """File for the stacks of all threads, which the signal `child.STACKS` asks for."""
 
 
 class Zygote:
-    """A running zygote. Must be made on the agent's main thread: it dies with that thread."""
+    """A running zygote. Must be made on the agent's main thread: it dies with that thread.
+
+    `mark` is a `NAME=value` in `env` by which what it leaves behind is known, and is ended.
+    """
 
     def __init__(
-        self, modules: Sequence[str], env: Mapping[str, str], sink: Callable[[PoolEvent], None]
+        self, plan: Plan, env: Mapping[str, str], mark: str, sink: Callable[[PoolEvent], None]
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
         with theirs:
+            module = "spotelastic.agent.workers.zygote"
+            fd = theirs.fileno()
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "spotelastic.agent.workers.zygote",
-                    str(theirs.fileno()),
-                    ",".join(modules),
-                    str(os.getpid()),
-                ],
+                [sys.executable, "-m", module, str(fd), json.dumps(asdict(plan))],
                 env=dict(env),
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        self.warm = False
         self._channel = ours
+        self._mark = mark
         self._sink = sink
         self._lock = threading.Lock()
         self._pids: dict[str, int] = {}
         self._ordered: set[str] = set()
-        self._killed: set[str] = set()
         self._reader = threading.Thread(target=self._read, name="zygote", daemon=True)
         self._reader.start()
 
@@ -93,7 +100,7 @@ class Zygote:
     def pid(self) -> int:
         return self._process.pid
 
-    def fork(self, order: Order, *output: int) -> None:
+    def start(self, order: Order, *output: int) -> None:
         """Ask for a child that writes to `output`: one descriptor, or stdout's and stderr's.
 
         They stay the caller's.
@@ -102,33 +109,38 @@ class Zygote:
         """
         with self._lock:
             self._ordered.add(order.id)
-        message = {
-            "id": order.id,
-            "kind": order.kind,
-            "argv": list(order.argv),
-            "env": dict(order.env or {}),
-            "cwd": order.cwd,
-            "host": order.host,
-            "entry": order.entry,
-            "numa": order.numa,
-        }
-        socket.send_fds(self._channel, [json.dumps({"fork": message}).encode()], list(output))
+        message = asdict(order) | {"env": dict(order.env or {})}
+        socket.send_fds(self._channel, [json.dumps({"start": message}).encode()], list(output))
 
-    def kill(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
-        """Signal children and all of their process group; one still to be forked is hit then."""
+    def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
+        """End children. SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all.
+
+        SIGKILL works also where the zygote does not answer; there it reaches the process group.
+        """
+        message = {"end": {"ids": list(ids), "signal": sig}}
+        with contextlib.suppress(OSError):
+            self._channel.send(json.dumps(message).encode())
+        if sig == signal.SIGKILL:
+            with self._lock:
+                for pid in self._living(ids):
+                    _kill_group(pid)
+
+    def send_signal(self, ids: Sequence[str], sig: int) -> None:
+        """To the children alone."""
         with self._lock:
-            for name in ids:
-                pid = self._pids.get(name)
-                if pid is None and name in self._ordered:
-                    self._killed.add(name)
-                elif pid is not None:
-                    _signal_group(pid, sig)
+            for pid in self._living(ids):
+                send(pid, sig)
 
     def close(self) -> None:
-        """End the zygote and, by their parent-death signal, all that it forked."""
+        """End the zygote and all below it."""
+        if self.warm:
+            with contextlib.suppress(OSError):
+                self._channel.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_WITHIN)
         self._process.kill()
         self._process.wait()
-        self._reader.join(timeout=5)
+        self._reader.join(END_WITHIN)
         self._channel.close()
 
     def _read(self) -> None:
@@ -141,44 +153,37 @@ class Zygote:
                 break
             message = json.loads(data)
             if "warm" in message:
+                self.warm = True
                 self._sink(Warm(message["warm"]))
-            elif "forked" in message:
-                self._forked(message["forked"]["id"], message["forked"]["pid"])
-            elif "exited" in message:
-                self._exited(message["exited"]["id"], message["exited"]["code"])
+            elif "started" in message:
+                with self._lock:
+                    self._pids[message["started"]["id"]] = message["started"]["pid"]
+            elif "ended" in message:
+                self._ended(Exited(**message["ended"]))
+        stuck = end_marked(self._mark, END_WITHIN)
         with self._lock:
             lost = sorted(self._ordered)
             self._ordered.clear()
         for name in lost:
-            self._sink(Exited(name, -signal.SIGKILL))
+            self._sink(Exited(name, -signal.SIGKILL, gone=not stuck))
         self._sink(ZygoteGone())
 
-    def _forked(self, name: str, pid: int) -> None:
+    def _ended(self, event: Exited) -> None:
         with self._lock:
-            self._pids[name] = pid
-            if name in self._killed:
-                _signal_group(pid, signal.SIGKILL)
+            self._pids.pop(event.id, None)
+            if event.gone:
+                self._ordered.discard(event.id)
+        self._sink(event)
 
-    def _exited(self, name: str, code: int) -> None:
-        with self._lock:
-            pid = self._pids.pop(name, None)
-            self._ordered.discard(name)
-            self._killed.discard(name)
-            if pid is not None:
-                _signal_group(pid, signal.SIGKILL)  # what the child left behind in its group
-        self._sink(Exited(name, code))
+    def _living(self, ids: Sequence[str]) -> list[int]:
+        return [self._pids[name] for name in ids if name in self._pids]
 
 
-def _signal_group(pid: int, sig: int) -> None:
+def _kill_group(pid: int) -> None:
     try:
-        os.killpg(pid, sig)
-    except ProcessLookupError:
-        try:
-            os.kill(pid, sig)  # forked, but not yet the leader of its own session
-        except ProcessLookupError:
-            return
-    except PermissionError:
-        return
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        send(pid, signal.SIGKILL)  # forked, but not yet the leader of its own session
 
 
 def read_error_file(path: Path) -> tuple[str, str]:
@@ -190,3 +195,15 @@ def read_error_file(path: Path) -> tuple[str, str]:
         return str(content["message"]), str(content.get("extraInfo", {}).get("py_callstack", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return "", ""
+
+
+def read_stack(path: Path) -> str:
+    """The last stack of a worker's main thread in its dump, innermost call first; empty if none.
+
+    The kernel hands a process's signal to its main thread where it can, also while that blocks.
+    """
+    try:
+        _, found, stack = path.read_text(errors="replace").rpartition("Current thread ")
+    except OSError:
+        return ""
+    return found + stack

@@ -1,8 +1,12 @@
-"""Small Linux process facilities: names, parent-death signals. Linux only, no dependencies."""
+"""Small Linux process facilities: names, ties between processes. Linux only, no dependencies."""
 
+import contextlib
 import ctypes
 import os
 import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -22,6 +26,57 @@ def die_with_parent(parent: int, sig: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), sig)
 
 
+def survive_parent() -> None:
+    """No longer be killed when the parent ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children(pid: int) -> list[int]:
+    """Those of all threads of `pid`, ended ones that nobody has reaped yet too."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def family(pid: int) -> list[int]:
+    """`pid` and all that descends from it, parents first."""
+    found = [pid]
+    for each in found:  # grows meanwhile
+        found += children(each)
+    return found
+
+
+def send(pid: int, sig: int) -> None:
+    """A signal, unless the process has ended or is not ours to signal."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, sig)
+
+
+def marked(mark: str) -> Iterator[int]:
+    """Living processes that were started with `NAME=value` among their variables."""
+    wanted = mark.encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
+
+
+def end_marked(mark: str, within: float) -> list[int]:
+    """SIGKILL them until none is left; those that are still there after so many seconds."""
+    deadline = time.monotonic() + within
+    while found := list(marked(mark)):
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            return found
+        time.sleep(0.01)  # no event tells of the end of somebody else's child
+    return []

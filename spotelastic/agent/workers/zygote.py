@@ -1,13 +1,18 @@
 """The zygote: a process that has imported torch and forks workers in milliseconds.
 
-Started by the agent with `python -m spotelastic.agent.workers.zygote FD MODULES`. It is
+Started by the agent with `python -m spotelastic.agent.workers.zygote FD PLAN`. It is
 single-threaded, has never touched CUDA, and holds one socket, to the agent (a SEQPACKET pair: one
-JSON message per packet, with the child's output as passed descriptors). For each `fork` it forks a
-child that becomes a worker or a round's store (`child.py`), and says when it has ended. It dies
-with the agent, and its children with it.
+JSON message per packet, with the child's output as passed descriptors). For each `start` it makes a
+child that becomes a worker or a round's store (`child.py`), says when it has ended, and ends what
+it left behind (`children.py`). When the agent is gone it ends everything below it, then itself.
 
-    agent → {"fork": {"id", "kind", "argv", "env", "cwd", ...}}        + 1 or 2 descriptors
-    zygote → {"warm": {...fingerprint}} | {"forked": {"id", "pid"}} | {"exited": {"id", "code"}}
+    agent → {"start": {"id", "kind", "argv", "env", "cwd", ...}}       + 1 or 2 descriptors
+            {"end": {"ids", "signal"}}
+    zygote → {"warm": {...}} | {"started": {"id", "pid"}} | {"ended": {"id", "code", "gone"}}
+
+Workers are forked while that is safe. Where it is not wanted, or a preloaded module has left a
+thread or an initialised CUDA, they are fresh interpreters; only stores, which need torch alone, are
+still forked.
 """
 
 import contextlib
@@ -18,99 +23,189 @@ import select
 import signal
 import socket
 import sys
-import threading
+import time
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from spotelastic.agent.workers.process import die_with_parent, name_process
+from spotelastic.agent.workers.children import Children
+from spotelastic.agent.workers.process import (
+    adopt_orphans,
+    die_with_parent,
+    name_process,
+    survive_parent,
+)
 
 PACKET = 1 << 20
+END_WITHIN = 10.0
+"""Seconds that what a gone agent left may take to end; longer only where it is stuck."""
+_SETTLE_WITHIN = 0.5
+"""Seconds that threads which a module has joined take to disappear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a zygote is for. `path` is where the script's own modules are."""
+
+    agent: int
+    path: str
+    warm: bool = True
+    base: tuple[str, ...] = ()
+    """Our own choice of modules; they are known to leave nothing running."""
+    preload: tuple[str, ...] = ()
+    """The user's."""
+    failed: dict[str, str] = field(default_factory=dict)
+    spoiled: str = ""
+    """The module that switched warm forks off, and how."""
 
 
 def main() -> None:
     """Serve until the agent is gone. In a forked child: run what it was forked for."""
-    fd, modules, agent = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    die_with_parent(agent)
+    fd, plan = int(sys.argv[1]), Plan(**json.loads(sys.argv[2]))
+    die_with_parent(plan.agent)
     name_process("se-zygote")
+    os.set_inheritable(fd, False)
     channel = socket.socket(fileno=fd)
-    _send(channel, {"warm": preload(modules.split(",") if modules else [])})
-    order = _serve(channel)
+    sys.path[0] = plan.path
+    failed, spoiled = preload(plan)
+    if spoiled:
+        _start_over(fd, replace(plan, warm=False, failed=failed, spoiled=spoiled))
+    _send(channel, {"warm": _describe(failed, plan.spoiled)})
+    adopt_orphans()
+    survive_parent()  # from here on its end is heard of, and ends everything
+    order = _Server(channel, warm=plan.warm).serve()
     if order is None:
-        return
+        os._exit(0)  # taking every module apart takes seconds
     from spotelastic.agent.workers import child
 
     child.run(order)
 
 
-def preload(modules: list[str]) -> dict[str, Any]:
-    """Import what workers will need, and say what this is. A module that fails is left to them."""
-    failed = {}
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            failed[module] = f"{type(error).__name__}: {error}"
+def preload(plan: Plan) -> tuple[dict[str, str], str]:
+    """Import what children will need.
+
+    Returns what failed, by module, which is left to the workers; and which of the user's modules
+    keeps this process from being forked, and why.
+    """
+    failed = dict(plan.failed)
+    for module in plan.base:
+        _import(module, failed)
+    threads = _threads()
+    for module in plan.preload if plan.warm else ():
+        _import(module, failed)
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            return failed, f"{module} initialised CUDA"
+        if _more_threads_than(threads):
+            return failed, f"{module} left a thread running"
+    return failed, ""
+
+
+def _import(module: str, failed: dict[str, str]) -> None:
+    try:
+        importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        failed[module] = f"{type(error).__name__}: {error}"
+
+
+def _threads() -> int:
+    """Of any language."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
+def _more_threads_than(count: int) -> bool:
+    deadline = time.monotonic() + _SETTLE_WITHIN
+    while _threads() > count:
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _start_over(fd: int, plan: Plan) -> None:
+    """A new program in this process, without what was imported."""
+    os.set_inheritable(fd, True)
+    module = "spotelastic.agent.workers.zygote"
+    os.execv(sys.executable, [sys.executable, "-m", module, str(fd), json.dumps(asdict(plan))])
+
+
+def _describe(failed: dict[str, str], spoiled: str) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": getattr(torch, "__version__", ""),
         "cuda": getattr(getattr(torch, "version", None), "cuda", None) or "",
-        "gpus": _gpus(),
         "failed": failed,
-        "threads": threading.active_count(),
+        "spoiled": spoiled,
     }
 
 
-def _gpus() -> int:
-    """Counted without CUDA: initialising it here would make every fork fail."""
-    with contextlib.suppress(OSError):
-        return sum(1 for name in os.listdir("/proc/driver/nvidia/gpus"))  # noqa: PTH208
-    return 0
+class _Server:
+    def __init__(self, channel: socket.socket, *, warm: bool) -> None:
+        self._channel = channel
+        self._warm = warm
+        self._children = Children()
+        self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
+    def serve(self) -> dict[str, Any] | None:
+        """Returns an order in a forked child, None when the agent is gone."""
+        while True:
+            readable, _, _ = select.select([self._channel.fileno(), self._wake], [], [])
+            if self._wake in readable:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake, 4096)
+            if self._channel.fileno() in readable:
+                data, descriptors, _, _ = socket.recv_fds(self._channel, PACKET, 4)
+                if not data:
+                    self._children.end_all(self._wake, END_WITHIN)
+                    return None
+                message = json.loads(data)
+                if "start" in message and self._start(message["start"], descriptors):
+                    return dict(message["start"])
+                if "end" in message:
+                    self._children.end(message["end"]["ids"], message["end"]["signal"])
+            for news in self._children.settle():
+                _send(self._channel, {"ended": asdict(news)})
 
-def _serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Returns an order in a forked child, None when the agent is gone."""
-    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    children: dict[int, str] = {}
-    while True:
-        readable, _, _ = select.select([channel.fileno(), wake_read], [], [])
-        if wake_read in readable:
-            with contextlib.suppress(BlockingIOError):
-                os.read(wake_read, 4096)
-            _report_exits(channel, children)
-        if channel.fileno() not in readable:
-            continue
-        data, descriptors, _, _ = socket.recv_fds(channel, PACKET, 4)
-        if not data:
-            return None
-        order: dict[str, Any] = json.loads(data)["fork"]
+    def _start(self, order: dict[str, Any], descriptors: list[int]) -> bool:
+        """True in the child that was forked."""
         order["log"], order["errors"] = descriptors[0], descriptors[-1]
+        worker = order["kind"] == "worker"
         zygote = os.getpid()
-        pid = os.fork()
+        pid = _spawn(order) if worker and not self._warm else os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             die_with_parent(zygote)
-            for descriptor in (channel.detach(), wake_read, wake_write):
+            for descriptor in (self._channel.detach(), self._wake, self._wake_write):
                 os.close(descriptor)
-            return order
+            return True
         for descriptor in descriptors:
             os.close(descriptor)
-        children[pid] = order["id"]
-        _send(channel, {"forked": {"id": order["id"], "pid": pid}})
+        self._children.add(pid, order["id"], worker=worker)
+        _send(self._channel, {"started": {"id": order["id"], "pid": pid}})
+        return False
 
 
-def _report_exits(channel: socket.socket, children: dict[int, str]) -> None:
-    while children:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if pid in children:
-            code = os.waitstatus_to_exitcode(status)
-            _send(channel, {"exited": {"id": children.pop(pid), "pid": pid, "code": code}})
+def _spawn(order: dict[str, Any]) -> int:
+    """A fresh interpreter, which reads its order from its standard input."""
+    memory = os.memfd_create("order")
+    os.write(memory, json.dumps(order).encode())
+    os.lseek(memory, 0, os.SEEK_SET)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-m", "spotelastic.agent.workers.child", str(os.getpid())],
+            order["env"],
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, memory, 0),
+                (os.POSIX_SPAWN_DUP2, order["log"], 1),
+                (os.POSIX_SPAWN_DUP2, order["errors"], 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(memory)
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:

@@ -1,0 +1,130 @@
+"""The zygote's children, and what they leave behind: processes that outlived their parent.
+
+The zygote adopts every orphan below it (it is their subreaper), also one that has detached itself
+from its session. What a worker leaves behind is ended with it, what has detached itself when the
+last worker has ended. Who was asked to end (SIGTERM) leaves heirs that are asked first, too: all of
+them have until the agent orders SIGKILL.
+"""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spotelastic.agent.workers.process import children, family, send
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A child's own process has ended, with this code (negative: by that signal).
+
+    Told a second time when it was not `gone` at first: now nothing that it left behind lives.
+    """
+
+    id: str
+    code: int
+    gone: bool
+
+
+@dataclass(slots=True)
+class _Child:
+    id: str
+    worker: bool
+    code: int | None = None
+    told: bool = False
+    asked: set[int] | None = None
+    """SIGTERM came first, and has been sent to these of its heirs; None: they are killed."""
+
+
+@dataclass(slots=True)
+class Children:
+    """Used by one thread, which gets SIGCHLD."""
+
+    _known: dict[int, _Child] = field(default_factory=dict)
+    _others: set[int] = field(default_factory=lambda: set(children(os.getpid())))
+    """Processes that preloaded modules have started: they stay."""
+
+    def add(self, pid: int, name: str, *, worker: bool) -> None:
+        self._known[pid] = _Child(name, worker)
+
+    def end(self, names: Sequence[str], sig: int) -> None:
+        """SIGTERM: to the child itself, and to its heirs once it has ended. SIGKILL: to all."""
+        for pid, child in self._known.items():
+            if child.id in names:
+                gently = sig == signal.SIGTERM
+                child.asked = (child.asked or set()) if gently else None
+                if child.code is None:
+                    send(pid, sig)
+
+    def settle(self) -> list[Ended]:
+        """Reap who has ended, and end what they left behind; news for the agent."""
+        self._reap()
+        ended = {pid: child for pid, child in self._known.items() if child.code is not None}
+        if not ended:
+            return []
+        heirs = self._heirs(ended)
+        working = any(child.worker and child.code is None for child in self._known.values())
+        news = []
+        for pid, child in ended.items():
+            left = list(heirs.get(pid, ()))
+            if child.worker and not working:
+                left += heirs.get(0, ())
+            self._end_heirs(child, left)
+            if not left:
+                del self._known[pid]
+            if not left or not child.told:
+                child.told = True
+                news.append(Ended(child.id, child.code or 0, gone=not left))
+        return news
+
+    def end_all(self, wake: int, within: float) -> None:
+        """SIGKILL everything below this process, and reap it. `wake` is readable at SIGCHLD."""
+        deadline = time.monotonic() + within
+        while True:
+            self._reap()
+            below = family(os.getpid())[1:]
+            if not below or time.monotonic() >= deadline:
+                return
+            for pid in below:
+                send(pid, signal.SIGKILL)
+            if select.select([wake], [], [], 0.1)[0]:
+                os.read(wake, 4096)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._known:
+                self._known[pid].code = os.waitstatus_to_exitcode(status)
+
+    def _heirs(self, ended: dict[int, _Child]) -> dict[int, list[int]]:
+        """Orphans by the ended child whose session they are in; 0: by now in one of their own."""
+        found: dict[int, list[int]] = {}
+        for pid in children(os.getpid()):
+            if pid in self._known or pid in self._others:
+                continue
+            session = _session(pid)
+            if session in ended or session not in self._known:
+                found.setdefault(session if session in ended else 0, []).extend(family(pid))
+        return found
+
+    def _end_heirs(self, child: _Child, heirs: Sequence[int]) -> None:
+        for pid in heirs:
+            if child.asked is None:
+                send(pid, signal.SIGKILL)
+            elif pid not in child.asked:
+                child.asked.add(pid)
+                send(pid, signal.SIGTERM)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0

@@ -1,0 +1,357 @@
+"""The zygote and its children as real processes, without an agent around them."""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from support.etcd import wait_until
+
+from spotelastic.agent.workers.child import STACKS
+from spotelastic.agent.workers.pool import (
+    Exited,
+    Order,
+    PoolEvent,
+    Warm,
+    Zygote,
+    ZygoteGone,
+    read_stack,
+)
+from spotelastic.agent.workers.process import end_marked
+from spotelastic.agent.workers.zygote import Plan
+
+WITHIN = 20.0
+
+
+class Pool:
+    """A zygote, its events, and what its workers print."""
+
+    def __init__(self, folder: Path, **plan: object) -> None:
+        self.folder = folder
+        self.mark = f"SPOTELASTIC_STATE={folder}"
+        self.env = {**os.environ, "SPOTELASTIC_STATE": str(folder)}
+        self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
+        made = Plan(os.getpid(), str(folder), **plan)  # type: ignore[arg-type]
+        self.zygote = Zygote(made, self.env, self.mark, self._events.put)
+        warm = self.next()
+        assert isinstance(warm, Warm)
+        self.info: Mapping[str, object] = warm.info
+
+    def next(self) -> PoolEvent:
+        return self._events.get(timeout=WITHIN)
+
+    def start(self, rank: int, code: str, *, stacks: str = "") -> Path:
+        """Run Python `code` as a worker; the file with what it prints."""
+        script = self.folder / f"script-{rank}.py"
+        script.write_text(code)
+        output = self.folder / f"rank-{rank}.log"
+        env = {**self.env, "SPOTELASTIC_LOCAL_RANK": str(rank), "FOLDER": str(self.folder)}
+        order = Order(f"round/{rank}", "worker", (str(script),), env, str(self.folder))
+        with output.open("wb") as file:
+            self.zygote.start(
+                Order(order.id, order.kind, order.argv, order.env, order.cwd, stacks=stacks),
+                file.fileno(),
+            )
+        return output
+
+    def pid(self, name: str) -> int:
+        """Of a process that has told its own in a file, once it has."""
+        file = self.folder / name
+        wait_until(lambda: file.exists() and file.read_text().endswith("\n"), f"{name} runs")
+        return int(file.read_text())
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(**plan: object) -> Pool:
+            made = Pool(tmp_path, **plan)
+            stack.callback(made.zygote.close)
+            return made
+
+        yield make
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def tell(name: str) -> str:
+    return f"open(os.environ['FOLDER'] + '/{name}', 'w').write(f'{{os.getpid()}}\\n')"
+
+
+DETACHED = f"""
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        {tell("detached")}
+        while True:
+            signal.pause()
+    os._exit(0)
+os.wait()
+"""
+"""Leaves a daemon: in a session of its own, and nobody's child."""
+WAIT = "\nimport signal\nwhile True:\n    signal.pause()\n"
+
+
+# -- how workers start ----------------------------------------------------------------------------
+
+IMPORTED = "import sys, os\nprint('colorsys' in sys.modules, os.getsid(0) == os.getpid())"
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_worker_is_forked_or_a_fresh_process(pool: Callable[..., Pool], warm: bool) -> None:
+    made = pool(warm=warm, base=("colorsys",))
+    output = made.start(0, IMPORTED)
+    assert made.next() == Exited("round/0", 0)
+    assert output.read_text() == f"{warm} True\n"
+
+
+def test_a_fresh_worker_fails_as_a_forked_one_does(pool: Callable[..., Pool]) -> None:
+    made = pool(warm=False)
+    output = made.start(0, "def go():\n    raise ValueError('no such column')\ngo()\n")
+    assert made.next() == Exited("round/0", 1)
+    last = output.read_text().splitlines()
+    assert last[-1] == "ValueError: no such column" and "script-0.py" in last[1]
+
+
+SPOILERS = {
+    "left a thread running": "import threading, time\n"
+    "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+    "initialised CUDA": "import torch\ntorch.cuda.initialised = True\n",
+}
+
+
+@pytest.mark.parametrize("reason", SPOILERS)
+def test_a_module_that_no_fork_survives_switches_forking_off(
+    pool: Callable[..., Pool], tmp_path: Path, reason: str
+) -> None:
+    (tmp_path / "torch.py").write_text(
+        "class cuda:\n"
+        "    initialised = False\n"
+        "    def is_initialized():\n"
+        "        return cuda.initialised\n"
+    )
+    (tmp_path / "spoiler.py").write_text(SPOILERS[reason])
+    made = pool(base=("colorsys",), preload=("nosuch", "decimal", "spoiler"))
+    assert made.info["spoiled"] == f"spoiler {reason}"
+    assert made.info["failed"] == {"nosuch": "ModuleNotFoundError: No module named 'nosuch'"}
+    output = made.start(0, IMPORTED)
+    assert made.next() == Exited("round/0", 0)
+    assert output.read_text() == "False True\n"
+
+
+def test_a_module_that_ends_its_thread_may_be_preloaded(
+    pool: Callable[..., Pool], tmp_path: Path
+) -> None:
+    (tmp_path / "tidy.py").write_text(
+        "import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()\n"
+    )
+    made = pool(base=("colorsys",), preload=("tidy",))
+    assert made.info["spoiled"] == ""
+    output = made.start(0, IMPORTED)
+    assert made.next() == Exited("round/0", 0)
+    assert output.read_text() == "True True\n"
+
+
+# -- how workers end ------------------------------------------------------------------------------
+
+WITH_HELP = f"""
+import os, signal, sys
+
+def say(word):
+    with open(os.environ["FOLDER"] + "/said", "a") as file:
+        file.write(word + "\\n")
+
+def asked(*_):
+    say("asked")
+    sys.exit(0)
+
+helper = os.fork()
+signal.signal(signal.SIGTERM, asked if helper == 0 else signal.SIG_DFL)
+if helper == 0:
+    {tell("helper")}
+    while True:
+        signal.pause()
+
+def save(*_):
+    os.kill(helper, 0)  # it is there, as data loaders must be while their owner saves
+    say("saved")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+{tell("leader")}
+while True:
+    signal.pause()
+"""
+
+
+def test_a_worker_is_asked_to_end_before_what_helps_it_to_save(pool: Callable[..., Pool]) -> None:
+    made = pool()
+    made.start(0, WITH_HELP)
+    made.pid("leader")
+    helper = made.pid("helper")
+    made.zygote.end(["round/0"], signal.SIGTERM)
+    assert made.next() == Exited("round/0", 0, gone=False)
+    assert made.next() == Exited("round/0", 0)
+    assert (made.folder / "said").read_text().split() == ["saved", "asked"]
+    assert not lives(helper)
+
+
+def test_what_does_not_end_when_asked_is_killed_when_the_grace_is_over(
+    pool: Callable[..., Pool],
+) -> None:
+    made = pool()
+    ignore = WITH_HELP.replace("asked if helper == 0", "signal.SIG_IGN if helper == 0")
+    made.start(0, ignore)
+    made.pid("leader")
+    helper = made.pid("helper")
+    made.zygote.end(["round/0"], signal.SIGTERM)
+    assert made.next() == Exited("round/0", 0, gone=False)
+    assert lives(helper)
+    made.zygote.end(["round/0"])
+    assert made.next() == Exited("round/0", 0)
+    assert not lives(helper)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("\nos.kill(os.getpid(), 11)\n", -11)],
+    ids=["done", "crashed"],
+)
+def test_what_a_worker_left_behind_ends_with_it(
+    pool: Callable[..., Pool], end: str, code: int
+) -> None:
+    made = pool()
+    made.start(
+        0, DETACHED + f"\nwhile not os.path.exists({str(made.folder / 'detached')!r}): pass{end}"
+    )
+    assert made.next() == Exited("round/0", code, gone=False)
+    assert made.next() == Exited("round/0", code)
+    assert not lives(made.pid("detached"))
+
+
+def test_what_has_detached_itself_stays_while_another_worker_works(
+    pool: Callable[..., Pool],
+) -> None:
+    made = pool()
+    made.start(1, WAIT)
+    made.start(0, DETACHED)
+    assert made.next() == Exited("round/0", 0)
+    detached = made.pid("detached")
+    assert lives(detached)
+    made.zygote.end(["round/1"])
+    assert [made.next(), made.next()] == [
+        Exited("round/1", -9, gone=False),
+        Exited("round/1", -9),
+    ]
+    assert not lives(detached)
+
+
+def test_nothing_survives_a_killed_zygote(pool: Callable[..., Pool]) -> None:
+    made = pool()
+    made.start(0, DETACHED + tell("worker") + WAIT)
+    worker, detached = made.pid("worker"), made.pid("detached")
+    os.kill(made.zygote.pid, signal.SIGKILL)
+    assert made.next() == Exited("round/0", -9)
+    assert made.next() == ZygoteGone()
+    assert not lives(worker) and not lives(detached)
+
+
+AGENT = """
+import os, sys, time
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+import test_zygote as t
+pool = t.Pool(Path(sys.argv[1]))
+pool.start(0, t.DETACHED + t.tell("worker") + t.WAIT)
+pool.pid("detached")
+print(pool.pid("worker"), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("zygote_too", [False, True])
+def test_nothing_survives_a_killed_agent(tmp_path: Path, zygote_too: bool) -> None:
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", AGENT, str(tmp_path), str(here), str(here.parent)]
+    agent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    with agent.stdout:
+        worker = int(agent.stdout.readline())
+    detached = int((tmp_path / "detached").read_text())
+    zygote = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+    if zygote_too:
+        os.kill(zygote, signal.SIGSTOP)  # it will not hear of its agent's end
+    agent.kill()
+    agent.wait()
+    if zygote_too:
+        os.kill(zygote, signal.SIGKILL)
+        wait_until(lambda: not lives(worker), "the worker is gone")
+        assert lives(detached)
+        assert end_marked(f"SPOTELASTIC_STATE={tmp_path}", WITHIN) == []  # as the next agent does
+    wait_until(lambda: not any(map(lives, (worker, detached, zygote))), "nothing is left")
+
+
+def test_a_mark_ends_only_those_that_carry_it(tmp_path: Path) -> None:
+    mine, other = uuid.uuid4().hex, uuid.uuid4().hex
+    started = [
+        subprocess.Popen(["sleep", "1000"], env={"STATE": state}, start_new_session=True)
+        for state in (mine, other)
+    ]
+    try:
+        assert end_marked(f"STATE={mine[:-1]}", 0.0) == []
+        assert all(process.poll() is None for process in started)
+        end_marked(f"STATE={mine}", 0.0)
+        assert started[0].wait(WITHIN) == -signal.SIGKILL
+        assert started[1].poll() is None
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+# -- stacks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_worker_that_blocks_tells_the_stacks_of_its_threads(
+    pool: Callable[..., Pool], warm: bool
+) -> None:
+    made = pool(warm=warm)
+    stacks = made.folder / "rank-0.stack"
+    made.start(
+        0,
+        "import os, threading\n"
+        "def wait_for_ever():\n"
+        "    threading.Event().wait()\n"
+        "def help_for_ever():\n"
+        "    threading.Event().wait()\n"
+        "threading.Thread(target=help_for_ever, daemon=True).start()\n"
+        f"{tell('worker')}\n"
+        "wait_for_ever()\n",
+        stacks=str(stacks),
+    )
+    made.pid("worker")
+
+    def blocks() -> bool:
+        made.zygote.send_signal(["round/0"], STACKS)
+        return "in wait_for_ever" in read_stack(stacks)
+
+    wait_until(blocks, "the main thread's stack is there")
+    assert "in help_for_ever" in stacks.read_text()
+    assert "in help_for_ever" not in read_stack(stacks)
+    made.zygote.end(["round/0"])
+    assert made.next() == Exited("round/0", -9)
