@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotelastic.training.checkpointer import Checkpointer as Checkpointer
+    from spotelastic.training.reader import CheckpointReader as CheckpointReader
 
 __version__ = "0.1.0"
 
-_TRAINING = {"Checkpointer": "spotelastic.training.checkpointer"}
+_TRAINING = {
+    "CheckpointReader": "spotelastic.training.reader",
+    "Checkpointer": "spotelastic.training.checkpointer",
+}
 
 
 def __getattr__(name: str) -> Any:

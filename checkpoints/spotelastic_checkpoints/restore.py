@@ -222,7 +222,9 @@ def _copy(
             finally:
                 idle.put(taken)
 
-        return staging.copy(f"{address}-rank-{shelf.rank}", items, read)
+        # A rank may have sealed the same step twice.
+        name = f"{address}-rank-{shelf.rank}-{shelf.generation}"
+        return staging.copy(name, items, read)
 
 
 def _count_shared(pieces: Mapping[Key, Piece]) -> int:

@@ -11,6 +11,7 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
 import sys
 import time
 from collections.abc import MutableMapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -191,7 +192,7 @@ class Checkpointer:
             _own_cell("seed", torch.initial_seed),
             _own_cell(f"rng-{session.ranks.rank}", randomness.capture, session.ranks.rank),
         )
-        return View(view.chunks, (*view.cells, *own), view.current)
+        return replace(view, cells=(*view.cells, *own))
 
     def _ask_for_a_plan(
         self, session: Session, client: WorkerClient, step: int, change: LayoutChanged

@@ -3,16 +3,17 @@
 import io
 import mmap
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from spotelastic_checkpoints.wire import Item, Piece, RestoreSet
 from torch.distributed.checkpoint._traverse import set_element
 
-from spotelastic.errors import UsageError
+from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training.fitting import Kind, misfit
 from spotelastic.training.saving import tensor_at
-from spotelastic.training.state import OWN, State
+from spotelastic.training.state import OWN, State, View
 
 
 class Restored:
@@ -28,37 +29,37 @@ class Restored:
 
     @torch.no_grad()
     def load(self, state: State) -> None:
-        """Raises `UsageError` naming the first thing that does not fit."""
+        """Raises `UsageError` naming what does not fit; the state is untouched then."""
         state.initialise()
         self._forget_state_that_was_not_saved(state)
         view = state.view()
-        loaded: set[str] = set()
+        self._check(state, view)
         for chunk in view.chunks:
             if not state.is_stateful(str(chunk.path[0])):
-                self._fill(chunk.fqn, chunk.tensor, chunk.shape, chunk.offsets)
-                loaded.add(chunk.fqn)
-        for cell in view.cells:
-            if cell.fqn not in self._pieces:
-                raise UsageError(self._misfit(f"{cell.fqn} is missing from it"))
-            loaded.add(cell.fqn)
+                self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
         for name in state.values:
             self._load_other(state, name)
-            if state.is_stateful(name):
-                loaded |= {fqn for fqn in self._pieces if self._path(fqn)[0] == name}
         self._load_hyper_parameters(state)
-        left = sorted(
-            fqn for fqn in self._pieces if fqn not in loaded and self._path(fqn)[0] != OWN
-        )
-        if left:
-            raise UsageError(self._misfit(f"it also holds {left[0]}, which the state does not"))
+
+    def _check(self, state: State, view: View) -> None:
+        there = {
+            fqn: Kind(pieces[0].item.dtype, pieces[0].item.shape)
+            for fqn, pieces in self._pieces.items()
+            if pieces[0].item.path[0] != OWN
+        }
+        here = dict(view.kinds)
+        for name in state.values:
+            if state.is_stateful(name):
+                _leave_to_itself(name, here, there)
+        for name, _, _ in state.optimizers():
+            _leave_hyper_parameters(f"{name}.param_groups.", here, there)
+        if problem := misfit(here, there):
+            raise UsageError(f"the checkpoint of step {self.step} is of another state: {problem}")
 
     def own_value(self, name: str) -> Any:
         """One of the values that we added; None where it was not saved or cannot be had."""
         pieces = self._pieces.get(f"{OWN}.{name}")
         return self._value(pieces[0]) if pieces else None
-
-    def _path(self, fqn: str) -> tuple[str | int, ...]:
-        return self._pieces[fqn][0].item.path
 
     def _forget_state_that_was_not_saved(self, state: State) -> None:
         """A parameter without gradients until then has no optimizer state yet."""
@@ -99,26 +100,13 @@ class Restored:
         if not first.item.is_tensor:
             return self._value(first)
         tensor = torch.empty(first.item.shape, dtype=getattr(torch, first.item.dtype))
-        self._fill(fqn, tensor, first.item.shape, (0,) * tensor.dim())
+        self._fill(fqn, tensor, (0,) * tensor.dim())
         return tensor
 
-    def _fill(
-        self, fqn: str, target: torch.Tensor, shape: Sequence[int], offsets: Sequence[int]
-    ) -> None:
+    def _fill(self, fqn: str, target: torch.Tensor, offsets: Sequence[int]) -> None:
         """Copy the part that starts at `offsets` from whichever chunks hold it."""
-        pieces = self._pieces.get(fqn)
-        if not pieces or not pieces[0].item.is_tensor:
-            raise UsageError(self._misfit(f"{fqn} is missing from it"))
-        item = pieces[0].item
-        if tuple(item.shape) != tuple(shape) or str(target.dtype) != f"torch.{item.dtype}":
-            raise UsageError(
-                self._misfit(
-                    f"{fqn} is {item.dtype} {list(item.shape)} there and "
-                    f"{str(target.dtype).removeprefix('torch.')} {list(shape)} here"
-                )
-            )
         copied = 0
-        for piece in pieces:
+        for piece in self._pieces[fqn]:
             part = _overlap(piece.item, offsets, tuple(target.shape))
             if part is None:
                 continue
@@ -131,7 +119,7 @@ class Restored:
             into.copy_(source)
             copied += source.numel()
         if copied != target.numel():
-            raise UsageError(self._misfit(f"{fqn} is not all there"))
+            raise SpotelasticError(f"the checkpoint of step {self.step} lacks a part of {fqn}")
 
     def _value(self, piece: Piece) -> Any:
         item = piece.item
@@ -146,8 +134,26 @@ class Restored:
             self._maps[file] = memoryview(private)
         return self._maps[file]
 
-    def _misfit(self, what: str) -> str:
-        return f"the checkpoint of step {self.step} is of another state: {what}"
+
+def _leave_to_itself(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
+    """What has a load_state_dict of its own judges itself whether a saved state fits."""
+
+    def part(kinds: Mapping[str, Kind]) -> list[str]:
+        return [fqn for fqn in kinds if fqn == name or fqn.startswith(f"{name}.")]
+
+    ours, saved = part(here), part(there)
+    if bool(ours) == bool(saved):
+        for kinds, names in ((here, ours), (there, saved)):
+            for fqn in names:
+                del kinds[fqn]
+
+
+def _leave_hyper_parameters(prefix: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
+    """Versions of torch differ in them: what was not saved keeps the value that the script gave."""
+    for kinds in here, there:
+        for fqn in [fqn for fqn in kinds if fqn.startswith(prefix)]:
+            if not fqn.endswith(".params"):
+                del kinds[fqn]
 
 
 def _overlap(

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from spotelastic.errors import UsageError
+from spotelastic.training.fitting import Kind
 
 PIECE = 64 << 20
 """Bytes above which a plain tensor is split, so that ranks share its upload."""
@@ -52,7 +53,7 @@ class Chunk:
         return self.fqn, self.offsets
 
     def declared(self) -> Declared:
-        dtype = str(self.tensor.dtype).removeprefix("torch.")
+        dtype = dtype_name(self.tensor)
         if dtype not in encoding.ITEM_SIZES:
             raise UsageError(f"{self.fqn}: tensors of dtype {dtype} cannot be saved")
         return Declared(self.fqn, self.path, dtype, self.shape, self.offsets, self.sizes)
@@ -74,11 +75,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state at one moment. `current` says whether training still updates these tensors."""
+    """The state at one moment, as far as this rank has it."""
 
     chunks: tuple[Chunk, ...]
     cells: tuple[Cell, ...]
+    kinds: Mapping[str, Kind]
+    """By name, of everything: also of tensors that lie on other ranks alone."""
     current: Callable[[], bool]
+    """Whether training still updates these tensors."""
 
 
 class State:
@@ -92,6 +96,7 @@ class State:
     def view(self) -> View:
         chunks: list[Chunk] = []
         cells: list[Cell] = []
+        kinds: dict[str, Kind] = {}
         checks: list[Callable[[], bool]] = []
         for name, value in self.values.items():
             match value:
@@ -119,9 +124,11 @@ class State:
                 fqn = ".".join(map(str, path))
                 if isinstance(leaf, torch.Tensor):
                     chunks += chunks_of(fqn, path, leaf)
+                    kinds[fqn] = Kind(dtype_name(leaf), tuple(leaf.shape))
                 else:
                     cells.append(Cell(fqn, path, get[path]))
-        return View(tuple(chunks), tuple(cells), lambda: all(check() for check in checks))
+                    kinds[fqn] = Kind()
+        return View(tuple(chunks), tuple(cells), kinds, lambda: all(check() for check in checks))
 
     def initialise(self) -> None:
         """Make optimizers create their state, so that there is something to load into."""
@@ -156,6 +163,10 @@ class State:
         model = self._model_of(optimizer)
         assert model is not None
         return dict(get_optimizer_state_dict(model, optimizer))
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def encode_value(fqn: str, value: Any) -> bytes:

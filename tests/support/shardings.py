@@ -1,0 +1,188 @@
+"""One state of every kind, trained, saved and restored by 4, 2, 3 and 1 ranks in turn.
+
+Every world checks what it restored against what the one before wrote down, trains a step, saves,
+and has stock DCP read that; and it writes with stock DCP what the next world reads with our reader.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import support.forked
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import spotelastic as se
+
+ROWS = 12
+KINDS = ("plain", "ddp", "fsdp", "hybrid", "tensor", "grid")
+
+
+def build(seed: int, world: int) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for number, kind in enumerate(KINDS):
+        torch.manual_seed(seed + number)
+        # 4 rows over 3 ranks and 3 over 4 leave the last rank without any.
+        hidden = 12 if kind in {"tensor", "grid"} else 4
+        model: nn.Module = nn.Sequential(nn.Linear(6, hidden), nn.Tanh(), nn.Linear(hidden, 3))
+        state[kind] = model = distribute(model.double(), kind, world)
+        state[f"{kind}_optimizer"] = torch.optim.AdamW(model.parameters(), lr=0.05)
+    state["schedule"] = torch.optim.lr_scheduler.StepLR(state["ddp_optimizer"], 1, 0.5)
+    state["seen"] = 0
+    return state
+
+
+def distribute(model: nn.Module, kind: str, world: int) -> nn.Module:
+    tensor_plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    match kind:
+        case "ddp":
+            return DistributedDataParallel(model)
+        case "fsdp":
+            return sharded(model, init_device_mesh("cpu", (world,)))
+        case "hybrid":
+            across = 2 if world % 2 == 0 else 1
+            names = "replica", "shard"
+            mesh = init_device_mesh("cpu", (across, world // across), mesh_dim_names=names)
+            return sharded(model, mesh)
+        case "tensor":
+            return parallelize_module(model, init_device_mesh("cpu", (world,)), tensor_plan)
+        case "grid":
+            across = 2 if world % 2 == 0 else 1
+            shape, names = (world // across, across), ("data", "tensor")
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+            model = parallelize_module(model, mesh["tensor"], tensor_plan)
+            return sharded(model, mesh["data"])
+    return model
+
+
+def sharded(model: nn.Module, mesh: Any) -> nn.Module:
+    for layer in model.children():
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train(state: dict[str, Any]) -> None:
+    """One step on the same rows on all ranks, so that every sharding computes the same."""
+    rows = torch.randn(
+        ROWS, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(state["seen"])
+    )
+    for kind in KINDS:
+        optimizer = state[f"{kind}_optimizer"]
+        state[kind](rows).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    state["schedule"].step()
+    state["seen"] += ROWS
+
+
+def stock(state: dict[str, Any]) -> dict[str, Any]:
+    """As a user of torch.distributed.checkpoint has it."""
+    for_dcp: dict[str, Any] = {}
+    for kind in KINDS:
+        for_dcp[kind] = get_model_state_dict(state[kind])
+        optimizer = state[f"{kind}_optimizer"]
+        for_dcp[f"{kind}_optimizer"] = get_optimizer_state_dict(state[kind], optimizer)
+    for_dcp["schedule"] = state["schedule"].state_dict()
+    for_dcp["seen"] = state["seen"]
+    return for_dcp
+
+
+def whole(for_dcp: dict[str, Any]) -> dict[str, Any]:
+    """Everything, gathered, by name."""
+    flat, _ = flatten_state_dict(for_dcp)
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value.clone())
+        if isinstance(value, Tensor)
+        else value
+        for name, value in flat.items()
+    }
+
+
+def check_equal(found: dict[str, Any], expected: dict[str, Any], what: str) -> None:
+    assert found.keys() == expected.keys(), (what, found.keys() ^ expected.keys())
+    for name, value in expected.items():
+        other = found[name]
+        same = torch.equal(other, value) if isinstance(value, Tensor) else other == value
+        assert same, f"{what}: {name} is {other}, not {value}"
+
+
+def live(rank: int, world: int, folder: Path, before: int, step: int) -> None:
+    """Restore what `before` ranks saved at `step`, check it in every way, train, save."""
+    written = folder / f"expected-{step}.pt"
+    state = build(seed=1000 * world, world=world)
+    with se.Checkpointer(state, storage=str(folder / "ours"), checkpoint_every=1) as checkpoint:
+        assert checkpoint.restore() == step
+        if before:
+            expected = torch.load(written, weights_only=False)
+            check_equal(whole(stock(state)), expected, f"ours, {before} to {world}")
+            read(rank, world, se.CheckpointReader(folder / f"stock-{step}"), expected)
+        train(state)
+        checkpoint.step(step + 1)
+    result = stock(state)
+    expected = whole(result)
+    saved = folder / "ours" / str(step + 1) / f"step-{step + 1:08d}"
+    read(rank, world, FileSystemReader(saved), expected)
+    read(rank, world, FsspecReader(f"file://{saved}"), expected)
+    read(rank, world, se.CheckpointReader(saved), expected)
+    dcp.save(result, storage_writer=FileSystemWriter(folder / f"stock-{step + 1}"))
+    if rank == 0:
+        torch.save(expected, folder / f"expected-{step + 1}.pt")
+    dist.barrier()
+
+
+def read(rank: int, world: int, reader: Any, expected: dict[str, Any]) -> None:
+    other = stock(build(seed=7, world=world))
+    dcp.load(other, storage_reader=reader)
+    check_equal(whole(other), expected, f"{type(reader).__name__} on {world}")
+
+
+def live_under_agents(rank: int, world: int, folder: Path, step: int) -> None:
+    """Like `live`, each rank on a node of its own, whose daemon and round are set up already."""
+    os.environ.update(json.loads((folder / f"environment-{rank}.json").read_text()))
+    os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    state = build(seed=1000 * world, world=world)
+    with se.Checkpointer(state) as checkpoint:
+        assert checkpoint.restore() == step
+        if step:
+            expected = torch.load(folder / f"expected-{step}.pt", weights_only=False)
+            check_equal(whole(stock(state)), expected, f"memory, to {world}")
+        train(state)
+        checkpoint.step(step + 1)
+        expected = whole(stock(state))
+    if rank == 0:
+        torch.save(expected, folder / f"expected-{step + 1}.pt")
+
+
+def main() -> None:
+    """FOLDER store WORLD... runs worlds in turn; FOLDER memory STEP WORLD one under agents."""
+    folder, source, *numbers = Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:])
+    if source == "memory":
+        step, world = numbers
+        support.forked.run(world, live_under_agents, folder, step)
+        return
+    before = 0
+    for step, world in enumerate(numbers):
+        support.forked.run(world, live, folder, before, step)
+        before = world
+
+
+if __name__ == "__main__":
+    main()
