@@ -174,7 +174,7 @@ def _view(state: dict[str, Any]) -> View:
             chunks += chunks_of(fqn, path, value)
         else:
             cells.append(Cell(fqn, path, functools.partial(values.get, fqn)))
-    return View(tuple(chunks), tuple(cells), lambda: True)
+    return View(tuple(chunks), tuple(cells), {}, lambda: True)
 
 
 @torch.no_grad()
