@@ -5,7 +5,6 @@ next call connects anew, so that one client outlives a restart of the daemon.
 """
 
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -73,9 +72,9 @@ class DaemonClient:
         """The round's workers are dead: unsealed slots are dropped, pages are final on return."""
         self._call(End(), type(None))
 
-    def flush(self, *, deadline: float) -> bool:
-        """Wait until all that is due is committed, or the deadline (epoch seconds) has passed."""
-        return self._call_alone(Flush(deadline), bool, max(0.0, deadline - time.time()))
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that is due is committed; False when it was not within `timeout` s."""
+        return self._call_alone(Flush(timeout), bool, timeout)
 
     def hurry(self, deadline: float) -> None:
         """This node will be gone at the deadline (epoch seconds): upload the newest sealed save."""

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -144,7 +143,7 @@ async def _watch(lifeline: int | None, service: Service, over: asyncio.Event) ->
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         await reader.read()
     service.end()
-    await service.flush(time.time() + LAST_UPLOAD)
+    await service.flush(LAST_UPLOAD)
     over.set()
 
 

@@ -156,7 +156,7 @@ class Service:
             wire.GetStatus: lambda client, ident, r: self._status(),
             wire.SetTarget: lambda client, ident, r: self._set_target(r),
             wire.End: lambda client, ident, r: self.end(),
-            wire.Flush: lambda client, ident, r: self.flush(r.deadline),
+            wire.Flush: lambda client, ident, r: self.flush(r.timeout),
             wire.Hurry: lambda client, ident, r: self._hurry(r.deadline),
             wire.Subscribe: lambda client, ident, r: self._subscribers.append(client),
             wire.Attach: lambda client, ident, r: self._attach(client, r),
@@ -263,8 +263,9 @@ class Service:
             error=self.pipeline.outage,
         )
 
-    async def flush(self, deadline: float) -> bool:
-        """Wait until what is due is committed; False when it was not, or time (epoch) ran out."""
+    async def flush(self, timeout: float) -> bool:
+        """Wait until what is due is committed; False when it was not, or time (s) ran out."""
+        deadline = time.monotonic() + timeout
         while True:
             due, done = self._newest_due(), self.pipeline.settled
             if due is None and not self.pipeline.busy():
@@ -272,7 +273,7 @@ class Service:
             if due is not None and done is not None and done >= due and due.epoch:
                 newest = self.pipeline.newest
                 return newest is not None and newest >= due
-            left = deadline - time.time()
+            left = deadline - time.monotonic()
             if left <= 0:
                 return False
             self._settled.clear()

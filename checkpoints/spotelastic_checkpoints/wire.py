@@ -291,7 +291,7 @@ class End(Value, frozen=True, tag="end"):
 
 
 class Flush(Value, frozen=True, tag="flush"):
-    deadline: float
+    timeout: float
 
 
 class Hurry(Value, frozen=True, tag="hurry"):

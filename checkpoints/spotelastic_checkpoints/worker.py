@@ -124,10 +124,10 @@ class WorkerClient:
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything that is due is committed; False when time ran out."""
-        deadline = time.time() + timeout
-        while (left := deadline - time.time()) > 0:
+        deadline = time.monotonic() + timeout
+        while (left := deadline - time.monotonic()) > 0:
             try:
-                ident = self._connection.send(wire.Flush(deadline))
+                ident = self._connection.send(wire.Flush(left))
                 return self._connection.receive(ident, bool, left + 1.0)
             except TimeoutError:
                 return False

@@ -36,7 +36,7 @@ from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import Order, Zygote, read_error_file, read_stack
 from spotelastic.agent.workers.process import end_marked
 from spotelastic.agent.workers.zygote import END_WITHIN, Plan
-from spotelastic.clock import wall
+from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Failure, Finished
@@ -101,7 +101,7 @@ class Actor:
         try:
             return self._do(action, local, seen)
         except (Unavailable, LeaseLost):
-            return replace(local, write_at=wall() + WRITE_RETRY)
+            return replace(local, write_at=unbroken() + WRITE_RETRY)
         except DaemonUnavailable:
             return replace(local, daemon="")
 
@@ -158,7 +158,7 @@ class Actor:
         if workers is None or self._zygote is None:
             return local
         self._zygote.end(sorted(workers.alive), action.signal)
-        now, never = wall(), float("inf")
+        now, never = unbroken(), float("inf")
         if action.signal == signal.SIGTERM:
             kill_at, gone_by = now + self.config.grace, never
         else:
@@ -174,14 +174,14 @@ class Actor:
             return local
         if self.config.entry != "program":
             self._zygote.send_signal(sorted(workers.alive), STACKS)
-        return replace(local, workers=replace(workers, dumped_at=wall()))
+        return replace(local, workers=replace(workers, dumped_at=unbroken()))
 
     @_do.register
     def _(self, action: actions.LookAtSteps, local: Local, seen: Seen) -> Local:
         workers = local.workers
         if workers is None:
             return local
-        pace = look(workers.pace, self.daemon.status().workers, wall())
+        pace = look(workers.pace, self.daemon.status().workers, unbroken())
         return replace(local, workers=replace(workers, pace=pace))
 
     @_do.register
@@ -262,7 +262,7 @@ class Actor:
             alive.append(name)
         self.config.say(_describe(round_, member))
         workers = Workers(
-            round_.incarnation, round_.number, first, round_.epoch, wall(), frozenset(alive)
+            round_.incarnation, round_.number, first, round_.epoch, unbroken(), frozenset(alive)
         )
         return replace(local, workers=workers, vote=None, step=round_.resume.step)
 
@@ -294,7 +294,7 @@ class Actor:
             daemon=local.daemon,
             spot=self.config.spot,
             node_rank=self.config.node_rank,
-            registered_at=wall(),
+            registered_at=unbroken(),
         )
         settings = self.config.settings
         refused = membership.join(self._store, self.keys, node, settings, self._session.lease)
@@ -302,10 +302,10 @@ class Actor:
             return replace(
                 local, node=node, registered=True, offered="", told_step=-1, refused_at=0.0
             )
-        since = local.refused_at or wall()
-        if not refused.passing or wall() >= since + 2 * settings.lease:
+        since = local.refused_at or unbroken()
+        if not refused.passing or unbroken() >= since + 2 * settings.lease:
             raise UsageError(refused.reason)
-        return replace(local, refused_at=since, write_at=wall() + WRITE_RETRY)
+        return replace(local, refused_at=since, write_at=unbroken() + WRITE_RETRY)
 
     @_do.register
     def _(self, action: actions.Campaign, local: Local, seen: Seen) -> Local:
@@ -313,14 +313,14 @@ class Actor:
             self._store, self.keys.holder, self.config.node.encode(), self._session.lease
         )
         if leadership is None:
-            return replace(local, write_at=wall() + 0.05)
+            return replace(local, write_at=unbroken() + 0.05)
         return replace(local, leadership=leadership, nodes_seen=False, lead_after=0)
 
     @_do.register
     def _(self, action: actions.Lead, local: Local, seen: Seen) -> Local:
         if local.leadership is None:
             return local
-        now = wall()
+        now = unbroken()
         outcome = membership.perform(
             self._store, self.keys, seen, action.actions, local.leadership.compare, now
         )
@@ -384,7 +384,7 @@ class Actor:
     @_do.register
     def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
         self._checkpoints.claim(action.round.incarnation)
-        return replace(local, claim=StorageClaim(action.round.incarnation, wall()))
+        return replace(local, claim=StorageClaim(action.round.incarnation, unbroken()))
 
     @_do.register
     def _(self, action: actions.OfferSlots, local: Local, seen: Seen) -> Local:
@@ -431,7 +431,7 @@ class Actor:
             local_rank=pace.behind,
             at=pace.step_at,
             exit_code=0,
-            message=f"has executed no step since step {pace.step}, {wall() - pace.step_at:.0f} s "
+            message=f"has executed no step since step {pace.step}, {unbroken() - pace.step_at:.0f} s "
             f"ago; the stacks of this node's ranks are in {_stacks(folder, '*')}",
             traceback=read_stack(_stacks(folder, rank)),
             log=str(self._logs.path(folder, rank, pace.behind)),
@@ -442,7 +442,7 @@ class Actor:
     @_do.register
     def _(self, action: actions.ReportStoreDeath, local: Local, seen: Seen) -> Local:
         failure = Failure(
-            uuid.uuid4().hex, self.config.node, action.round.incarnation, -1, -1, wall(), 0,
+            uuid.uuid4().hex, self.config.node, action.round.incarnation, -1, -1, unbroken(), 0,
             "the round's store ended",
         )  # fmt: skip
         return self._report(local, failure, failure.message)
@@ -452,7 +452,7 @@ class Actor:
         data = {
             "rank": failure.rank,
             "at": failure.at,
-            "seen_at": wall(),
+            "seen_at": unbroken(),
             "round": failure.round,
             "exit_code": failure.exit_code,
             "log": failure.log,
@@ -465,10 +465,10 @@ class Actor:
 
     @_do.register
     def _(self, action: actions.Flush, local: Local, seen: Seen) -> Local:
-        deadline = wall() + FLUSH_TIMEOUT
+        within = FLUSH_TIMEOUT
         if local.notice is not None and local.notice.deadline is not None:
-            deadline = min(deadline, max(local.notice.deadline, wall() + 1.0))
-        self._checkpoints.flush(action.round, deadline)
+            within = min(within, max(local.notice.deadline - unbroken(), 1.0))
+        self._checkpoints.flush(action.round, within)
         return replace(local, flushing=action.round)
 
     @_do.register
@@ -480,7 +480,7 @@ class Actor:
         finished = Finished(
             self.config.node,
             workers.round,
-            wall(),
+            unbroken(),
             end_step=max(end.last_step, action.round.resume.step),
             first_step_at=end.first_step_at,
             last_step_at=end.last_step_at,
@@ -547,7 +547,7 @@ class Actor:
             node=self.config.node,
             round=seen.round.number if seen.round is not None else 0,
             step=step,
-            at=wall(),
+            at=unbroken(),
             points=local.points,
             committed=commit.step if commit is not None else 0,
             uploading=status.uploading,

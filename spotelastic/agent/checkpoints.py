@@ -128,13 +128,13 @@ class Checkpoints:
 
         threading.Thread(target=claim, name="claim", daemon=True).start()
 
-    def flush(self, round_: str, deadline: float) -> None:
-        """Wait, in a thread of its own, until what is due is committed."""
+    def flush(self, round_: str, within: float) -> None:
+        """Wait, in a thread of its own, until what is due is committed, or so many seconds."""
         client = self.client
 
         def flush() -> None:
             with contextlib.suppress(CheckpointsError):
-                client.flush(deadline=deadline)
+                client.flush(within)
             self._post(Flushed(round_))
 
         threading.Thread(target=flush, name="flush", daemon=True).start()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from spotelastic.aws.imds import Imds
-from spotelastic.clock import wall
+from spotelastic.clock import unbroken, wall
 from spotelastic.errors import Unavailable
 from spotelastic.model.notice import Notice
 
@@ -45,18 +45,19 @@ class NoticePoller:
                 pause = min(pause * 2, BACK_OFF)
 
     def _poll(self) -> None:
-        now = wall()
-        end = self._imds.interruption()
-        if end is not None:
+        now, ahead = unbroken(), unbroken() - wall()
+        told = self._imds.interruption()
+        if told is not None:
+            end = told + ahead
             at = min(now, max(end - LEAD, self._clear_at))
-            self._tell(Notice("notice", self._node, "imds", at, now, end), end)
+            self._tell(Notice("notice", self._node, "imds", at, now, end), told)
             return
         self._clear_at = now
         if self._imds.lifecycle_state() == "Terminated":
             self._tell(Notice("scheduled", self._node, "imds", now, now, now + LEAD), 0.0)
         advised = self._imds.rebalance()
         if advised is not None:
-            self._tell(Notice("rebalance", self._node, "imds", advised, now), advised)
+            self._tell(Notice("rebalance", self._node, "imds", advised + ahead, now), advised)
 
     def _tell(self, notice: Notice, identity: float) -> None:
         if (notice.kind, identity) not in self._told:

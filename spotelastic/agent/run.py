@@ -31,7 +31,7 @@ from spotelastic.agent.observe import (
 )
 from spotelastic.agent.workers.pool import Warm
 from spotelastic.agent.workers.process import name_process
-from spotelastic.clock import steady, wall
+from spotelastic.clock import steady, unbroken
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
@@ -109,14 +109,14 @@ class _Agent:
 
     def _loop(self) -> int:
         while True:
-            decision = decide(self._local, self._seen, wall(), _new_id)
+            decision = decide(self._local, self._seen, unbroken(), _new_id)
             for action in decision.actions:
                 if isinstance(action, Exit):
                     self._say_goodbye(action.reason, self._seen.job)
                     return action.code
                 self._local = self._actor.perform(self._local, self._seen, action)
             self._follow_leadership()
-            wait = 0.0 if decision.actions else max(0.0, decision.wake_at - wall())
+            wait = 0.0 if decision.actions else max(0.0, decision.wake_at - unbroken())
             self._take_in(wait)
 
     def _take_in(self, wait: float) -> None:
@@ -130,7 +130,7 @@ class _Agent:
             return
 
     def _fold(self, event: Happening) -> None:
-        now = wall()
+        now = unbroken()
         if isinstance(event, StoreChanged):
             self._seen = fold(self._seen, event.items, self._keys, now, event.prefix)
             if event.prefix == self._keys.nodes:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from spotelastic.clock import steady, wall
+from spotelastic.clock import steady, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
 from spotelastic.model.job import Failure, Finished, Job, Settings
@@ -158,7 +158,7 @@ class Participant:
         self._thread.join(_JOIN)
         with suppress(Unavailable):
             if self.job is None and not self._finished and self._registered:
-                notice = Notice("leave", self._node.id, "signal", wall(), wall())
+                notice = Notice("leave", self._node.id, "signal", unbroken(), unbroken())
                 membership.write_drain(self._store, self._keys, Drain(notice.node, notice))
         self._session.close(revoke=True)
         for watch in self._watches.values():
@@ -178,7 +178,7 @@ class Participant:
         try:
             while not self._left:
                 news = self._news
-                wait = self._turn(self._seen, wall()) - wall()
+                wait = self._turn(self._seen, unbroken()) - unbroken()
                 with self._changed:
                     if self._news == news and wait > 0:
                         self._changed.wait(min(wait, threading.TIMEOUT_MAX))
@@ -281,7 +281,7 @@ class Participant:
         """What the holder must know of a round that has started."""
         node, failure = self._node.id, self._failure
         if self._finished == round_.incarnation:
-            finished = Finished(node, self._finished, wall())
+            finished = Finished(node, self._finished, unbroken())
             key = self._keys.finished(self._finished, node)
             membership.create(self._store, key, finished)
             return
@@ -306,7 +306,7 @@ class Participant:
     def _watch(self, prefix: str) -> None:
         def deliver(items: Sequence[WatchItem]) -> None:
             with self._changed:
-                self._seen = fold(self._seen, items, self._keys, wall(), prefix)
+                self._seen = fold(self._seen, items, self._keys, unbroken(), prefix)
                 self._nodes_seen = self._nodes_seen or prefix == self._keys.nodes
                 self._stir()
 
