@@ -447,9 +447,13 @@ def _late_epoch(seen: Seen, round_: Round) -> int:
 
 
 def _uncharge(at: _Moment, round_: Round) -> Round:
-    """Failures shortly before a loss were its consequence, not the user's code."""
-    horizon = at.now - (at.settings.lease + 1.0)
-    return replace(round_, charged=tuple(at for at in round_.charged if at < horizon))
+    """Failures shortly before a loss were its consequence, not the user's code.
+
+    Reckoned back from when this holder saw the round: another may have written it, by its clock.
+    """
+    written = round_.started_at or round_.proposed_at
+    horizon = written + (at.now - at.seen.round_at) - (at.settings.lease + 1.0)
+    return replace(round_, charged=tuple(when for when in round_.charged if when < horizon))
 
 
 def _quiet_at(nodes: Iterable[LiveNode], settings: Settings) -> float:

@@ -167,7 +167,20 @@ def _change_node(seen: Seen, branch: str, name: str, value: Value | None, now: f
         table.pop(name, None)
     elif branch == "live":
         table[name] = LiveNode(decode(value.data, Node), value.created, now)
+    elif branch == "drain":
+        table[name] = _told_now(decode(value.data, Drain), now)
     else:
         table[name] = decode(value.data, kind)
     changed: dict[str, Any] = {attribute: MappingProxyType(table)}
     return replace(seen, **changed)
+
+
+def _told_now(drain: Drain, now: float) -> Drain:
+    """With a deadline by the observer's clock: where the writer's differs, the time left counts."""
+    notice = drain.notice
+    if notice.deadline is None:
+        return drain
+    at_latest = now + (notice.deadline - notice.seen_at)
+    if now < notice.deadline <= at_latest:
+        return drain
+    return replace(drain, notice=replace(notice, deadline=at_latest))

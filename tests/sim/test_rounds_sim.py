@@ -193,3 +193,54 @@ def test_random_interruptions_always_end_in_success(seed: int) -> None:
     for _ in range(2):
         world.add(next(names))
     finish(world)
+
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize("clocks", [(0, HOUR, -HOUR), (HOUR, -HOUR, 0), (-HOUR, 0, HOUR)])
+def test_clocks_that_differ_cost_no_node_no_restart_and_no_step(clocks: tuple[float, ...]) -> None:
+    settings = Settings(1, 3, max_restarts=1, schedule=SETTINGS.schedule)
+    world = World(settings, 600)
+    for index, clock in enumerate(clocks):
+        world.add(f"n{index}", clock=clock)
+    world.run(lambda: world.trains("n0", "n1", "n2"), 20)
+    world.run(lambda: world.step() > 25, 60)
+    doomed = next(name for name in sorted(world.nodes) if name != world.holder)
+    world.nodes[doomed].notice(15)
+    left = sorted(set(world.nodes) - {doomed})
+    world.run(lambda: world.trains(*left), 10)
+    first, second = world.started
+    assert second.cause == "drain" and lost_steps(world, first, second) == 0
+    world.run(lambda: world.step() > 60, 60)
+    world.nodes[left[0]].worker_exits(second.incarnation, 1)
+    world.run(lambda: len(world.started) == 3 and world.trains(*left), 10)
+    assert len(world.started[2].charged) == 1
+    world.run(lambda: world.step() > 100, 60)
+    held = world.holder
+    world.nodes[held].kill()
+    other = next(name for name in left if name != held)
+    world.run(lambda: world.trains(other), settings.lease + 3)
+    assert len(world.started[3].charged) == 1, "the failure was long before the loss"
+    world.add("n3", clock=clocks[0])
+    world.run(lambda: world.trains(other, "n3"), 10)
+    assert lost_steps(world, world.started[3], world.started[4]) == 0
+    finish(world)
+    assert len(world.started) == 5
+
+
+@pytest.mark.parametrize("clock", [HOUR, 0, -HOUR])
+def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock: float) -> None:
+    """The holder charges a failure and vanishes; who follows it knows better, by its own clock."""
+    world = World(Settings(1, 2, max_restarts=0, schedule=SETTINGS.schedule), 300)
+    world.add("n0")
+    world.add("n1", clock=clock)
+    world.run(lambda: world.trains("n0", "n1"), 20)
+    world.run(lambda: world.step() > 25, 60)
+    held, other = world.holder, next(name for name in ("n0", "n1") if name != world.holder)
+    world.nodes[other].worker_exits(world.started[0].incarnation, 1)
+    world.run(lambda: world.rounds[-1].charged != (), 5)
+    world.nodes[held].kill()
+    world.run(lambda: world.trains(other), 10)
+    assert world.started[-1].charged == ()
+    finish(world)

@@ -57,7 +57,7 @@ class World:
     """The clock, what is due, the store, the object store, and everything that ever happened."""
 
     def __init__(self, settings: Settings, steps: int, seed: int = 0) -> None:
-        self.now = 1000.0
+        self.now = 1e6
         self.settings = settings
         self.steps = steps
         self.random = random.Random(seed)
@@ -88,8 +88,11 @@ class World:
             assert self.now <= end, f"not within {limit:g} s: {self.story()}"
             effect()
 
-    def add(self, name: str, zone: str = "a", rank: int | None = None) -> "SimNode":
-        node = SimNode(self, name, zone, rank)
+    def add(
+        self, name: str, zone: str = "a", rank: int | None = None, clock: float = 0.0
+    ) -> "SimNode":
+        """`clock`: seconds that its clock is ahead of the world's."""
+        node = SimNode(self, name, zone, rank, clock)
         self.nodes[name] = node
         node.start()
         return node
@@ -103,6 +106,12 @@ class World:
         """Each started round once."""
         rounds = {r.incarnation: r for r in self.rounds if r.phase == "started"}
         return list(rounds.values())
+
+    @property
+    def holder(self) -> str:
+        """The node that decides for all; empty while there is none."""
+        held = self.store.get(self.keys.holder)
+        return held.data.decode() if held is not None else ""
 
     @property
     def done(self) -> bool:
@@ -219,8 +228,9 @@ class Training:
 class SimNode:
     """One node: its agent's loop, with simulated effects."""
 
-    def __init__(self, world: World, name: str, zone: str, rank: int | None) -> None:
+    def __init__(self, world: World, name: str, zone: str, rank: int | None, clock: float) -> None:
         self.world, self.name, self.zone, self.rank = world, name, zone, rank
+        self._clock = clock
         self.client = world.store.client()
         self.alive = True
         self.lease = 0
@@ -231,6 +241,11 @@ class SimNode:
         self._watches: dict[str, Watch] = {}
         self._inbox: list[LocalEvent | tuple[str, tuple[WatchItem, ...]]] = []
         self._scheduled = False
+
+    @property
+    def now(self) -> float:
+        """As this node's own clock tells it."""
+        return self.world.now + self._clock
 
     # -- the cloud's side -----------------------------------------------------------------------
 
@@ -248,7 +263,7 @@ class SimNode:
         self.world.nodes.pop(self.name, None)
 
     def notice(self, seconds: float) -> None:
-        now = self.world.now
+        now = self.now
         self.post(Noticed(Notice("notice", self.name, "imds", now, now, now + seconds)))
         self.world.after(seconds, self.kill)
 
@@ -282,7 +297,7 @@ class SimNode:
         for item in inbox:
             self._take(item)
         for _ in range(100):
-            decision = decide(self.local, self.seen, self.world.now, self.world.new_id)
+            decision = decide(self.local, self.seen, self.now, self.world.new_id)
             for action in decision.actions:
                 if isinstance(action, do.Exit):
                     self.exit_code = action.code
@@ -290,17 +305,17 @@ class SimNode:
                 try:
                     self.local = self._do(action)
                 except (Unavailable, LeaseLost):
-                    self.local = replace(self.local, write_at=self.world.now + 0.2)
+                    self.local = replace(self.local, write_at=self.now + 0.2)
             self._follow_leadership()
             if not decision.actions:
                 break
         else:
             raise AssertionError(f"{self.name} never comes to rest: {decision.actions}")
         if decision.wake_at < float("inf"):
-            self.wake(max(decision.wake_at - self.world.now, 0.01))
+            self.wake(max(decision.wake_at - self.now, 0.01))
 
     def _take(self, item: LocalEvent | tuple[str, tuple[WatchItem, ...]]) -> None:
-        keys, now = self.world.keys, self.world.now
+        keys, now = self.world.keys, self.now
         if isinstance(item, tuple):
             prefix, items = item
             self.seen = fold(self.seen, items, keys, now, prefix)
@@ -341,7 +356,7 @@ class SimNode:
     # -- effects ---------------------------------------------------------------------------------
 
     def _do(self, action: do.Action) -> Local:
-        local, world, keys, now = self.local, self.world, self.world.keys, self.world.now
+        local, world, keys, now = self.local, self.world, self.world.keys, self.now
         match action:
             case do.StartZygote():
                 world.after(WARM, self._warm)
@@ -377,7 +392,7 @@ class SimNode:
         return self._do_round(action)
 
     def _do_round(self, action: do.Action) -> Local:
-        local, world, now = self.local, self.world, self.world.now
+        local, world, now = self.local, self.world, self.now
         match action:
             case do.KillWorkers():
                 assert local.workers is not None
@@ -484,7 +499,7 @@ class SimNode:
         refused = membership.join(self.client, keys, node, self.world.settings, self.lease)
         if refused is not None:
             assert refused.passing, refused
-            return replace(local, write_at=self.world.now + 0.2)
+            return replace(local, write_at=self.now + 0.2)
         return replace(local, node=node, registered=True, offered="")
 
     def _acknowledge(self, round_: Round, ready: bool) -> Local:
@@ -512,4 +527,4 @@ class SimNode:
         self.world.epoch += 1
         self.post(Claimed(round_, self.world.epoch, self.world.commit))
         if self.world.commit is not None:
-            self.post(CommitSeen(self.world.commit, self.world.now))
+            self.post(CommitSeen(self.world.commit, self.now))
