@@ -431,8 +431,9 @@ class Actor:
             local_rank=pace.behind,
             at=pace.step_at,
             exit_code=0,
-            message=f"has executed no step since step {pace.step}, {unbroken() - pace.step_at:.0f} s "
-            f"ago; the stacks of this node's ranks are in {_stacks(folder, '*')}",
+            message=f"has executed no step since step {pace.step}, "
+            f"{unbroken() - pace.step_at:.0f} s ago; "
+            f"the stacks of this node's ranks are in {_stacks(folder, '*')}",
             traceback=read_stack(_stacks(folder, rank)),
             log=str(self._logs.path(folder, rank, pace.behind)),
             stalled=True,
