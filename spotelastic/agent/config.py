@@ -8,6 +8,7 @@ from typing import Literal
 
 from spotelastic.agent.workers.output import Output
 from spotelastic.model.job import Settings
+from spotelastic.store.tls import Tls
 
 Entry = Literal["script", "module", "program", "path"]
 """What the first word of a command names: a Python file, run as `python FILE`; a module, as
@@ -36,6 +37,8 @@ class AgentConfig:
     """In shared memory: the daemon's slots."""
     storage: str
     """fsspec URL or path that checkpoints are committed to."""
+    tls: Tls | None = None
+    """Of the etcd members."""
     imds: str = ""
     """Base URL of the instance metadata service; empty where there is none."""
     spot: bool = False

@@ -66,7 +66,7 @@ def run(config: AgentConfig) -> int:
     name_process("se-agent")
     for folder in (config.state, config.shm, config.logs or config.state):
         folder.mkdir(parents=True, exist_ok=True)
-    store = EtcdStore(config.endpoints, timeout=5.0)
+    store = EtcdStore(config.endpoints, timeout=5.0, tls=config.tls)
     try:
         return _Agent(config, store).serve()
     finally:

@@ -1,28 +1,22 @@
-"""Where the nodes of a run meet: an etcd that is there, or one that this or another node runs.
+"""Where the nodes of a run meet: an etcd that is there, or members that nodes of the run run.
 
-`meeting` is pure: what the flags ask for. `meet` does it: starts the member where this node is the
-one to run it, and otherwise waits until it answers.
+What the flags ask for; `meet.py` does it. Looks at no file but those of certificates.
 """
 
 import argparse
-import contextlib
-import socket
-import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from spotelastic.clock import steady
-from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.errors import UsageError
+from spotelastic.store.tls import Tls, tls_of
 
 PORT = 29400
 ETCD_PORT = 2379
 MASTER_PORT = 29500
-ANSWER_WITHIN = 8.0
 JOIN_WITHIN = 600.0
-LEAVE_WITHIN = 30.0
-"""Seconds that the node with the etcd waits for others to leave once the job has ended."""
+SIZES = (1, 3, 5)
+"""Members that nodes of a run may run: each of these survives one loss more than the one before."""
 
 EXISTING = ("etcd", "etcd-v2", "spotelastic")
 EMBEDDED = ("c10d", "embedded")
@@ -32,14 +26,31 @@ Role = Literal["alone", "client", "either", "host", "guest"]
 @dataclass(frozen=True, slots=True)
 class Meeting:
     """`role`: alone, this node has an etcd of its own; client, of one that is there; host and
-    guest, of one that a node runs; either, the host if the endpoint is an address of this machine
-    and nobody runs it yet."""
+    guest, of one that nodes run; either, a host if one of the endpoints is an address of this
+    machine and nobody runs it yet."""
 
     role: Role
     endpoints: tuple[str, ...] = ()
     flag: str = "--rdzv-endpoint"
     """That the endpoint came by."""
     join_within: float = JOIN_WITHIN
+    tls: Tls | None = None
+    peer_port: int = 0
+    """Of members with each other; 0: the port above each member's own."""
+    near: str = ""
+    """--local-addr: of several endpoints on this machine, the one that is meant."""
+    run: str = "default"
+
+    @property
+    def where(self) -> str:
+        """The flag and its value."""
+        return f"{self.flag} {','.join(self.endpoints)}"
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """By each member's host:port for clients: its host:port among members."""
+        pairs = (_split(endpoint) for endpoint in self.endpoints)
+        return {f"{h}:{p}": f"{h}:{self.peer_port or int(p) + 1}" for h, p in pairs}
 
 
 def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting:
@@ -55,19 +66,25 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
         return Meeting("alone")
     default = ETCD_PORT if backend in ("etcd", "etcd-v2") else PORT
     endpoints = endpoints_of(options.rdzv_endpoint, default)
+    tls = tls_of(conf, wanted=_encrypted(options.rdzv_endpoint, conf))
     if is_static(options):
-        return _static(options, endpoints, smallest, largest, _join(conf))
+        told = _static(options, endpoints, smallest, largest, _join(conf))
+        return told if told.role == "alone" else _checked(replace(told, tls=tls))
     free = backend in EMBEDDED and len(endpoints) == 1 and endpoints[0].endswith(":0")
     if not endpoints or free:
         if largest > 1:
             raise UsageError("--rdzv-endpoint is missing: where the nodes meet (host:port of etcd)")
         return Meeting("alone")
-    if backend in EMBEDDED:
-        if len(endpoints) > 1:
-            asked = f"--rdzv-endpoint {options.rdzv_endpoint}"
-            raise UsageError(f"{asked}: --rdzv-backend {backend} takes one host, not several yet")
-        return Meeting(_role(conf), endpoints, join_within=_join(conf))
-    return Meeting("client", endpoints)
+    told = Meeting(
+        _role(conf) if backend in EMBEDDED else "client",
+        endpoints,
+        join_within=_join(conf),
+        tls=tls,
+        peer_port=_peer_port(conf),
+        near=options.local_addr,
+        run=options.rdzv_id,
+    )
+    return _checked(told) if backend in EMBEDDED else told
 
 
 def is_static(options: argparse.Namespace) -> bool:
@@ -78,15 +95,59 @@ def is_static(options: argparse.Namespace) -> bool:
 
 
 def endpoints_of(text: str, port: int = PORT) -> tuple[str, ...]:
-    """host:port of each; an IPv6 address stands in brackets."""
+    """host:port of each; an IPv6 address stands in brackets, http:// or https:// may lead."""
     endpoints = []
     for part in text.split(",") if text else ():
-        host, given = (part, "") if part.endswith("]") else _split(part)
+        scheme, _, rest = part.rpartition("://")
+        host, given = (rest, "") if rest.endswith("]") else _split(rest)
         bare = ":" in host and not host.startswith("[")
-        if "/" in part or not host or bare or (given and not _is_port(given)):
+        if scheme not in ("", "http", "https"):
+            raise UsageError(f"--rdzv-endpoint {part}: only http:// and https:// are spoken")
+        if "/" in rest or not host or bare or (given and not _is_port(given)):
             raise UsageError(f"--rdzv-endpoint {part}: give HOST:PORT, several with commas")
         endpoints.append(f"{host}:{given or port}")
     return tuple(endpoints)
+
+
+def _encrypted(text: str, conf: dict[str, str]) -> bool:
+    """Whether TLS is asked for: by a scheme before the endpoints, or by --rdzv-conf."""
+    protocol = conf.get("protocol", "")
+    if protocol not in ("", "http", "https"):
+        raise UsageError(f"--rdzv-conf protocol={protocol}: give http or https")
+    schemes = {part.rpartition("://")[0] for part in text.split(",")}
+    if len(schemes) > 1:
+        raise UsageError(f"--rdzv-endpoint {text}: give all of them the same scheme")
+    (scheme,) = schemes
+    if scheme and protocol and scheme != protocol:
+        raise UsageError(f"--rdzv-endpoint {text}: --rdzv-conf says protocol={protocol}")
+    return "https" in (scheme, protocol)
+
+
+def _checked(asked: Meeting) -> Meeting:
+    """Whether nodes can run members there."""
+    count, hosts = len(asked.endpoints), [_split(each)[0] for each in asked.endpoints]
+    if count not in SIZES:
+        why = "an even number survives no more losses than one fewer" if count % 2 == 0 else "many"
+        raise UsageError(f"{asked.where}: {count} members, {why}: name 1, 3 or 5 hosts")
+    ports = [*asked.endpoints, *(asked.peers.values() if count > 1 else ())]
+    twice = sorted({port for port in ports if ports.count(port) > 1})
+    if twice:
+        raise UsageError(
+            f"{asked.where}: {twice[0]} is needed twice (members speak with each other at "
+            f"{', '.join(asked.peers.values())}; --rdzv-conf peer_port=… for all)"
+        )
+    local = [is_loopback(host) for host in hosts]
+    if any(local) and not all(local):
+        raise UsageError(
+            f"{asked.where}: {hosts[local.index(True)]} is another machine on each machine"
+        )
+    if asked.tls is not None and None in (asked.tls.cacert, asked.tls.cert, asked.tls.key):
+        raise UsageError(f"--rdzv-conf {asked.tls}: members run here need cacert, cert and key")
+    return asked
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "[::1]") or host.startswith("127.")
 
 
 def _split(part: str) -> tuple[str, str]:
@@ -96,6 +157,13 @@ def _split(part: str) -> tuple[str, str]:
 
 def _is_port(text: str) -> bool:
     return text.isdigit() and int(text) < 65536
+
+
+def _peer_port(conf: dict[str, str]) -> int:
+    text = conf.get("peer_port", "0")
+    if not _is_port(text):
+        raise UsageError(f"--rdzv-conf peer_port={text}: not a port")
+    return int(text)
 
 
 def _static(
@@ -128,10 +196,7 @@ def _conf(text: str) -> dict[str, str]:
     for key, equals, _ in pairs:
         if not key.strip() or not equals:
             raise UsageError(f"--rdzv-conf {text}: give KEY=VALUE, several with commas")
-    conf = {key.strip(): value.strip() for key, _, value in pairs}
-    if conf.get("protocol", "http") != "http":
-        raise UsageError(f"--rdzv-conf protocol={conf['protocol']}: only http is spoken yet")
-    return conf
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _join(conf: dict[str, str]) -> float:
@@ -147,163 +212,3 @@ def _role(conf: dict[str, str]) -> Role:
     if told in ("1", "true", "t", "yes", "y"):
         return "host"
     return "guest" if told else "either"
-
-
-# -- doing it -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a node has arrived: `address` is its own, as the others reach it."""
-
-    endpoints: tuple[str, ...]
-    address: str
-    host: bool = False
-    """The etcd of others runs here: they must be gone before it ends."""
-
-
-@contextlib.contextmanager
-def meet(asked: Meeting, folder: Path) -> Iterator[Place]:
-    """An etcd that answers, until the end of the block. Raises `EnvironmentFailure`."""
-    if asked.role == "alone":
-        from spotelastic.store.server import standalone
-
-        with standalone(folder) as member:
-            yield Place((member.endpoint,), "127.0.0.1")
-    elif asked.role == "client":
-        _await(asked, ANSWER_WITHIN)
-        yield Place(asked.endpoints, "")
-    else:
-        with _host_or_wait(asked, folder) as place:
-            yield place
-
-
-@contextlib.contextmanager
-def _host_or_wait(asked: Meeting, folder: Path) -> Iterator[Place]:
-    host, port = _split(asked.endpoints[0])
-    with contextlib.ExitStack() as stack:
-        hosts = False
-        if asked.role != "guest":
-            address = _resolve(asked.flag, host)
-            if asked.role == "host" or (_is_ours(address) and not _taken(address, int(port))):
-                hosts = _serve(asked, address, int(port), folder, stack)
-        if not hosts:
-            _await(asked, asked.join_within)
-        yield Place(asked.endpoints, _own_address(host, int(port)), hosts)
-
-
-def _serve(
-    asked: Meeting, address: str, port: int, folder: Path, stack: contextlib.ExitStack
-) -> bool:
-    """False when another node of this machine was faster."""
-    from spotelastic.store.server import EtcdMember, MemberConfig, free_ports
-
-    where = f"{asked.flag} {asked.endpoints[0]}"
-    if not _is_ours(address):
-        raise UsageError(f"{where}: node 0 runs the etcd there, but that is not this machine")
-    (peer,) = free_ports(1, address)
-    config = MemberConfig(
-        "embedded", folder / "data", f"{address}:{port}", f"{address}:{peer}", fsync=False
-    )
-    member = stack.enter_context(EtcdMember(config, log=folder / "etcd.log"))
-    member.start()
-    try:
-        member.wait(20.0)
-    except EnvironmentFailure as error:
-        if "address already in use" not in str(error):
-            raise
-        if asked.role == "host":
-            raise UsageError(f"{where}: the port is in use on this machine") from error
-        return False
-    return True
-
-
-def _await(asked: Meeting, within: float) -> None:
-    """Until one of them answers as etcd 3 does."""
-    from spotelastic.store.server import status
-
-    deadline, pause = steady() + within, threading.Event()
-    while True:
-        for endpoint in asked.endpoints:
-            try:
-                status(endpoint)
-            except Unavailable as error:
-                reason = error
-                continue
-            return
-        if steady() >= deadline:
-            where = f"{asked.flag} {','.join(asked.endpoints)}"
-            raise EnvironmentFailure(f"{where}: no etcd 3 answered within {within:g} s ({reason})")
-        pause.wait(0.2)
-
-
-def see_off(endpoint: str, run: str) -> None:
-    """Wait until no node of the run is left, so that each has heard how the job ended."""
-    from spotelastic.store.etcd import EtcdStore
-    from spotelastic.store.keys import Keys
-    from spotelastic.store.port import Change, Reset, WatchItem
-
-    here: set[str] = set()
-    empty = threading.Event()
-
-    def fold(items: Sequence[WatchItem]) -> None:
-        for item in items:
-            if isinstance(item, Reset):
-                here.clear()
-                here.update(value.key for value in item.values)
-            elif isinstance(item, Change):
-                (here.discard if item.value is None else here.add)(item.key)
-        if not here:
-            empty.set()
-
-    store = EtcdStore((endpoint,))
-    try:
-        watch = store.watch(Keys(run).live(), fold)
-        empty.wait(LEAVE_WITHIN)
-        watch.close()
-    finally:
-        store.close()
-
-
-def _resolve(flag: str, host: str) -> str:
-    try:
-        return socket.gethostbyname(host)
-    except OSError as error:
-        raise UsageError(f"{flag} {host}: no address is known for it") from error
-
-
-def _is_ours(address: str) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
-
-
-def _taken(address: str, port: int) -> bool:
-    try:
-        with socket.create_connection((address, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
-
-
-def own_address() -> str:
-    """The address that packets to the outside leave from; nothing is sent."""
-    return _own_address("192.0.2.1", 9)
-
-
-def _own_address(host: str, port: int) -> str:
-    """That of this machine by which it reaches the host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-        except OSError as error:
-            raise EnvironmentFailure("this machine has no route: give --local-addr") from error
-
-
-def local_address(text: str) -> str:
-    """--local-addr as an IP address, because a name is never advertised."""
-    return _resolve("--local-addr", text)

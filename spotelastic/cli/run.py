@@ -19,7 +19,8 @@ from typing import TextIO
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.cli import bagua, run_options
-from spotelastic.cli.meeting import Place, local_address, meet, meeting, own_address, see_off
+from spotelastic.cli.meet import Place, local_address, meet, own_address, part
+from spotelastic.cli.meeting import meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
 
 PREFIX = "spotelastic-run-"
@@ -54,7 +55,7 @@ def main(args: Sequence[str]) -> int:
     folders = _make_folders()
     code = 2
     try:
-        with meet(where, folders.state / "etcd") as place:
+        with meet(where, folders.state / "etcd", _say) as place:
             code = _run(configure(place, folders), place)
     except KeyboardInterrupt:  # while waiting for the others' etcd
         code = 128 + signal.SIGINT
@@ -68,8 +69,7 @@ def _run(config: AgentConfig, place: Place) -> int:
     from spotelastic.agent.run import run
 
     code = run(config)
-    if place.host and code in (0, 1):
-        see_off(place.endpoints[0], config.run)
+    part(place, config.run, ended=code in (0, 1))
     return code
 
 
@@ -92,6 +92,7 @@ def _plan(options: argparse.Namespace) -> Configure:
         return AgentConfig(
             run=options.rdzv_id,
             endpoints=place.endpoints,
+            tls=place.tls,
             node=node,
             address=address or place.address or own_address(),
             zone=options.zone,

@@ -20,8 +20,9 @@ from pyetcd import etcdrpc as rpc
 from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost
 from spotelastic.store.etcd_watch import EtcdWatch, range_request, value_of
-from spotelastic.store.members import Members, Tls
+from spotelastic.store.members import Members
 from spotelastic.store.port import Compare, Delete, Outcome, Put, Sink, Value, Write
+from spotelastic.store.tls import Tls
 
 _REMEMBERED = 4096
 

@@ -8,7 +8,6 @@ from one whose outcome is unknown.
 import random
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -16,6 +15,7 @@ from pyetcd import etcdrpc as rpc
 
 from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost, Unavailable
+from spotelastic.store.tls import Tls
 
 REQUIRE_LEADER = (("hasleader", "true"),)
 """Metadata that makes a member without a leader refuse at once, and end its watch streams."""
@@ -49,15 +49,6 @@ _OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM bytes: the authority that signed the members, and this client's own certificate."""
-
-    authority: bytes
-    certificate: bytes | None = None
-    key: bytes | None = None
-
-
 class Member:
     """One member's channel and the calls that the store makes on it.
 
@@ -75,7 +66,12 @@ class Member:
         self.compact = kv.Compact
         self.grant = lease.LeaseGrant
         self.revoke = lease.LeaseRevoke
-        self.status = rpc.MaintenanceStub(channel).Status
+        maintenance, cluster = rpc.MaintenanceStub(channel), rpc.ClusterStub(channel)
+        self.status = maintenance.Status
+        self.move_leader = maintenance.MoveLeader
+        self.list = cluster.MemberList
+        self.add = cluster.MemberAdd
+        self.remove = cluster.MemberRemove
         self.keep_alive = channel.unary_unary(
             "/etcdserverpb.Lease/LeaseKeepAlive",
             rpc.LeaseKeepAliveRequest.SerializeToString,
@@ -168,7 +164,8 @@ class Members:
 def _channel(endpoint: str, tls: Tls | None) -> Any:
     if tls is None:
         return grpc.insecure_channel(endpoint, options=_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(tls.authority, tls.key, tls.certificate)
+    pem = [file.read_bytes() if file else None for file in (tls.cacert, tls.key, tls.cert)]
+    credentials = grpc.ssl_channel_credentials(*pem)
     return grpc.secure_channel(endpoint, credentials, options=_OPTIONS)
 
 

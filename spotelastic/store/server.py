@@ -25,11 +25,13 @@ from pyetcd import etcdrpc as rpc
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.store.etcd_watch import range_request
-from spotelastic.store.members import REQUIRE_LEADER, Member, Tls
+from spotelastic.store.members import REQUIRE_LEADER, Member
+from spotelastic.store.tls import Tls
 
 Version = tuple[int, int, int]
 
 MINIMUM: Version = (3, 5, 6)
+CORRUPT_CHECK_TIME = "1m"
 
 # Between fork and exec runs no Python of a process that may have threads; so the child first
 # becomes a fresh interpreter that asks for the signal, and then etcd.
@@ -81,8 +83,9 @@ def _inspect(path: Path) -> Binary:
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """`client` and `peer` are host:port; `cluster` maps every member's name to its peer host:port
-    (empty: this one alone). Timers are milliseconds; `flags` go to etcd as they are.
+    """`client` and `peer` are host:port, as others reach them; `listen` is the IP to listen on
+    where it is not theirs. `cluster` maps every member's name to its peer host:port (empty: this
+    one alone). Timers are milliseconds; `flags` go to etcd as they are.
     """
 
     name: str
@@ -97,17 +100,21 @@ class MemberConfig:
     quota_bytes: int = 2 << 30
     fsync: bool = True
     flags: tuple[str, ...] = ()
+    listen: str = ""
+    tls: Tls | None = None
+    """With all three files: they serve clients and peers, and both must show a certificate."""
 
     def arguments(self, version: Version) -> list[str]:
         cluster = self.cluster or {self.name: self.peer}
+        scheme = "https" if self.tls else "http"
         flags = {
             "name": self.name,
             "data-dir": self.data_dir,
-            "listen-client-urls": f"http://{self.client}",
-            "advertise-client-urls": f"http://{self.client}",
-            "listen-peer-urls": f"http://{self.peer}",
-            "initial-advertise-peer-urls": f"http://{self.peer}",
-            "initial-cluster": ",".join(f"{name}=http://{at}" for name, at in cluster.items()),
+            "listen-client-urls": f"{scheme}://{self._listening(self.client)}",
+            "advertise-client-urls": f"{scheme}://{self.client}",
+            "listen-peer-urls": f"{scheme}://{self._listening(self.peer)}",
+            "initial-advertise-peer-urls": f"{scheme}://{self.peer}",
+            "initial-cluster": ",".join(f"{name}={scheme}://{at}" for name, at in cluster.items()),
             "initial-cluster-state": self.state,
             "initial-cluster-token": self.token,
             "heartbeat-interval": self.heartbeat_ms,
@@ -124,14 +131,33 @@ class MemberConfig:
             "log-outputs": "stderr",
             "log-level": "warn",
         }
-        check = (
-            "--feature-gates=InitialCorruptCheck=true"
-            if version >= (3, 6, 0)
-            else "--experimental-initial-corrupt-check=true"
-        )
         durability = () if self.fsync else ("--unsafe-no-fsync",)
         named = [f"--{name}={value}" for name, value in flags.items()]
-        return [*named, check, *durability, *self.flags]
+        return [*named, *_checks(version), *_certificates(self.tls), *durability, *self.flags]
+
+    def _listening(self, at: str) -> str:
+        return f"{self.listen}:{at.rpartition(':')[2]}" if self.listen else at
+
+
+def _checks(version: Version) -> tuple[str, ...]:
+    """That members hold the same: at their start, and all the time where they may diverge."""
+    if version >= (3, 6, 0):
+        return ("--feature-gates=InitialCorruptCheck=true",)
+    at_start = "--experimental-initial-corrupt-check=true"
+    if version >= MINIMUM:
+        return (at_start,)
+    return (at_start, f"--experimental-corrupt-check-time={CORRUPT_CHECK_TIME}")
+
+
+def _certificates(tls: Tls | None) -> tuple[str, ...]:
+    if tls is None:
+        return ()
+    return (
+        *(f"--cert-file={tls.cert}", f"--key-file={tls.key}"),
+        *(f"--trusted-ca-file={tls.cacert}", "--client-cert-auth"),
+        *(f"--peer-cert-file={tls.cert}", f"--peer-key-file={tls.key}"),
+        *(f"--peer-trusted-ca-file={tls.cacert}", "--peer-client-cert-auth"),
+    )
 
 
 class EtcdMember:
@@ -145,6 +171,7 @@ class EtcdMember:
         self.log = log
         self._binary = binary or find_binary()
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_from = 0
 
     @property
     def endpoint(self) -> str:
@@ -171,16 +198,17 @@ class EtcdMember:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [str(self._binary.path), *self.config.arguments(self._binary.version)]
         with self.log.open("ab") as log:
+            self._log_from = log.tell()
             self._process = _spawn(command, log)
 
     def wait(self, timeout: float) -> None:
         """Raises `EnvironmentFailure` when it exited, `Unavailable` when time is up."""
         deadline = steady() + timeout
-        with contextlib.closing(Member(self.endpoint)) as member:
+        with contextlib.closing(Member(self.endpoint, self.config.tls)) as member:
             while steady() < deadline:
                 if not self.running:
                     raise EnvironmentFailure(self._obituary())
-                if _serves(member):
+                if _answers(member):
                     return
                 self._nap(0.05)
         raise Unavailable(
@@ -225,12 +253,16 @@ class EtcdMember:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
 
+    def last_words(self) -> str:
+        """Of this life: the last error in its log, else its last line."""
+        lines = self.log.read_bytes()[self._log_from :].decode(errors="replace").splitlines()
+        told = [match[1] for line in lines if (match := re.search(r'"error":"(.*?)"[,}]', line))]
+        return told[-1] if told else (lines[-1] if lines else "it said nothing")
+
     def _obituary(self) -> str:
         code = self._process.returncode if self._process is not None else None
-        lines = self.log.read_text(errors="replace").splitlines()
-        told = [match[1] for line in lines if (match := re.search(r'"error":"(.*?)"[,}]', line))]
-        why = told[-1] if told else (lines[-1] if lines else "it said nothing")
-        return f"etcd member {self.config.name} exited with {code}: {why} (log: {self.log})"
+        name = self.config.name
+        return f"etcd member {name} exited with {code}: {self.last_words()} (log: {self.log})"
 
 
 def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) -> EtcdMember:
@@ -303,7 +335,13 @@ def find_leader(endpoints: Sequence[str], *, timeout: float = 1.0) -> MemberStat
     return None
 
 
-def _serves(member: Member) -> bool:
+def serves(endpoint: str, tls: Tls | None = None) -> bool:
+    """Whether this very member answers reads right now, which takes a quorum."""
+    with contextlib.closing(Member(endpoint, tls)) as member:
+        return _answers(member)
+
+
+def _answers(member: Member) -> bool:
     try:
         member.range(range_request("/", count_only=True), timeout=0.5, metadata=REQUIRE_LEADER)
     except grpc.RpcError:

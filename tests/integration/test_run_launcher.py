@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from support.launcher import SCRIPT, resumed_steps
 
-from spotelastic.cli import meeting
-from spotelastic.cli.meeting import Meeting, meet
+from spotelastic.cli import meet
+from spotelastic.cli.meeting import Meeting
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.store.server import free_ports, standalone
 
@@ -142,19 +142,19 @@ def silent_server() -> Iterator[str]:
 def test_what_answers_nothing_or_no_etcd_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(meeting, "ANSWER_WITHIN", 0.5)
+    monkeypatch.setattr(meet, "ANSWER_WITHIN", 0.5)
     with silent_server() as silent:
         closed = f"127.0.0.1:{free_ports(1)[0]}"
         asked = Meeting("client", (closed, silent))
         named = f"--rdzv-endpoint {closed},{silent}: no etcd"
-        with pytest.raises(EnvironmentFailure, match=named), meet(asked, tmp_path):
+        with pytest.raises(EnvironmentFailure, match=named), meet.meet(asked, tmp_path, print):
             pass
         master = Meeting("host", (silent,), "--master-addr")
-        with pytest.raises(UsageError, match="port is in use"), meet(master, tmp_path):
+        with pytest.raises(UsageError, match="port is in use"), meet.meet(master, tmp_path, print):
             pass
     with (
         pytest.raises(UsageError, match=r"--master-addr 192\.0\.2\.7:5"),
-        meet(Meeting("host", ("192.0.2.7:5",), "--master-addr"), tmp_path),
+        meet.meet(Meeting("host", ("192.0.2.7:5",), "--master-addr"), tmp_path, print),
     ):
         pass
 
@@ -162,13 +162,16 @@ def test_what_answers_nothing_or_no_etcd_is_named(
 def test_one_member_that_answers_is_enough(tmp_path: Path) -> None:
     with standalone(tmp_path) as member:
         asked = Meeting("client", (f"127.0.0.1:{free_ports(1)[0]}", member.endpoint))
-        with meet(asked, tmp_path) as place:
-            assert place.endpoints == asked.endpoints and not place.host
+        with meet.meet(asked, tmp_path, print) as place:
+            assert place.endpoints == asked.endpoints and place.member is None
 
 
 def test_the_first_of_a_machine_runs_the_etcd_and_the_next_one_finds_it(tmp_path: Path) -> None:
     asked = Meeting("either", (f"localhost:{free_ports(1)[0]}",))
-    with meet(asked, tmp_path / "a") as first, meet(asked, tmp_path / "b") as second:
-        assert (first.host, second.host) == (True, False)
+    with (
+        meet.meet(asked, tmp_path / "a", print) as first,
+        meet.meet(asked, tmp_path / "b", print) as second,
+    ):
+        assert first.member is not None and second.member is None
         assert first.address == second.address == "127.0.0.1"
         assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -19,6 +19,7 @@ from spotelastic.cli.run_flags import GROUPS, WITHOUT_EFFECT, given, parse
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
+from spotelastic.store.tls import Tls
 
 VALUES = {"nnodes": "2", "numa_binding": "node", "start_method": "spawn"}
 TORCHRUN = [action for action in get_args_parser()._actions if action.option_strings]
@@ -117,6 +118,14 @@ def test_the_parsers_own_complaints_are_one_line(args: list[str], told: str) -> 
             Meeting("guest", ("a:29400",)),
         ),
         (
+            ["--rdzv-backend", "embedded", "--rdzv-endpoint", "a,b:7,c", "--local-addr", "1.2.3.4"],
+            Meeting("either", ("a:29400", "b:7", "c:29400"), near="1.2.3.4"),
+        ),
+        (
+            ["--rdzv-endpoint", "https://a:1,https://b:1", "--rdzv-id", "job"],
+            Meeting("client", ("a:1", "b:1"), tls=Tls(), run="job"),
+        ),
+        (
             ["--nnodes", "2", "--node_rank", "0", "--master_addr", "h", "--master_port", "5"],
             Meeting("host", ("h:5",), "--master-addr"),
         ),
@@ -137,15 +146,28 @@ def test_where_the_nodes_meet(args: list[str], expected: Meeting) -> None:
         (["--nnodes", "2"], "--rdzv-endpoint is missing"),
         (["--nnodes", "2", "--standalone"], "--nnodes 2"),
         (["--rdzv-backend", "zookeeper"], "--rdzv-backend zookeeper"),
-        (["--rdzv-endpoint", "http://a:1"], "--rdzv-endpoint http://a:1"),
+        (["--rdzv-endpoint", "etcd://a:1"], "--rdzv-endpoint etcd://a:1"),
+        (["--rdzv-endpoint", "http://a:1/v3"], "--rdzv-endpoint http://a:1/v3"),
+        (["--rdzv-endpoint", "https://a,b"], "--rdzv-endpoint https://a,b"),
+        (["--rdzv-endpoint", "http://a", "--rdzv-conf", "protocol=https"], "protocol=https"),
         (["--rdzv-endpoint", "a:99999"], "--rdzv-endpoint a:99999"),
         (["--rdzv-endpoint", "::1"], "--rdzv-endpoint ::1"),
-        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "a,b"], "a,b"),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "a,b"], "a:29400,b:29400: 2 members"),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "a,b,a"], "a:29400 is needed twice"),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "a:1,a:2,b:1"], "a:2 is needed twice"),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "a,localhost,b"], "localhost is another"),
+        (
+            ["--rdzv-backend", "c10d", "--rdzv-endpoint", "https://a"],
+            "--rdzv-conf protocol=https: members run here need cacert",
+        ),
         (["--nnodes", "2:3", "--node-rank", "0"], "--nnodes 2:3"),
         (["--nnodes", "2", "--node-rank", "2"], "--node-rank 2"),
         (["--nnodes", "2", "--node-rank", "1", "--master-port", "0"], "--master-port 0"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "join"], "--rdzv-conf join"),
-        (["--rdzv-endpoint", "a", "--rdzv-conf", "protocol=https"], "protocol=https"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", "protocol=ftp"], "protocol=ftp"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", "peer_port=x"], "--rdzv-conf peer_port=x"),
+        (["--rdzv-endpoint", "a", "--rdzv-conf", "cert=c.pem"], "--rdzv-conf cert=c.pem"),
+        (["--rdzv-endpoint", "https://a", "--rdzv-conf", "key=/no.pem"], "key=/no.pem: No such"),
     ],
 )
 def test_a_meeting_that_cannot_be_names_the_flag_and_the_value(args: list[str], told: str) -> None:
@@ -153,6 +175,17 @@ def test_a_meeting_that_cannot_be_names_the_flag_and_the_value(args: list[str], 
     with pytest.raises(UsageError) as error:
         meeting(given_, *run_options.sizes(given_.nnodes))
     assert told in str(error.value)
+
+
+def test_members_speak_with_each_other_one_port_above_or_where_they_are_told() -> None:
+    several = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "a,b:7,c")
+    assert meeting(options(*several), 1, 3).peers == {
+        "a:29400": "a:29401",
+        "b:7": "b:8",
+        "c:29400": "c:29401",
+    }
+    told = meeting(options(*several, "--rdzv-conf", "peer_port=5"), 1, 3)
+    assert set(told.peers.values()) == {"a:5", "b:5", "c:5"}
 
 
 def test_an_endpoint_without_a_port_is_at_29400() -> None:

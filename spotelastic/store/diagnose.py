@@ -1,0 +1,142 @@
+"""Why an endpoint does not serve as etcd 3 does, in words for the person who named it.
+
+gRPC tells apart only "unavailable" and "too late"; this asks once more, as a plain client would:
+name, connection, TLS, and etcd's /version. Only for an error that is on its way: it takes up to
+`PATIENCE` seconds at each step.
+"""
+
+import json
+import re
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+
+from spotelastic.store.tls import Tls
+
+PATIENCE = 1.0
+"""Seconds for each step."""
+_VERSION = b"GET /version HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`final`: waiting does not help."""
+
+    told: str
+    final: bool = False
+
+
+def diagnose(endpoint: str, tls: Tls | None = None) -> Diagnosis:
+    """`endpoint` is host:port."""
+    host, _, port = endpoint.rpartition(":")
+    address = _resolve(host.strip("[]"), int(port))
+    if address is None:
+        return Diagnosis(f"no address is known for {host}")
+    try:
+        return _encrypted(address, host, tls) if tls else _plain(address)
+    except ConnectionRefusedError:
+        return Diagnosis("nobody listens there")
+    except TimeoutError:
+        return Diagnosis("it does not answer")
+    except OSError as error:
+        return Diagnosis(f"{error.strerror or error}")
+
+
+def _plain(address: tuple[str, int]) -> Diagnosis:
+    with socket.create_connection(address, PATIENCE) as connection:
+        said = _version(connection)
+    if not said.startswith(b"HTTP/1.1 2") and _speaks_tls(address):
+        return Diagnosis("it speaks TLS: add --rdzv-conf protocol=https,cacert=FILE", final=True)
+    return read(said)
+
+
+def _encrypted(address: tuple[str, int], host: str, tls: Tls) -> Diagnosis:
+    try:
+        context = ssl.create_default_context(cafile=tls.cacert)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except ssl.SSLError as error:
+        return Diagnosis(f"the certificates cannot be used: {_reason(error)}", final=True)
+    try:
+        with (
+            socket.create_connection(address, PATIENCE) as connection,
+            context.wrap_socket(connection, server_hostname=host.strip("[]")) as encrypted,
+        ):
+            return read(_version(encrypted))
+    except ssl.SSLCertVerificationError as error:
+        whose = f"cacert={tls.cacert}" if tls.cacert else "the public authorities: give cacert=FILE"
+        return Diagnosis(f"its certificate: {error.verify_message} (by {whose})", final=True)
+    except ssl.SSLError as error:
+        if "ALERT" in (error.reason or "") or "alert" in str(error):
+            mine = "this client's certificate (cert=, key=)"
+            return Diagnosis(f"it does not accept {mine}: {_reason(error)}", final=True)
+        return Diagnosis(f"it does not speak TLS ({_reason(error)})", final=True)
+    except ConnectionResetError:
+        return Diagnosis("it ended the TLS handshake: does it speak TLS?", final=True)
+
+
+def read(said: bytes) -> Diagnosis:
+    """Pure: what the answer to GET /version says about who answers."""
+    if not said:
+        return Diagnosis("it accepts connections and does not answer")
+    _, _, body = said.partition(b"\r\n\r\n")
+    match = re.search(rb"\{.*\}", body, re.DOTALL)
+    try:
+        version = str(json.loads(match[0])["etcdserver"]) if match else ""
+    except (ValueError, KeyError, TypeError):
+        version = ""
+    if not version:
+        what = "an HTTP server" if said.startswith(b"HTTP/") else "a server"
+        return Diagnosis(f"{what} answers that is not etcd", final=True)
+    if version.startswith(("0.", "1.", "2.")):
+        return Diagnosis(f"etcd {version} answers: version 3 is needed", final=True)
+    return Diagnosis(f"etcd {version} answers, but has no leader: are its other members there?")
+
+
+def _version(connection: socket.socket) -> bytes:
+    """All that is said in answer; empty when nothing is."""
+    connection.settimeout(PATIENCE)
+    connection.sendall(_VERSION)
+    said = b""
+    try:
+        while len(said) < 1 << 16 and (part := connection.recv(4096)):
+            said += part
+    except (TimeoutError, ConnectionResetError):
+        pass
+    return said
+
+
+def _speaks_tls(address: tuple[str, int]) -> bool:
+    """Whether somebody shakes hands there, whoever that may be."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection(address, PATIENCE) as connection,
+            context.wrap_socket(connection),
+        ):
+            return True
+    except OSError:
+        return False
+
+
+def _resolve(host: str, port: int) -> tuple[str, int] | None:
+    """In a thread, because a name server that is away takes longer than anybody wants to wait."""
+    found: list[tuple[str, int]] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError:
+            return
+        found.extend((str(answer[4][0]), port) for answer in answers)
+
+    asking = threading.Thread(target=ask, name="resolve", daemon=True)
+    asking.start()
+    asking.join(PATIENCE * 2)
+    return found[0] if found else None
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or str(error)).replace("_", " ").lower()

@@ -1,0 +1,51 @@
+"""The certificates of an etcd that speaks TLS, by the names that torch's etcd back end gives them.
+
+`protocol=https,cacert=FILE,cert=FILE,key=FILE`: the authority that signed the members (left out:
+the public ones), and this client's own certificate, where the members ask for one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic.errors import UsageError
+
+FILES = ("cacert", "cert", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files."""
+
+    cacert: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __str__(self) -> str:
+        """As it was asked for."""
+        named = ((name, getattr(self, name)) for name in FILES)
+        return ",".join(["protocol=https", *(f"{name}={file}" for name, file in named if file)])
+
+
+def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
+    """What --rdzv-conf asks for, None for no TLS. Raises `UsageError`, naming key and value."""
+    given = {name: conf[name] for name in FILES if conf.get(name)}
+    if not wanted:
+        for name, file in given.items():
+            raise UsageError(f"--rdzv-conf {name}={file}: add protocol=https")
+        return None
+    for name, file in given.items():
+        _check(f"--rdzv-conf {name}={file}", Path(file))
+    if ("cert" in given) != ("key" in given):
+        (name,) = {"cert", "key"} & set(given)
+        raise UsageError(f"--rdzv-conf {name}={given[name]}: cert and key belong together")
+    # Absolute, because members of our own do not run in this folder.
+    return Tls(**{name: Path(file).absolute() for name, file in given.items()})
+
+
+def _check(where: str, file: Path) -> None:
+    try:
+        if b"-----BEGIN " not in file.read_bytes():
+            raise UsageError(f"{where}: not a PEM file")
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror or error}") from error
