@@ -154,19 +154,27 @@ def _await(asked: Meeting, within: float, say: Say, member: "Embedded | None" = 
     from spotelastic.store.diagnose import diagnose
     from spotelastic.store.server import serves
 
-    deadline, pause, told, looked = steady() + within, threading.Event(), "", False
+    deadline, pause, told = steady() + within, threading.Event(), ""
     with ThreadPoolExecutor(len(asked.endpoints)) as pool:
+
+        def look(late: float | None = None) -> None:
+            found = list(pool.map(lambda each: diagnose(each, asked.tls), asked.endpoints))
+            if late is not None or all(each.final for each in found):
+                raise EnvironmentFailure(_silence(asked, found, late))
+
+        if asked.tls and member is None:
+            look()  # before gRPC does, which prints what it thinks of certificates
+        first = member is None
         while not any(pool.map(lambda each: serves(each, asked.tls), asked.endpoints)):
             if member is not None and member.failure is not None:
                 raise member.failure
-            late = steady() >= deadline
-            if late or (not looked and member is None):
-                looked = True
-                found = list(pool.map(lambda each: diagnose(each, asked.tls), asked.endpoints))
-                if late or all(each.final for each in found):
-                    raise EnvironmentFailure(_silence(asked, found, within if late else None))
+            if first:
+                look()
+            if steady() >= deadline:
+                look(late=within)
             if asked.role != "client":
                 told = _tell(asked, member.endpoint if member else "", told, say)
+            first = False
             pause.wait(LOOK_AGAIN)
 
 

@@ -68,7 +68,7 @@ def _encrypted(address: tuple[str, int], host: str, tls: Tls) -> Diagnosis:
         whose = f"cacert={tls.cacert}" if tls.cacert else "the public authorities: give cacert=FILE"
         return Diagnosis(f"its certificate: {error.verify_message} (by {whose})", final=True)
     except ssl.SSLError as error:
-        if "ALERT" in (error.reason or "") or "alert" in str(error):
+        if _is_alert(error):
             mine = "this client's certificate (cert=, key=)"
             return Diagnosis(f"it does not accept {mine}: {_reason(error)}", final=True)
         return Diagnosis(f"it does not speak TLS ({_reason(error)})", final=True)
@@ -97,12 +97,12 @@ def read(said: bytes) -> Diagnosis:
 def _version(connection: socket.socket) -> bytes:
     """All that is said in answer; empty when nothing is."""
     connection.settimeout(PATIENCE)
-    connection.sendall(_VERSION)
     said = b""
     try:
+        connection.sendall(_VERSION)
         while len(said) < 1 << 16 and (part := connection.recv(4096)):
             said += part
-    except (TimeoutError, ConnectionResetError):
+    except (TimeoutError, ConnectionResetError, BrokenPipeError):
         pass
     return said
 
@@ -117,8 +117,8 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
             context.wrap_socket(connection),
         ):
             return True
-    except OSError:
-        return False
+    except OSError as error:
+        return _is_alert(error)
 
 
 def _resolve(host: str, port: int) -> tuple[str, int] | None:
@@ -136,6 +136,11 @@ def _resolve(host: str, port: int) -> tuple[str, int] | None:
     asking.start()
     asking.join(PATIENCE * 2)
     return found[0] if found else None
+
+
+def _is_alert(error: OSError) -> bool:
+    """Whether the other side refused by TLS's own means, and so speaks it."""
+    return isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -7,7 +7,6 @@ import sys
 import uuid
 from pathlib import Path
 
-import pytest
 from support.launcher import SCRIPT, resumed_steps, running
 
 from spotelastic.store.server import EtcdMember
@@ -108,29 +107,3 @@ def test_a_script_that_raises_ends_the_job_with_its_traceback(tmp_path: Path) ->
     assert done.returncode == 1
     assert "ValueError: no such column" in done.stderr
     assert "line 2, in go" in done.stderr and "rank-0.log" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (("--nnodes", "4:2", "x.py"), "--nnodes 4:2"),
-        (("--nnodes", "0", "x.py"), "--nnodes 0"),
-        (("--standalone", "missing.py"), "missing.py"),
-        (("--nnodes", "2", "x.py"), "--rdzv-endpoint"),
-        (("--nnodes", "2", "--rdzv-endpoint", "http://h:1", "x.py"), "--rdzv-endpoint"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(
-    args: tuple[str, ...], told: str, tmp_path: Path
-) -> None:
-    done = launch(*args, cwd=tmp_path)
-    assert done.returncode == 2
-    assert told in done.stderr and len(done.stderr.strip().splitlines()) == 1
-
-
-def test_a_script_that_is_not_python_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text("for step in\n")
-    done = launch("--standalone", "bad.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "bad.py is not a Python file: line 1" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1

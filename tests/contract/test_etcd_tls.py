@@ -1,0 +1,103 @@
+"""A real etcd member that serves TLS only, and clients with and without the right certificates."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.certificates import certificates
+from support.sinks import Recorder
+
+from spotelastic.errors import UsageError
+from spotelastic.store.diagnose import diagnose, read
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.server import EtcdMember, MemberConfig, free_ports, status
+from spotelastic.store.tls import Tls, tls_of
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
+    folder = tmp_path_factory.mktemp("tls")
+    client, peer = free_ports(2, HOST)
+    config = MemberConfig(
+        "m",
+        folder / "data",
+        f"{HOST}:{client}",
+        f"{HOST}:{peer}",
+        fsync=False,
+        tls=certificates(folder / "tls"),
+    )
+    with EtcdMember(config, log=folder / "log") as started:
+        started.start()
+        started.wait(30)
+        yield started
+
+
+@pytest.fixture
+def tls(member: EtcdMember) -> Tls:
+    assert member.config.tls is not None
+    return member.config.tls
+
+
+def test_calls_and_watches_are_encrypted(member: EtcdMember, tls: Tls) -> None:
+    with contextlib.closing(EtcdStore([member.endpoint], timeout=5.0, tls=tls)) as store:
+        seen = Recorder()
+        store.watch("/tls/", seen)
+        seen.wait(lambda seen: seen.resets)
+        store.put("/tls/a", b"1")
+        seen.wait(lambda seen: seen.changes)
+        assert seen.told == [("/tls/a", b"1")]
+    assert status(member.endpoint, tls=tls).leads
+
+
+def test_what_is_wrong_with_certificates_is_said(
+    member: EtcdMember, tls: Tls, tmp_path: Path
+) -> None:
+    stranger = certificates(tmp_path / "other")
+    told = {
+        "plain": diagnose(member.endpoint),
+        "authority": diagnose(member.endpoint, stranger),
+        "missing": diagnose(member.endpoint, Tls(tls.cacert)),
+        "refused": diagnose(member.endpoint, replace(stranger, cacert=tls.cacert)),
+        "mixed up": diagnose(member.endpoint, replace(tls, key=stranger.key)),
+        "host": diagnose(member.endpoint.replace("127.0.0.1", "127.0.0.9"), tls),
+        "right": diagnose(member.endpoint, tls),
+    }
+    assert "speaks TLS" in told["plain"].told
+    assert f"cacert={stranger.cacert}" in told["authority"].told
+    assert "does not accept this client's certificate" in told["missing"].told
+    assert "does not accept this client's certificate" in told["refused"].told
+    assert "cannot be used: key values mismatch" in told["mixed up"].told
+    assert "nobody listens" in told["host"].told
+    assert told["right"].told.startswith("etcd 3.") and not told["right"].final
+    assert {name for name, each in told.items() if not each.final} == {"host", "right"}
+
+
+@pytest.mark.parametrize(
+    ("said", "told", "final"),
+    [
+        (b"", "does not answer", False),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", "an HTTP server answers that is not etcd", True),
+        (b"SSH-2.0-OpenSSH\r\n", "a server answers that is not etcd", True),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"etcdserver":"2.3.8"}', "etcd 2.3.8 answers", True),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"etcdserver":"3.6.0"}', "has no leader", False),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"version":"7"}', "not etcd", True),
+        (b'HTTP/1.1 200 OK\r\n\r\n["etcdserver"]', "not etcd", True),
+    ],
+)
+def test_who_answers_shows_in_what_it_says(said: bytes, told: str, final: bool) -> None:
+    found = read(said)
+    assert told in found.told and found.final == final
+
+
+def test_certificates_are_named_as_torch_names_them(tls: Tls) -> None:
+    conf = {"cacert": str(tls.cacert), "cert": str(tls.cert), "key": str(tls.key)}
+    assert tls_of(conf, wanted=True) == tls
+    assert tls_of({"join_timeout": "5"}, wanted=False) is None
+    with pytest.raises(UsageError, match=r"cert=.*: cert and key belong together"):
+        tls_of({"cert": str(tls.cert)}, wanted=True)
+    with pytest.raises(UsageError, match="add protocol=https"):
+        tls_of(conf, wanted=False)
