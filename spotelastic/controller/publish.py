@@ -22,7 +22,6 @@ from spotelastic.controller.status import status
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Status
-from spotelastic.store.codec import encode
 
 EVERY = 0.25
 """Seconds between two publications at least."""
@@ -101,12 +100,14 @@ class Publisher:
         records, now = account.records, self._clock()
         ended = records.job is not None and records.job.state in ENDED
         made: dict[str, Callable[[], bytes]] = {
-            objects.EVENTS: lambda: b"\n".join(encode(event) for event in records.events),
-            objects.CURVE: lambda: encode(records.points),
-            objects.USAGE: lambda: encode(list(account.bill.values())),
+            objects.EVENTS: lambda: b"\n".join(
+                msgspec.json.encode(event) for event in records.events
+            ),
+            objects.CURVE: lambda: msgspec.json.encode(records.points),
+            objects.USAGE: lambda: msgspec.json.encode(list(account.bill.values())),
         }
         if ended or records.round is not None:
-            made[objects.REPORT] = lambda: encode(_report(account, now))
+            made[objects.REPORT] = lambda: msgspec.json.encode(_report(account, now))
         written = [self._put(name, make, force=ended or last) for name, make in made.items()]
         self._put_status(account, now)
         return all(written)
