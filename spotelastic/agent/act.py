@@ -299,9 +299,7 @@ class Actor:
         settings = self.config.settings
         refused = membership.join(self._store, self.keys, node, settings, self._session.lease)
         if refused is None:
-            return replace(
-                local, node=node, registered=True, offered="", told_step=-1, refused_at=0.0
-            )
+            return replace(local, node=node, registered=True, offered="", refused_at=0.0)
         since = local.refused_at or unbroken()
         if not refused.passing or unbroken() >= since + 2 * settings.lease:
             raise UsageError(refused.reason)

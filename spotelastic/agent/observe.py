@@ -151,7 +151,7 @@ class Local:
     step: int = 0
     told_at: float = 0.0
     """When progress was last published."""
-    told_step: int = -1
+    told_step: int = 0
 
 
 # -- events beside those of the pool and the daemon ---------------------------------------------
