@@ -63,7 +63,9 @@ CLAIM_RETRY = 5.0
 ATTACH_PATIENCE = 10.0
 """Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
 TELL_EVERY = 1.0
-"""Seconds between publications of progress."""
+"""Seconds between publications of progress in rounds of up to `TELLERS` nodes; in larger ones more,
+so that the store has no more to do."""
+TELLERS = 64
 STALL_LOOKS = 4
 """So many looks within the stall time, and all of them must find the same steps."""
 DUMP_WITHIN = 1.0
@@ -150,7 +152,7 @@ def _steps(
             yield from _get_ready(local, round_, member, now)
         else:
             yield from _train(local, seen, round_, member, now)
-    yield from _tell(local, now)
+    yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
 
 
 # -- being part of the run ------------------------------------------------------------------------
@@ -299,7 +301,8 @@ def _get_ready(local: Local, round_: Round, member: Member, now: float) -> Itera
     incarnation = round_.incarnation
     if not local.registered:
         return
-    if local.acknowledged[0] != incarnation:
+    takes_time = local.workers is not None or member.slot == 0
+    if takes_time and local.acknowledged[0] != incarnation:
         yield Acknowledge(round_, ready=False)
     if local.store is not None and local.store.round != incarnation:
         yield CloseStore()
@@ -432,10 +435,11 @@ def _agree(
 # -- telling --------------------------------------------------------------------------------------
 
 
-def _tell(local: Local, now: float) -> Iterator[Action | Wake]:
+def _tell(local: Local, now: float, nodes: int) -> Iterator[Action | Wake]:
     if not local.registered or (not local.points and local.step == local.told_step):
         return
-    if now >= local.told_at + TELL_EVERY:
+    tell_at = local.told_at + TELL_EVERY * max(1.0, nodes / TELLERS)
+    if now >= tell_at:
         yield TellProgress()
     else:
-        yield Wake(local.told_at + TELL_EVERY)
+        yield Wake(tell_at)

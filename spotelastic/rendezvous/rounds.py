@@ -242,7 +242,7 @@ def _watch_over(at: _Moment, round_: Round) -> Decision:
 
 def _unplanned(at: _Moment, round_: Round, done: set[str]) -> Decision | None:
     """A lost node or a failed worker: the next round at once, with who is there."""
-    absent = [m.node for m in round_.members if not _is_here(at.seen, m.node, round_)]
+    absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
     lost = tuple(sorted(set(absent) - done))
     trusted_at = at.seen.healthy_since + 2 * at.settings.lease
     if lost and at.seen.healthy_since and at.now < trusted_at:
@@ -270,8 +270,9 @@ def _planned(at: _Moment, round_: Round) -> Decision:
     """Arrivals, departures by notice, new settings: agree on a step, seal, then the next round."""
     eligible = _eligible(at, round_)
     wanted = _place(at, round_.members, eligible)
-    arriving = [m.node for m in wanted if round_.member(m.node) is None]
-    leaving = [m.node for m in round_.members if m.node not in {w.node for w in wanted}]
+    before, after = {m.node for m in round_.members}, {m.node for m in wanted}
+    arriving = [m.node for m in wanted if m.node not in before]
+    leaving = [m.node for m in round_.members if m.node not in after]
     resettled = at.settings.schedule != round_.schedule
     wake = _planned_wake(at, round_)
     if not (arriving or leaving or resettled):
@@ -426,9 +427,9 @@ def _matches(seen: Seen, live: LiveNode) -> bool:
     return live.node.fingerprint.difference(seen.reference.node.fingerprint) is None
 
 
-def _is_here(seen: Seen, node: str, round_: Round) -> bool:
-    live, member = seen.nodes.get(node), round_.member(node)
-    return live is not None and member is not None and live.node.incarnation == member.incarnation
+def _is_here(seen: Seen, member: Member) -> bool:
+    live = seen.nodes.get(member.node)
+    return live is not None and live.node.incarnation == member.incarnation
 
 
 def _ack(seen: Seen, round_: Round, node: str) -> Acknowledgement | None:
