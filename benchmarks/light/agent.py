@@ -1,0 +1,297 @@
+"""A node agent without a machine: the real decisions on a real store, workers that only pretend.
+
+Real: `agent.decide`, `agent.observe`, `rendezvous.*`, `store.*`; a lease and a watch of its own in
+etcd, and every key that an agent writes while rounds change. Pretended: the zygote, the daemon, and
+workers, which are there at once and always at step `STEP`.
+"""
+
+import math
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from light.crew import Crew
+
+from spotelastic.agent import actions as do
+from spotelastic.agent.decide import decide
+from spotelastic.agent.observe import (
+    Flushed,
+    Local,
+    LocalEvent,
+    RoundStore,
+    Sealed,
+    StorageClaim,
+    Workers,
+    observe,
+)
+from spotelastic.agent.workers.pool import Exited
+from spotelastic.clock import wall
+from spotelastic.errors import LeaseLost, Unavailable
+from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.job import Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain
+from spotelastic.model.progress import Progress
+from spotelastic.model.round import Acknowledgement, Round
+from spotelastic.rendezvous import membership
+from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.store.codec import encode
+from spotelastic.store.election import campaign
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Change, Reset, Store, Watch, WatchItem
+
+STEP = 10
+STEP_TIME = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """The time has come at which the last decision wanted to look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChanged:
+    prefix: str
+    items: tuple[WatchItem, ...]
+
+
+class LightAgent:
+    """One node of a run. `on_round` is called once for each started round that it is a member of,
+    from one of the crew's threads."""
+
+    def __init__(
+        self,
+        node: Node,
+        store: Store,
+        keys: Keys,
+        settings: Settings,
+        crew: Crew,
+        on_round: Callable[[int], None],
+    ) -> None:
+        self.events = 0
+        """Changes that its watches delivered, and the keys that they began with."""
+        self.nbytes = 0
+        self._store, self._keys, self._settings = store, keys, settings
+        self._crew, self._on_round = crew, on_round
+        self._node = node
+        self._local = Local(zygote=True, daemon=node.daemon, fingerprint=node.fingerprint)
+        self._seen = Seen()
+        self._lease = 0
+        self._watches: dict[str, Watch] = {}
+        self._lock = threading.Lock()
+        self._inbox: list[LocalEvent | StoreChanged | Wake] = []
+        self._busy = False
+        self._ended = False
+        self._told = 0
+
+    def start(self) -> None:
+        """Returns at once: the crew does the rest."""
+        self._crew.soon(self._begin)
+
+    def post(self, event: LocalEvent | StoreChanged | Wake) -> None:
+        with self._lock:
+            self._inbox.append(event)
+            if self._busy:
+                return
+            self._busy = True
+        self._crew.soon(self._turn)
+
+    def vanish(self) -> None:
+        """As a machine that is gone, and whose lease has run out."""
+        self._ended = True
+        self._store.revoke(self._lease)
+
+    # -- turns, never two at once -----------------------------------------------------------------
+
+    def _begin(self) -> None:
+        lease = self._store.grant(self._settings.lease)
+        self._lease = lease
+        self._crew.keep(self._store, lease, self._settings.lease, self._lost)
+        self._watch(self._keys.all)
+
+    def _turn(self) -> None:
+        with self._lock:
+            inbox, self._inbox = self._inbox, []
+        for event in inbox:
+            self._take(event)
+        decision = decide(self._local, self._seen, wall(), _new_id)
+        while decision.actions and not self._ended:
+            for action in decision.actions:
+                self._perform(action)
+            self._follow_leadership()
+            decision = decide(self._local, self._seen, wall(), _new_id)
+        self._tell()
+        if decision.wake_at < math.inf and not self._ended:
+            self._crew.later(max(0.0, decision.wake_at - wall()), lambda: self.post(Wake()))
+        with self._lock:
+            self._busy = bool(self._inbox) and not self._ended
+        if self._busy:
+            self._crew.soon(self._turn)
+
+    def _take(self, event: LocalEvent | StoreChanged | Wake) -> None:
+        match event:
+            case Wake():
+                pass
+            case StoreChanged(prefix, items):
+                self._count(items)
+                self._seen = fold(self._seen, items, self._keys, wall(), prefix)
+                if prefix == self._keys.nodes:
+                    leads = self._local.leadership is not None
+                    self._local = replace(self._local, nodes_seen=leads)
+            case _:
+                self._local = observe(self._local, event, wall())
+
+    def _count(self, items: Sequence[WatchItem]) -> None:
+        for item in items:
+            match item:
+                case Change(value=value):
+                    self.events += 1
+                    self.nbytes += len(value.data) if value is not None else 0
+                case Reset(values=values):
+                    self.events += len(values)
+                    self.nbytes += sum(len(value.data) for value in values)
+
+    def _tell(self) -> None:
+        workers = self._local.workers
+        if workers is not None and workers.number != self._told:
+            self._told = workers.number
+            self._on_round(workers.number)
+
+    def _watch(self, prefix: str) -> None:
+        def deliver(items: Sequence[WatchItem]) -> None:
+            self.post(StoreChanged(prefix, tuple(items)))
+
+        self._watches[prefix] = self._store.watch(prefix, deliver)
+
+    def _follow_leadership(self) -> None:
+        nodes = self._keys.nodes
+        if self._local.leadership is not None and nodes not in self._watches:
+            self._watch(nodes)
+        elif self._local.leadership is None and nodes in self._watches:
+            self._watches.pop(nodes).close()
+            self._seen = forget_nodes(self._seen)
+
+    def _lost(self, reason: str) -> None:
+        if not self._ended:
+            raise RuntimeError(f"{self._node.id}: {reason}")
+
+    # -- effects ----------------------------------------------------------------------------------
+
+    def _perform(self, action: do.Action) -> None:
+        try:
+            self._local = self._belong(action, self._local)
+        except (Unavailable, LeaseLost):
+            self._local = replace(self._local, write_at=wall() + 0.2)
+
+    def _belong(self, action: do.Action, local: Local) -> Local:
+        store, keys, node = self._store, self._keys, self._node
+        match action:
+            case do.Register():
+                node = replace(node, incarnation=_new_id(), registered_at=wall())
+                refused = membership.join(store, keys, node, self._settings, self._lease)
+                assert refused is None, refused
+                return replace(local, node=node, registered=True, offered="")
+            case do.Campaign():
+                led = campaign(store, keys.holder, node.id.encode(), self._lease)
+                if led is None:
+                    return replace(local, write_at=wall() + 0.05)
+                return replace(local, leadership=led, nodes_seen=False, lead_after=0)
+            case do.Lead(actions):
+                assert local.leadership is not None
+                now = wall()
+                outcome = membership.perform(
+                    store, keys, self._seen, actions, local.leadership.compare, now
+                )
+                after = outcome.revision if outcome.succeeded else self._seen.revision + 1
+                return replace(local, lead_after=after, lead_at=now + 0.5)
+            case do.WriteDrain():
+                assert local.notice is not None
+                membership.write_drain(store, keys, Drain(node.id, local.notice))
+                return replace(local, drained=True)
+            case do.TellProgress():
+                number = self._seen.round.number if self._seen.round is not None else 0
+                progress = Progress(node.id, number, local.step, wall())
+                store.put(keys.progress(node.id), encode(progress), self._lease)
+                return replace(local, points=(), told_at=wall(), told_step=local.step)
+            case do.OfferSlots(round_):
+                store.put(keys.snapshots(node.id), encode(()), self._lease)
+                return replace(local, offered=round_)
+            case do.Flush(round_):
+                self.post(Flushed(round_))
+                return replace(local, flushing=round_)
+            case do.Exit():
+                self._ended = True
+                store.revoke(self._lease)
+                return local
+        return self._take_part(action, local)
+
+    def _take_part(self, action: do.Action, local: Local) -> Local:
+        match action:
+            case do.Acknowledge(round_, ready):
+                return self._acknowledge(local, round_, ready)
+            case do.OpenStore(round_):
+                opened = RoundStore(round_.incarnation, "store", f"{self._node.address}:29500")
+                return replace(local, store=opened)
+            case do.CloseStore():
+                return replace(local, store=None)
+            case do.ClaimStorage(round_):
+                claim = StorageClaim(round_.incarnation, wall(), pending=False, epoch=round_.number)
+                return replace(local, claim=claim)
+            case do.StartWorkers(round_):
+                alive = frozenset({f"{round_.incarnation}/0"})
+                workers = Workers(
+                    round_.incarnation, round_.number, 0, round_.epoch, wall(), alive, attached=True
+                )
+                return replace(local, workers=workers, vote=None, step=round_.resume.step)
+            case do.KillWorkers():
+                assert local.workers is not None
+                for name in local.workers.alive:
+                    self.post(Exited(name, -9))
+                return replace(local, workers=replace(local.workers, killed=True))
+            case do.EndRound():
+                return replace(local, workers=None, vote=None)
+            case do.AnswerSteps(proposal):
+                return self._vote(local, proposal, Vote(self._node.id, proposal.id, STEP))
+            case do.Aim(proposal):
+                aim = proposal.target
+                self.post(Sealed(aim, waiting=True))
+                vote = Vote(self._node.id, proposal.id, STEP, aimed=aim, confirmed=aim)
+                return self._vote(local, proposal, vote)
+            case do.VoteSealed(proposal):
+                aim = proposal.target
+                vote = Vote(self._node.id, proposal.id, aim, aimed=aim, confirmed=aim, sealed=aim)
+                return self._vote(local, proposal, vote)
+        raise AssertionError(f"a light agent cannot {action}")
+
+    def _acknowledge(self, local: Local, round_: Round, ready: bool) -> Local:
+        assert local.node is not None
+        ack = Acknowledgement(self._node.id, local.node.incarnation, round_.incarnation, "seen")
+        epoch = 0
+        if ready:
+            epoch = local.claim.epoch if local.claim is not None else 0
+            address = local.store.address if local.store is not None else ""
+            ack = replace(ack, phase="ready", daemon=self._node.daemon, store=address, epoch=epoch)
+        self._store.put(self._keys.ack(ack.node), encode(ack), self._lease)
+        return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
+
+    def _vote(self, local: Local, proposal: Proposal, vote: Vote) -> Local:
+        vote = replace(vote, step_time=STEP_TIME)
+        self._store.put(self._keys.vote(vote.node), encode(vote), self._lease)
+        return replace(local, vote=vote)
+
+
+def light_node(index: int) -> Node:
+    """As a node on AWS looks in the store."""
+    return Node(
+        id=f"i-{index:017x}",
+        incarnation="",
+        address=f"10.0.{index // 250}.{index % 250 + 1}",
+        zone=f"eu-central-1{'abc'[index % 3]}",
+        fingerprint=Fingerprint("3.11.9", "2.13.0", "13.0", "c" * 64, 8),
+        daemon=f"10.0.{index // 250}.{index % 250 + 1}:29501",
+    )
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,72 @@
+"""A few threads that take the turns of many agents, and keep their leases."""
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from spotelastic.clock import steady
+from spotelastic.store.port import Store
+from spotelastic.store.session import Keeper, Lost
+
+
+class Crew:
+    """Takes turns at once or later; the first error of any is raised by `check`."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads)
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._error: BaseException | None = None
+        self._clock = threading.Thread(target=self._wait, name="clock", daemon=True)
+        self._clock.start()
+
+    def soon(self, turn: Callable[[], None]) -> None:
+        self._pool.submit(self._take, turn)
+
+    def later(self, seconds: float, turn: Callable[[], None]) -> None:
+        with self._changed:
+            heapq.heappush(self._due, (steady() + seconds, next(self._count), turn))
+            if self._due[0][2] is turn:
+                self._changed.notify()
+
+    def keep(self, store: Store, lease: int, ttl: float, lost: Callable[[str], None]) -> None:
+        """Refresh the lease as a session does, until it is lost."""
+        keeper = Keeper(store, lease, ttl, steady(), steady)
+
+        def step() -> None:
+            verdict = keeper.step()
+            if isinstance(verdict, Lost):
+                lost(verdict.reason)
+            else:
+                self.later(verdict, step)
+
+        self.later(keeper.first(), step)
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._clock.join()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _take(self, turn: Callable[[], None]) -> None:
+        try:
+            turn()
+        except Exception as error:
+            self._error = self._error or error
+
+    def _wait(self) -> None:
+        with self._changed:
+            while not self._closed:
+                now = steady()
+                while self._due and self._due[0][0] <= now:
+                    self.soon(heapq.heappop(self._due)[2])
+                self._changed.wait(self._due[0][0] - now if self._due else None)

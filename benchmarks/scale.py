@@ -1,0 +1,353 @@
+"""A thousand agents on one etcd of three members: how long until all hold a round, and how much
+etcd has to deliver for it.
+
+The agents are simulated (`light/agent.py`: real decisions, leases, watches and keys; no machines
+and no workers) in a few processes beside the etcd that they use, all on this machine. The events:
+
+- join: all agents start at once, fixed size; until the last one has seen that round 1 with it has
+  started. Processes and their connections are there before;
+- leave: one gets SIGTERM, all agree on a save and go on without it in round 2;
+- loss: one vanishes and its lease has run out; round 3.
+
+Events are changes that etcd delivered to the watches of all agents together; keys are all writes
+that etcd carried out for the run. Both must grow as the number of nodes does. Bytes cannot: every
+node gets the round, and the round names every node.
+"""
+
+import argparse
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from light.agent import LightAgent, light_node
+from light.crew import Crew
+
+from spotelastic.agent.observe import Signalled
+from spotelastic.model.job import Settings
+from spotelastic.store.codec import encode
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Change, WatchItem
+from spotelastic.store.server import EtcdMember, MemberConfig, free_ports
+
+HOST = "127.0.0.1"
+RUN = "scale"
+LEASE = 10.0
+LIMIT = 5.0
+LIMIT_AT = 1000
+PROCESSES = 2
+THREADS = 32
+"""Of each process: so many calls are under way at once."""
+PATIENCE = 120.0
+
+
+class Stuck(Exception):
+    """The agents never held the round."""
+
+
+# -- what the agents' processes do ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vanish:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Answered with `Standing` when all agents but those gone hold the round, or time is up."""
+
+    number: int
+    gone: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    missing: int
+    last_at: float
+    """On the monotonic clock, which all processes share."""
+    events: int
+    nbytes: int
+    cpu: float
+    """Seconds of this process since it started."""
+
+
+class Host:
+    """The agents of one process."""
+
+    def __init__(self, endpoints: Sequence[str], indices: Sequence[int], settings: Settings):
+        self._stores = [EtcdStore([endpoint], timeout=5.0) for endpoint in endpoints]
+        for store in self._stores:
+            store.get("connected")
+        self._crew = Crew(THREADS)
+        self._changed = threading.Condition()
+        self._held: dict[int, dict[int, float]] = {}
+        self._agents = {
+            index: LightAgent(
+                light_node(index),
+                self._stores[index % len(endpoints)],
+                Keys(RUN),
+                settings,
+                self._crew,
+                lambda number, index=index: self._hold(number, index),
+            )
+            for index in indices
+        }
+
+    def start(self) -> None:
+        for agent in self._agents.values():
+            agent.start()
+
+    def leave(self, index: int) -> None:
+        if index in self._agents:
+            self._agents[index].post(Signalled(signal.SIGTERM))
+
+    def vanish(self, index: int) -> None:
+        if index in self._agents:
+            self._agents[index].vanish()
+
+    def wait(self, number: int, gone: frozenset[int]) -> Standing:
+        expected = self._agents.keys() - gone
+
+        def missing() -> int:
+            self._crew.check()
+            return len(expected - self._held.get(number, {}).keys())
+
+        with self._changed:
+            self._changed.wait_for(lambda: not missing(), PATIENCE)
+            left, held = missing(), self._held.get(number, {})
+        agents = self._agents.values()
+        return Standing(
+            left,
+            max(held.values(), default=0.0),
+            sum(agent.events for agent in agents),
+            sum(agent.nbytes for agent in agents),
+            time.process_time(),
+        )
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+        self._crew.close()
+
+    def _hold(self, number: int, index: int) -> None:
+        with self._changed:
+            self._held.setdefault(number, {})[index] = time.monotonic()
+            self._changed.notify()
+
+
+def serve(
+    pipe: Connection, endpoints: Sequence[str], indices: Sequence[int], settings: Settings
+) -> None:
+    """Carry out commands until None comes."""
+    gc.disable()  # It would look through the memory of all agents whenever one of them allocates.
+    host = Host(endpoints, indices, settings)
+    pipe.send(None)
+    try:
+        while (command := pipe.recv()) is not None:
+            match command:
+                case Start():
+                    host.start()
+                case Leave(index):
+                    host.leave(index)
+                case Vanish(index):
+                    host.vanish(index)
+                case Await(number, gone):
+                    pipe.send(host.wait(number, gone))
+    finally:
+        host.close()
+
+
+class Crowd:
+    """All agents, over the processes that they are in."""
+
+    def __init__(self, endpoints: Sequence[str], size: int, settings: Settings) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for first in range(PROCESSES):
+            mine, theirs = spawn.Pipe()
+            indices = range(first, size, PROCESSES)
+            process = spawn.Process(target=serve, args=(theirs, endpoints, indices, settings))
+            process.start()
+            theirs.close()
+            self._pipes.append(mine)
+            self._processes.append(process)
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def tell(self, command: Start | Leave | Vanish) -> None:
+        for pipe in self._pipes:
+            pipe.send(command)
+
+    def wait(self, number: int, gone: frozenset[int]) -> Standing:
+        for pipe in self._pipes:
+            pipe.send(Await(number, gone))
+        parts: list[Standing] = [pipe.recv() for pipe in self._pipes]
+        missing = sum(part.missing for part in parts)
+        if missing:
+            raise Stuck(f"{missing} agents did not hold round {number} within {PATIENCE:g} s")
+        return Standing(
+            0,
+            max(part.last_at for part in parts),
+            sum(part.events for part in parts),
+            sum(part.nbytes for part in parts),
+            sum(part.cpu for part in parts),
+        )
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.send(None)
+        for process in self._processes:
+            process.join(20)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+# -- the etcd ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[list[EtcdMember]]:
+    """Three members with what a cluster's own have: default timers, every write on disk."""
+    names = ["a", "b", "c"]
+    ports = free_ports(6, HOST)
+    peers = {name: f"{HOST}:{port}" for name, port in zip(names, ports[3:], strict=True)}
+    with contextlib.ExitStack() as stack:
+        members = []
+        for name, port in zip(names, ports, strict=False):
+            config = MemberConfig(name, folder / name, f"{HOST}:{port}", peers[name], cluster=peers)
+            member = EtcdMember(config, log=folder / f"{name}.log")
+            stack.enter_context(member)
+            member.start()
+            members.append(member)
+        for member in members:
+            member.wait(30)
+        yield members
+
+
+class Written:
+    """Counts the writes that etcd carried out for the run."""
+
+    def __init__(self, store: EtcdStore) -> None:
+        self.keys = 0
+        self._watch = store.watch(Keys(RUN).root, self._deliver)
+
+    def _deliver(self, items: Sequence[WatchItem]) -> None:
+        self.keys += sum(isinstance(item, Change) for item in items)
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    seconds: float
+    events: int
+    keys: int
+    nbytes: int
+    agents_cpu: float
+    etcd_cpu: float
+
+
+def measure(size: int) -> dict[str, Measured]:
+    settings = Settings(min_nodes=size, max_nodes=size, workers=8, lease=LEASE)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-scale-"))
+        members = stack.enter_context(cluster(Path(folder)))
+        endpoints = [member.endpoint for member in members]
+        store = stack.enter_context(contextlib.closing(EtcdStore(endpoints)))
+        written = Written(store)
+        crowd = stack.enter_context(contextlib.closing(Crowd(endpoints, size, settings)))
+
+        def event(number: int, command: Start | Leave | Vanish, gone: frozenset[int]) -> Measured:
+            keys, before, etcd = (
+                written.keys,
+                crowd.wait(0, gone=frozenset(range(size))),
+                cpu(members),
+            )
+            started = time.monotonic()
+            crowd.tell(command)
+            after = crowd.wait(number, gone)
+            return Measured(
+                after.last_at - started,
+                after.events - before.events,
+                written.keys - keys,
+                after.nbytes - before.nbytes,
+                after.cpu - before.cpu,
+                cpu(members) - etcd,
+            )
+
+        measured = {"join": event(1, Start(), frozenset())}
+        store.put(Keys(RUN).settings, encode(replace(settings, min_nodes=size // 2)))
+        time.sleep(1.0)  # What the start still brings is not the leave's.
+        leaver, victim = size // 2, size // 3
+        measured["leave"] = event(2, Leave(leaver), frozenset({leaver}))
+        time.sleep(1.0)
+        measured["loss"] = event(3, Vanish(victim), frozenset({leaver, victim}))
+        return measured
+
+
+def cpu(members: Sequence[EtcdMember]) -> float:
+    """Seconds that all members have used."""
+    total = 0
+    for member in members:
+        fields = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def show(size: int, measured: dict[str, Measured]) -> None:
+    for name, one in measured.items():
+        bar = "-"
+        if (name, size) == ("join", LIMIT_AT):
+            bar = f"<= {LIMIT:g} s: {'met' if one.seconds <= LIMIT else 'MISSED'}"
+        print(
+            f"{size:>6} {name:6} {one.seconds:>8.2f} {one.events:>8} {one.events / size:>9.1f} "
+            f"{one.keys:>7} {one.keys / size:>9.1f} {one.nbytes / 1e6:>7.1f} "
+            f"{one.agents_cpu:>8.2f} {one.etcd_cpu:>8.2f}  {bar}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Rounds of a thousand simulated agents.")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[250, 500, LIMIT_AT])
+    options = parser.parse_args()
+    loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
+    print(f"{os.cpu_count()} cores, load {loads}; lease {LEASE:g} s")
+    print(
+        f"{'agents':>6} {'event':6} {'seconds':>8} {'events':>8} {'per node':>9} "
+        f"{'keys':>7} {'per node':>9} {'MB':>7} {'agents s':>8} {'etcd s':>8}  bar"
+    )
+    for size in options.nodes:
+        show(size, measure(size))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Stuck as error:
+        sys.exit(f"could not measure: {error}")
