@@ -26,7 +26,7 @@ from spotelastic.agent.observe import (
     observe,
 )
 from spotelastic.agent.workers.pool import Exited
-from spotelastic.clock import wall
+from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Settings
@@ -115,15 +115,15 @@ class LightAgent:
             inbox, self._inbox = self._inbox, []
         for event in inbox:
             self._take(event)
-        decision = decide(self._local, self._seen, wall(), _new_id)
+        decision = decide(self._local, self._seen, unbroken(), _new_id)
         while decision.actions and not self._ended:
             for action in decision.actions:
                 self._perform(action)
             self._follow_leadership()
-            decision = decide(self._local, self._seen, wall(), _new_id)
+            decision = decide(self._local, self._seen, unbroken(), _new_id)
         self._tell()
         if decision.wake_at < math.inf and not self._ended:
-            self._crew.later(max(0.0, decision.wake_at - wall()), lambda: self.post(Wake()))
+            self._crew.later(max(0.0, decision.wake_at - unbroken()), lambda: self.post(Wake()))
         with self._lock:
             self._busy = bool(self._inbox) and not self._ended
         if self._busy:
@@ -135,12 +135,12 @@ class LightAgent:
                 pass
             case StoreChanged(prefix, items):
                 self._count(items)
-                self._seen = fold(self._seen, items, self._keys, wall(), prefix)
+                self._seen = fold(self._seen, items, self._keys, unbroken(), prefix)
                 if prefix == self._keys.nodes:
                     leads = self._local.leadership is not None
                     self._local = replace(self._local, nodes_seen=leads)
             case _:
-                self._local = observe(self._local, event, wall())
+                self._local = observe(self._local, event, unbroken())
 
     def _count(self, items: Sequence[WatchItem]) -> None:
         for item in items:
@@ -182,24 +182,24 @@ class LightAgent:
         try:
             self._local = self._belong(action, self._local)
         except (Unavailable, LeaseLost):
-            self._local = replace(self._local, write_at=wall() + 0.2)
+            self._local = replace(self._local, write_at=unbroken() + 0.2)
 
     def _belong(self, action: do.Action, local: Local) -> Local:
         store, keys, node = self._store, self._keys, self._node
         match action:
             case do.Register():
-                node = replace(node, incarnation=_new_id(), registered_at=wall())
+                node = replace(node, incarnation=_new_id(), registered_at=unbroken())
                 refused = membership.join(store, keys, node, self._settings, self._lease)
                 assert refused is None, refused
                 return replace(local, node=node, registered=True, offered="")
             case do.Campaign():
                 led = campaign(store, keys.holder, node.id.encode(), self._lease)
                 if led is None:
-                    return replace(local, write_at=wall() + 0.05)
+                    return replace(local, write_at=unbroken() + 0.05)
                 return replace(local, leadership=led, nodes_seen=False, lead_after=0)
             case do.Lead(actions):
                 assert local.leadership is not None
-                now = wall()
+                now = unbroken()
                 outcome = membership.perform(
                     store, keys, self._seen, actions, local.leadership.compare, now
                 )
@@ -211,9 +211,9 @@ class LightAgent:
                 return replace(local, drained=True)
             case do.TellProgress():
                 number = self._seen.round.number if self._seen.round is not None else 0
-                progress = Progress(node.id, number, local.step, wall())
+                progress = Progress(node.id, number, local.step, unbroken())
                 store.put(keys.progress(node.id), encode(progress), self._lease)
-                return replace(local, points=(), told_at=wall(), told_step=local.step)
+                return replace(local, points=(), told_at=unbroken(), told_step=local.step)
             case do.OfferSlots(round_):
                 store.put(keys.snapshots(node.id), encode(()), self._lease)
                 return replace(local, offered=round_)
@@ -236,12 +236,20 @@ class LightAgent:
             case do.CloseStore():
                 return replace(local, store=None)
             case do.ClaimStorage(round_):
-                claim = StorageClaim(round_.incarnation, wall(), pending=False, epoch=round_.number)
+                claim = StorageClaim(
+                    round_.incarnation, unbroken(), pending=False, epoch=round_.number
+                )
                 return replace(local, claim=claim)
             case do.StartWorkers(round_):
                 alive = frozenset({f"{round_.incarnation}/0"})
                 workers = Workers(
-                    round_.incarnation, round_.number, 0, round_.epoch, wall(), alive, attached=True
+                    round_.incarnation,
+                    round_.number,
+                    0,
+                    round_.epoch,
+                    unbroken(),
+                    alive,
+                    attached=True,
                 )
                 return replace(local, workers=workers, vote=None, step=round_.resume.step)
             case do.KillWorkers():
