@@ -207,6 +207,14 @@ class Commits:
         latest, _ = self._read_latest()
         return latest.commit if latest is not None else None
 
+    def newest(self, *, step: int | None = None, before: Commit | None = None) -> Commit | None:
+        """The newest commit there is: at `step` alone, and older than `before`, where told."""
+        for commit, found in sorted(step_folders(self.storage.keys()).items(), reverse=True):
+            asked = step in (None, commit.step) and (before is None or commit < before)
+            if asked and found.has_record and self._alive(commit):
+                return commit
+        return None
+
     def manifests(self, commit: Commit, ranks: Iterable[int]) -> list[Manifest]:
         read = []
         for rank in sorted(ranks):

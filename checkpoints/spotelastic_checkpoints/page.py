@@ -39,6 +39,8 @@ class Field(IntEnum):
     """Points whose loss is known."""
     TAKEN = 11
     """Points that the daemon has passed on."""
+    DEADLINE = 12
+    """When this node will be gone."""
 
 
 class Presence(IntEnum):
@@ -84,6 +86,14 @@ class Page:
     def set_target(self, proposal: str, target: int) -> None:
         self._words[Field.PROPOSAL] = token(proposal)
         self._words[Field.TARGET] = target
+
+    @property
+    def deadline(self) -> float:
+        """Epoch seconds at which this node will be gone; 0 where it has no notice."""
+        return self._reals[Field.DEADLINE]
+
+    def set_deadline(self, deadline: float) -> None:
+        self._reals[Field.DEADLINE] = deadline
 
     def read(self, local_rank: int, waiting: bool = False) -> WorkerStep:
         return WorkerStep(

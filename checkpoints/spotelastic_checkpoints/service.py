@@ -161,6 +161,9 @@ class Service:
             wire.Subscribe: lambda client, ident, r: self._subscribers.append(client),
             wire.Attach: lambda client, ident, r: self._attach(client, r),
             wire.Fetch: lambda client, ident, r: self._fetch(r.resume),
+            wire.FindCommit: lambda client, ident, r: self._in_thread(
+                lambda: self.commits().newest(step=r.step, before=r.before)
+            ),
             wire.Restored: lambda client, ident, r: self._restored(client, r.id),
             wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
             wire.Reserve: lambda client, ident, r: self._reserve(client, ident),
@@ -188,6 +191,7 @@ class Service:
             self._forget_fetches()
             for local, page in enumerate(self.arena.pages):
                 page.reset(round_.incarnation, round_.own.first_rank + local)
+                page.set_deadline(self.pipeline.hurried)
         self._adopt_round()
         self._want_due()
         self._grant_waiting()
@@ -296,6 +300,8 @@ class Service:
 
     def _hurry(self, deadline: float) -> None:
         self.pipeline.hurried = deadline
+        for page in self.arena.pages:
+            page.set_deadline(deadline)
         self._want_due(every_save=True)
 
     # -- workers ----------------------------------------------------------------------------------

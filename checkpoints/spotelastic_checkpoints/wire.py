@@ -319,6 +319,13 @@ class Fetch(Value, frozen=True, tag="fetch"):
     resume: Resume
 
 
+class FindCommit(Value, frozen=True, tag="find"):
+    """Answered with the newest commit, or None: at `step` alone, older than `before`."""
+
+    step: int | None = None
+    before: Commit | None = None
+
+
 class Restored(Value, frozen=True, tag="restored"):
     """This worker has read the restore set with this id."""
 
@@ -372,6 +379,7 @@ Request = (
     | Subscribe
     | Attach
     | Fetch
+    | FindCommit
     | Restored
     | Prepare
     | Reserve

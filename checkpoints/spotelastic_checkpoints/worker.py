@@ -69,9 +69,16 @@ class WorkerClient:
         """The named source, readable on this node; raises `RestoreFailed` where it is not whole."""
         return self._connection.call(wire.Fetch(resume), wire.RestoreSet, timeout)
 
-    def restored(self, restore_set: wire.RestoreSet) -> None:
-        """This worker has read it."""
-        self._connection.call(wire.Restored(restore_set.id), type(None), ANSWER_WITHIN)
+    def find(
+        self, timeout: float, *, step: int | None = None, before: wire.Commit | None = None
+    ) -> wire.Commit | None:
+        """The newest commit in the store: at `step` alone, and older than `before`, where told."""
+        request = wire.FindCommit(step, before)
+        return self._connection.call(request, wire.Commit | None, timeout)  # type: ignore[arg-type]
+
+    def restored(self, ident: int) -> None:
+        """This worker has read the restore set with this id."""
+        self._connection.call(wire.Restored(ident), type(None), ANSWER_WITHIN)
 
     # -- saving -----------------------------------------------------------------------------------
 

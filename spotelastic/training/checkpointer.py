@@ -20,20 +20,19 @@ import torch.distributed as dist
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.layout import SHARED
-from spotelastic_checkpoints.worker import OpenSlot, WorkerClient
+from spotelastic_checkpoints.worker import WorkerClient
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.training import randomness
 from spotelastic.training.environment import Session, open_session
 from spotelastic.training.losses import Losses
 from spotelastic.training.restoring import Restored
+from spotelastic.training.resuming import BRANCH, open_source
 from spotelastic.training.saving import LayoutChanged, Saver
 from spotelastic.training.state import OWN, Cell, State, View
 
-RESTORE_WITHIN = 600.0
-"""Seconds for bringing the state to this node; the daemon's own deadlines are shorter."""
 COMMIT_WITHIN = 120.0
-"""Seconds that the last save may take to be committed when training is over."""
+"""Seconds that a save may take to be committed, also the last one when training is over."""
 PATIENCE = 0.05
 """Seconds that a periodic save waits for a free slot; training goes on without it otherwise."""
 AGREED_PATIENCE = 10.0
@@ -71,7 +70,10 @@ class Checkpointer:
         self._restored = False
         self._last_step = 0
         self._last_committing = 0
-        """The last step that was sealed to be committed."""
+        """The last step that was sealed to be committed,"""
+        self._last_due = 0
+        """and the last that was so whatever the schedule says."""
+        self._branch = 0
         self.stall = 0.0
         """Seconds that the last save kept training waiting."""
 
@@ -109,29 +111,35 @@ class Checkpointer:
             client.leave(clean=kind is None)
             session.close()
 
-    def restore(self) -> int:
-        """Load the exact state that this round resumes from; its step, 0 on a fresh run."""
+    def restore(self, step: int | None = None) -> int:
+        """Load the state that this round resumes from; its step, 0 on a fresh run.
+
+        All ranks call it, and get the same. Where the newest state turns out to be damaged, all go
+        back to the commit before it. `step` sends the run back to that commit, once: a run that
+        has gone on from there since, and was only restarted, goes on.
+
+        Raises `UsageError` when the checkpoint is of another model, naming what differs, or when
+        `step` was never committed; `SpotelasticError` when nothing can be restored.
+        """
         session, client = self._entered()
         self._restored = True
-        resume = session.resume
-        if resume.kind == "fresh":
+        restored = open_source(session, client, step)
+        if restored is None:
             return 0
-        try:
-            restore_set = client.fetch(resume, RESTORE_WITHIN)
-        except CheckpointsError as error:
-            raise SpotelasticError(f"cannot resume from step {resume.step}: {error}") from error
-        restored = Restored(restore_set)
         restored.load(self._state)
         self._restore_randomness(session, restored)
-        client.restored(restore_set)
-        client.page.enter(resume.step)
-        self._last_step = self._last_committing = resume.step
-        if resume.kind == "memory":
-            self._last_committing = 0
-        return resume.step
+        self._branch = step if step is not None else restored.own_value(BRANCH) or 0
+        client.restored(restored.ident)
+        client.page.enter(restored.step)
+        self._last_step = restored.step
+        self._last_committing = restored.step if restored.source.kind == "store" else 0
+        return restored.step
 
     def step(self, step: int, loss: Any = None) -> None:
-        """Step `step` is done. Saves when due; at an agreed step, waits there to be told more."""
+        """Step `step` is done. Saves when due; at an agreed step, waits there to be told more.
+
+        `loss` (a number, or a tensor of one element) goes to the status and the loss curve.
+        """
         session, client = self._entered()
         assert self._losses is not None
         if not self._restored and session.resume.kind != "fresh":
@@ -143,16 +151,46 @@ class Checkpointer:
             self._plan(session, client)
         commit = at_target or _falls_on(step, self._schedule.checkpoint_every)
         if commit or _falls_on(step, self._schedule.snapshot_every):
-            slot = self._save(step, waiting=at_target, due=at_target)
-            if commit and slot is not None:
+            saved = self._save(step, waiting=at_target, due=at_target)
+            if saved and commit:
                 self._last_committing = step
-            if at_target and slot is not None:
+            if saved and at_target:
                 client.wait(step)
+
+    def save(self) -> bool:
+        """Save the last step now and have it committed, whatever the schedule says.
+
+        All ranks call it after the same step. Waits for a slot, not for the upload: `wait()` does.
+        False when no slot came free; training goes on.
+        """
+        session, client = self._entered()
+        if not self._last_step:
+            raise UsageError("call checkpoint.step(...) before checkpoint.save()")
+        if self._saver is None:
+            self._plan(session, client)
+        if self._last_due != self._last_step:
+            return self._save(self._last_step, waiting=False, due=True)
+        return True
+
+    def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
+        """Until all that is to be committed is; False when `timeout` seconds were too few."""
+        _, client = self._entered()
+        return client.flush(timeout)
+
+    @property
+    def interrupted(self) -> bool:
+        """A node is about to come or go, and a save for it is ahead; or this node has its notice.
+
+        A moment to skip what takes long and can be had later, like an evaluation. Ranks may see it
+        at different steps: use it for nothing that all ranks must do alike.
+        """
+        _, client = self._entered()
+        return client.page.target > self._last_step or client.page.deadline > 0
 
     # -- saving -----------------------------------------------------------------------------------
 
-    def _save(self, step: int, *, waiting: bool, due: bool) -> OpenSlot | None:
-        """None when the save did not come about; training goes on."""
+    def _save(self, step: int, *, waiting: bool, due: bool) -> bool:
+        """False when the save did not come about; training goes on."""
         session, client = self._entered()
         assert self._saver is not None and self._view is not None
         begun = time.perf_counter()
@@ -162,7 +200,7 @@ class Checkpointer:
         if slot is None:
             if waiting or due:
                 client.complain(f"rank {session.ranks.rank}: no free slot for step {step}")
-            return None
+            return False
         try:
             if not self._view.current():
                 self._view = self._whole_view(session)
@@ -170,10 +208,12 @@ class Checkpointer:
             self._saver.save(slot, step, due=due)
         except LayoutChanged as change:
             self._ask_for_a_plan(session, client, step, change)
-            return None
+            return False
         client.sealed(slot, step, waiting=waiting, due=due)
         self.stall = time.perf_counter() - begun
-        return slot
+        if due:
+            self._last_due = self._last_committing = step
+        return True
 
     def _plan(self, session: Session, client: WorkerClient) -> None:
         """All ranks at the same step: gather what everybody has."""
@@ -190,6 +230,7 @@ class Checkpointer:
         own = (
             _own_cell("step", lambda: self._last_step),
             _own_cell("seed", torch.initial_seed),
+            _own_cell(BRANCH, lambda: self._branch),
             _own_cell(f"rng-{session.ranks.rank}", randomness.capture, session.ranks.rank),
         )
         return replace(view, cells=(*view.cells, *own))

@@ -62,6 +62,8 @@ class Session:
     round: str
     resume: wire.Resume
     schedule: wire.Schedule
+    restarts: bool
+    """Whether this may be a restart that nobody asked for."""
     close: Callable[[], None]
     """Ends what this process started."""
 
@@ -103,7 +105,8 @@ def _under_agent(ranks: Ranks) -> Session:
         os.environ["SPOTELASTIC_ROUND"],
         msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=wire.Resume),
         msgspec.json.decode(os.environ["SPOTELASTIC_SCHEDULE"], type=wire.Schedule),
-        lambda: None,
+        True,
+        _nothing,
     )
 
 
@@ -154,7 +157,8 @@ def _on_our_own(
             daemon.close()
         raise
     end = daemon.close if daemon is not None else _nothing
-    return Session(ranks, path, claim.round, resume, schedule, end)
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    return Session(ranks, path, claim.round, resume, schedule, restarted, end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from spotelastic_checkpoints.wire import Item, Piece, RestoreSet
+from spotelastic_checkpoints.wire import Item, Piece, RestoreSet, Resume
 from torch.distributed.checkpoint._traverse import set_element
 
 from spotelastic.errors import SpotelasticError, UsageError
@@ -19,7 +19,9 @@ from spotelastic.training.state import OWN, State, View
 class Restored:
     """A restore set, opened. Holds maps of shared memory until it is dropped."""
 
-    def __init__(self, restore_set: RestoreSet) -> None:
+    def __init__(self, restore_set: RestoreSet, source: Resume) -> None:
+        self.ident = restore_set.id
+        self.source = source
         self.step = restore_set.step
         self.world_size = restore_set.world_size
         self._maps: dict[str, memoryview] = {}

@@ -247,7 +247,7 @@ def test_a_node_without_the_save_is_filled_by_two_peers(tmp_path: Path) -> None:
         restored = worker.client.fetch(resume, 20.0)
         assert is_content_of(restored, 7)
         assert len({piece.file for piece in restored.pieces}) == 2
-        worker.client.restored(restored)
+        worker.client.restored(restored.id)
         assert not list(newcomer.arena.glob("restore-*"))
 
         # With one holder gone the other still has everything.

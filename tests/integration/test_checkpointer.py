@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -303,3 +304,85 @@ def test_no_save_leaves_memory_behind(tmp_path: Path) -> None:
         for step in range(1, 20):
             checkpoint.step(step, loss=one_step(state))
     assert set(Path("/dev/shm").glob("spotelastic-solo-*")) <= before
+
+
+def trained(storage: str, steps: int, **options: Any) -> dict[str, Any]:
+    """A run of `steps` steps, each of them committed."""
+    state = make(seed=steps)
+    with se.Checkpointer(state, storage=storage, checkpoint_every=1) as checkpoint:
+        step = checkpoint.restore(**options)
+        while step < steps:
+            step += 1
+            state["epoch"] = step
+            checkpoint.step(step, loss=one_step(state))
+            assert checkpoint.wait()
+    return state
+
+
+def resumed_at(storage: str, **options: Any) -> tuple[int, int]:
+    state = make(seed=77)
+    with se.Checkpointer(state, storage=storage) as checkpoint:
+        return checkpoint.restore(**options), state["epoch"]
+
+
+def test_a_run_is_sent_back_to_an_earlier_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = str(tmp_path)
+    trained(storage, 4)
+    with pytest.raises(UsageError, match=r"restore\(step=9\): no such step was committed"):
+        resumed_at(storage, step=9)
+    assert resumed_at(storage, step=2) == (2, 2)
+    trained(storage, 3, step=2)
+    assert resumed_at(storage) == (3, 3)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert resumed_at(storage, step=2) == (3, 3)
+
+
+def test_a_damaged_checkpoint_is_left_for_the_one_before_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = trained(str(tmp_path), 3)
+    shard = tmp_path / "1" / "step-00000003" / "__0_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[data.index(state["model"][0].weight.detach().numpy().tobytes())] ^= 1
+    shard.write_bytes(data)
+    assert resumed_at(str(tmp_path)) == (2, 2)
+    said = capfd.readouterr().err
+    assert "step 3 cannot be restored" in said
+    assert "does not match its checksum): going back to 2" in said
+
+
+def test_a_save_now_is_committed_whatever_the_schedule_says(tmp_path: Path) -> None:
+    state = make()
+    options = {"snapshot_every": 0, "checkpoint_every": 0}
+    with se.Checkpointer(state, storage=str(tmp_path), **options) as checkpoint:
+        checkpoint.restore()
+        with pytest.raises(UsageError, match="before checkpoint"):
+            checkpoint.save()
+        for step in (1, 2):
+            checkpoint.step(step, loss=one_step(state))
+        assert checkpoint.save()
+        assert checkpoint.save()
+        assert checkpoint.wait()
+        assert [path.name for path in (tmp_path / "1").iterdir()] == ["step-00000002"]
+        assert not checkpoint.interrupted
+
+
+def test_a_notice_and_a_save_ahead_are_seen_by_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(tmp_path) as [node]:
+        state = make()
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            checkpoint.step(1, loss=one_step(state))
+            assert not checkpoint.interrupted
+            node.agent.set_target("r1", "somebody comes", 5)
+            assert checkpoint.interrupted
+            node.agent.set_target("r1", "somebody comes", 0)
+            assert not checkpoint.interrupted
+            node.agent.hurry(time.time() + 60)
+            assert checkpoint.interrupted

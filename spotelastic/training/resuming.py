@@ -1,0 +1,108 @@
+"""What a round resumes from, the same on every rank: what it was told, or else further back.
+
+Every rank fetches the source, then all hear how it went: a source that one of them cannot have (a
+damaged shard, a peer that died since) is left by all, for the newest commit before it. Collectives
+are allowed here; nobody trains yet.
+"""
+
+import sys
+
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.worker import WorkerClient
+
+from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training.environment import Session
+from spotelastic.training.restoring import Restored
+
+FETCH_WITHIN = 600.0
+"""Seconds for bringing the state to this node; the daemon's own deadlines are shorter."""
+FIND_WITHIN = 60.0
+BRANCH = "branch"
+"""Name of our own value that says to which step the run was sent back last."""
+
+
+def open_source(session: Session, client: WorkerClient, step: int | None) -> Restored | None:
+    """Readable on this node, and on all; None on a fresh run.
+
+    `step` sends the run back to that commit, once: when it has gone on from there and was only
+    restarted since, it goes on from its newest state.
+    """
+    source = session.resume
+    if step is None:
+        return _fetch_or_go_back(session, client, source) if source.kind != "fresh" else None
+    if session.restarts and source.kind != "fresh":
+        newest = _fetch_or_go_back(session, client, source)
+        if newest.own_value(BRANCH) == step:
+            return newest
+        client.restored(newest.ident)
+    commit = _find(session, client, step=step)
+    if commit is None:
+        raise UsageError(
+            f"restore(step={step}): no such step was committed; "
+            "`spotelastic ckpt ls` shows those that were"
+        )
+    restored, problem = _fetch(session, client, _from_store(commit))
+    if restored is None:
+        raise SpotelasticError(f"cannot resume from step {step}: {problem}")
+    return restored
+
+
+def _fetch_or_go_back(session: Session, client: WorkerClient, source: wire.Resume) -> Restored:
+    restored, problem = _fetch(session, client, source)
+    if restored is not None:
+        return restored
+    before = wire.Commit(source.epoch, source.step) if source.kind == "store" else None
+    while (commit := _find(session, client, before=before)) is not None:
+        message = f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
+        if session.ranks.rank == 0:
+            print(f"spotelastic: {message}", file=sys.stderr, flush=True)
+            client.complain(message)
+        restored, problem = _fetch(session, client, _from_store(commit))
+        if restored is not None:
+            return restored
+        before = commit
+    raise SpotelasticError(
+        f"cannot resume from step {source.step}: {problem}; there is no commit before it"
+    )
+
+
+def _fetch(
+    session: Session, client: WorkerClient, source: wire.Resume
+) -> tuple[Restored | None, str]:
+    """By all ranks: all have it, or none has, and why."""
+    try:
+        found, problem = client.fetch(source, FETCH_WITHIN), ""
+    except CheckpointsError as error:
+        found, problem = None, str(error)
+    first = next(filter(None, session.ranks.gather(problem)), "")
+    if not first:
+        assert found is not None
+        return Restored(found, source), ""
+    if found is not None:
+        client.restored(found.id)
+    return None, first
+
+
+def _find(
+    session: Session,
+    client: WorkerClient,
+    *,
+    step: int | None = None,
+    before: wire.Commit | None = None,
+) -> wire.Commit | None:
+    """By rank 0, for all."""
+    found: tuple[wire.Commit | None, str] = None, ""
+    if session.ranks.rank == 0:
+        try:
+            found = client.find(FIND_WITHIN, step=step, before=before), ""
+        except CheckpointsError as error:
+            found = None, str(error)
+    commit, problem = session.ranks.gather(found)[0]
+    if problem:
+        raise SpotelasticError(f"no earlier checkpoint can be looked for: {problem}")
+    return commit
+
+
+def _from_store(commit: wire.Commit) -> wire.Resume:
+    return wire.Resume("store", commit.step, epoch=commit.epoch)
