@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -22,9 +23,13 @@ import xxhash
 
 from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.page import Page
+from spotelastic_checkpoints.populate import populate
 from spotelastic_checkpoints.wire import Item
 
 HEADER = 4096
+MOST_SLOTS = 3
+NEEDED, SPARE = 0.9, 0.5
+"""Shares of the free memory that the slots which are needed, and those beyond, may take."""
 _MAGIC = 0x3130_5445_5350_4F53
 _WORDS = struct.Struct("<QQQQQ")
 """Magic, state, generation, length and checksum of the description that follows."""
@@ -66,6 +71,15 @@ class SlotHeader(msgspec.Struct, frozen=True):
     """Number of pickled values, whose lengths stand after the index."""
     due: bool
     """To be uploaded whatever the schedule says."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """A slot at one moment. `header` is there when it is sealed."""
+
+    path: Path
+    state: State
+    header: SlotHeader | None
 
 
 def slot_bytes(data: int, index: bytes, values: int) -> int:
@@ -204,40 +218,76 @@ class Arena:
             if slot.state is State.WRITING:
                 slot.drop()
 
-    def grow(self, path: Path, size: int) -> Slot:
-        """The slot with at least `size` bytes, all of them backed by memory."""
+    def furnish(self, path: Path, size: int) -> Slot:
+        """The slot with at least `size` bytes, all of them there; takes a second per GiB.
+
+        Raises `ArenaFull`; the slot is as it was then.
+        """
+        self.allocate(path, size)
+        slot = self._slot(path)
+        try:
+            populate(slot.memory)
+        except OSError as error:
+            raise ArenaFull(f"{path}: {error.strerror}; {self._free()}") from error
+        return slot
+
+    def allocate(self, path: Path, size: int) -> None:
+        """The file has at least `size` bytes, all of them backed by memory; or is as it was."""
         have = path.stat().st_size if path.exists() else 0
-        if have < size:
-            with path.open("ab") as file:
-                try:
-                    os.posix_fallocate(file.fileno(), 0, size)
-                except OSError as error:
-                    os.truncate(path, have)
-                    raise ArenaFull(self._shortage(size - have)) from error
-        return self._slot(path)
+        if have >= size:
+            return
+        with path.open("ab") as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                os.truncate(path, have)
+                raise ArenaFull(
+                    f"{_mib(size - have)} more for {path}: {error.strerror}; {self._free()}"
+                ) from error
 
-    def slots_that_fit(self, local_rank: int, size: int) -> int:
-        """How many slots of `size` each of this node's ranks can have: three, or two.
+    def view(self, path: Path) -> SlotView:
+        if not path.exists():
+            return SlotView(path, State.EMPTY, None)
+        slot = self._slot(path)
+        return SlotView(path, slot.state, slot.header())
 
-        Raises `ArenaFull` with the numbers where even two do not fit.
+    def slots_that_fit(self, size: int, most: int) -> int:
+        """How many slots of `size` each of this node's ranks can have, leaving memory to training.
+
+        Three let a save go on while another is uploaded. One, only where `most` is 1: a crash
+        while it is written leaves nothing. Raises `ArenaFull` with the numbers where they do not
+        fit.
         """
         existing = sum(slot.size for slot in self.slots())
         free = self.free() + existing
-        for count in (3, 2):
-            if count * size * self.workers <= free:
+        least = min(2, most)
+        for count in range(most, least - 1, -1):
+            share = SPARE if count > least else NEEDED
+            if count * size * self.workers <= share * free:
                 return count
-        raise ArenaFull(self._shortage(2 * size * self.workers - existing))
+        raise ArenaFull(self._shortage(least, size, existing))
 
     def free(self) -> int:
         """Bytes that the file system and the machine have left."""
         stat = os.statvfs(self.folder)
         return min(stat.f_bavail * stat.f_frsize, _available())
 
-    def _shortage(self, needed: int) -> str:
+    def _shortage(self, count: int, size: int, existing: int) -> str:
+        slots = "two slots" if count == 2 else "one slot"
+        ways = ["enlarge /dev/shm", "use fewer workers per node"]
+        if count == 2:
+            ways.append(
+                "or set SPOTELASTIC_SLOTS=1 and commit more often (a crash during a save then "
+                "goes back to the last commit)"
+            )
         return (
-            f"two slots per rank need {_mib(needed)} more in {self.folder}, "
-            f"{_mib(self.free())} are free: enlarge /dev/shm or use fewer workers per node"
+            f"{slots} of {_mib(size)} for each of {self.workers} workers need "
+            f"{_mib(count * size * self.workers)} in {self.folder}, of which {_mib(existing)} are "
+            f"there; {self._free()}: {', '.join(ways)}"
         )
+
+    def _free(self) -> str:
+        return f"{_mib(self.free())} are free"
 
     def _slot(self, path: Path) -> Slot:
         known = self._slots.get(path)

@@ -144,13 +144,14 @@ class Catalog:
     def read(self, placed: Placed) -> memoryview:
         """The item's bytes, verified. Raises `RestoreFailed`."""
         item = placed.item
-        data = self.storage.read(placed.key, item.offset, item.length)
+        data = memoryview(bytearray(item.length))
         where = f"{self.storage.url}/{placed.key}: {item.fqn}"
-        if len(data) != item.length:
-            raise RestoreFailed(f"{where} ends after {len(data)} of {item.length} bytes")
+        count = self.storage.read(placed.key, item.offset, data)
+        if count != item.length:
+            raise RestoreFailed(f"{where} ends after {count} of {item.length} bytes")
         if xxhash.xxh3_64_hexdigest(data) != item.checksum:
             raise RestoreFailed(f"{where} does not match its checksum")
-        return memoryview(data)
+        return data
 
     def _check(self, placed: Placed, progress: Progress) -> str:
         try:

@@ -29,6 +29,9 @@ from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import Claim, Commit
 
 LATEST = "LATEST"
+PROBE = "conditional-writes"
+"""Created once; a store that lets it be created again ignores conditions."""
+ACCEPT_WEAK = "SPOTELASTIC_WEAK_STORAGE"
 _STEP = re.compile(r"(\d+)/step-(\d+)/(.+)")
 
 
@@ -88,11 +91,14 @@ class Commits:
         self.owner = owner
         self._claiming: tuple[str, int] | None = None
         """Nonce of a claim that has not been answered to its end, and the epoch before it."""
+        self._conditions_seen = False
 
     # -- epochs -----------------------------------------------------------------------------------
 
     def claim(self, *, take_over: bool = False) -> Claim:
         """Fence every earlier round, and adopt what the last one finished but did not record."""
+        if not self._conditions_seen:
+            self._see_conditions()
         latest, etag = self._read_latest()
         if latest is not None and latest.owner not in ("", self.owner) and not take_over:
             raise StorageRefused(
@@ -111,6 +117,17 @@ class Commits:
         claim = Claim(latest.epoch, self._adopt(latest, self._claiming[1]))
         self._claiming = None
         return claim
+
+    def _see_conditions(self) -> None:
+        """Refuse a store on which two rounds could both commit, unless it was accepted."""
+        ignored = all(self.storage.create(PROBE, b"spotelastic") for _ in range(2))
+        if ignored and os.environ.get(ACCEPT_WEAK) != "1":
+            raise StorageRefused(
+                f"{self.storage.url} ignores conditional writes (If-None-Match), so that two "
+                f"rounds could both commit: use another store, or set {ACCEPT_WEAK}=1 and never "
+                "run two clusters on it"
+            )
+        self._conditions_seen = True
 
     def _recovered(self) -> Latest:
         """What LATEST would say, from a listing."""

@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 
 from spotelastic_checkpoints import wire
-from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.arena import MOST_SLOTS, Arena
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.peers import PeerServer
 from spotelastic_checkpoints.service import Client, Service
@@ -63,6 +63,7 @@ async def _serve(options: argparse.Namespace) -> int:
         owner=options.owner,
         node=options.node,
         token=token,
+        most_slots=_most_slots(),
     )
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -71,17 +72,16 @@ async def _serve(options: argparse.Namespace) -> int:
     running = loop.create_task(service.run())
     running.add_done_callback(lambda _: over.set())
 
-    peers = PeerServer(service.arena, token)
     host, _, port = options.listen.rpartition(":")
-    tcp = await asyncio.start_server(peers.serve, host, int(port))
-    service.listen = "{}:{}".format(*tcp.sockets[0].getsockname()[:2])
+    peers = PeerServer(service.arena, token, host, int(port))
+    service.listen = peers.address
     unix = await _listen(options.socket, service)
 
     lifeline = loop.create_task(_watch(options.lifeline, service, over))
     await over.wait()
     lifeline.cancel()
     unix.close()
-    tcp.close()
+    peers.close()
     options.socket.unlink(missing_ok=True)
     if running.done() and not running.cancelled() and (error := running.exception()):
         raise error
@@ -93,6 +93,13 @@ async def _serve(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     # A thread that waits for a store which does not answer must not hold the process up.
     os._exit(0)
+
+
+def _most_slots() -> int:
+    told = os.environ.get("SPOTELASTIC_SLOTS", str(MOST_SLOTS))
+    if not told.isdigit() or not 1 <= int(told) <= 16:
+        raise CheckpointsError(f"SPOTELASTIC_SLOTS={told}: slots per worker, 1 to 16")
+    return int(told)
 
 
 def _lock(arena: Path) -> IO[str]:

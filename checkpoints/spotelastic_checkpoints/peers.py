@@ -4,18 +4,18 @@ Both sides prove that they know the cluster's token before anything else is said
 a nonce, the client its own nonce and an HMAC over both, the server an HMAC over both.
 """
 
-import asyncio
 import hashlib
 import hmac
 import os
 import socket
-import time
+import threading
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
 from spotelastic_checkpoints import wire
-from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.arena import Arena, Slot
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.pipeline import checksummed
 from spotelastic_checkpoints.wire import Inventory, Read, Shelf
@@ -25,8 +25,11 @@ T = TypeVar("T")
 NONCE = 16
 MAC = 32
 ANSWER_WITHIN = 10.0
-"""Seconds for one answer of a peer."""
-RANGE = 8 << 20
+"""Seconds without a byte after which a peer counts as gone."""
+IDLE_FOR = 300.0
+"""Seconds between two requests after which a connection is ended."""
+LONGEST_REQUEST = 1 << 16
+RANGE = 16 << 20
 """Bytes per request."""
 
 
@@ -35,48 +38,66 @@ def _proof(token: str, side: bytes, first: bytes, second: bytes) -> bytes:
 
 
 class PeerServer:
-    """Serves the slots of one arena; `inventory` and `read` run where they are awaited."""
+    """Serves the slots of one arena, each connection in a thread: bytes go from shared memory to
+    the socket without a copy."""
 
-    def __init__(self, arena: Arena, token: str) -> None:
+    def __init__(self, arena: Arena, token: str, host: str, port: int) -> None:
         self._arena = arena
         self._token = token
+        self._listener = socket.create_server((host, port), backlog=64)
+        self.address = "{}:{}".format(*self._listener.getsockname()[:2])
+        threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(ANSWER_WITHIN):
-                if not await self._prove(reader, writer):
-                    return
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, EOFError, msgspec.MsgspecError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.settimeout(ANSWER_WITHIN)
+            if not self._prove(connection):
+                return
             while True:
-                (length,) = wire.FRAME.unpack(await reader.readexactly(wire.FRAME.size))
-                if length > 1 << 16:
+                connection.settimeout(IDLE_FOR)
+                (length,) = wire.FRAME.unpack(_exactly(connection, wire.FRAME.size))
+                if length > LONGEST_REQUEST:
                     return
-                ident, request = wire.decode_peer_request(await reader.readexactly(length))
-                writer.write(await self._answer(ident, request))
-                await writer.drain()
-        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError):
-            pass
-        finally:
-            writer.close()
+                ident, request = wire.decode_peer_request(bytes(_exactly(connection, length)))
+                connection.settimeout(ANSWER_WITHIN)
+                self._answer(connection, ident, request)
 
-    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    def _prove(self, connection: socket.socket) -> bool:
         mine = os.urandom(NONCE)
-        writer.write(mine)
-        theirs = await reader.readexactly(NONCE)
-        proof = await reader.readexactly(MAC)
+        connection.sendall(mine)
+        theirs = bytes(_exactly(connection, NONCE))
+        proof = bytes(_exactly(connection, MAC))
         if not hmac.compare_digest(proof, _proof(self._token, b"client", mine, theirs)):
             return False
-        writer.write(_proof(self._token, b"server", theirs, mine))
+        connection.sendall(_proof(self._token, b"server", theirs, mine))
         return True
 
-    async def _answer(self, ident: int, request: wire.PeerRequest) -> bytes:
+    def _answer(self, connection: socket.socket, ident: int, request: wire.PeerRequest) -> None:
         try:
             if isinstance(request, Inventory):
-                result: object = await asyncio.to_thread(self._inventory, request)
+                answer = wire.frame(ident, "", self._inventory(request))
             else:
-                result = self._read(request)
+                slot = self._slot(request)
+                connection.sendall(wire.frame(ident, "", request.length))
+                connection.sendall(slot.data[request.offset : request.offset + request.length])
+                # Only now is it sure that the bytes were those of the save.
+                same = slot.generation == request.generation
+                answer = wire.frame(ident, "" if same else str(_overwritten(request)), None)
         except CheckpointsError as error:
-            return wire.frame(ident, f"{type(error).__name__}: {error}", None)
-        return wire.frame(ident, "", result)
+            answer = wire.frame(ident, str(error), None)
+        connection.sendall(answer)
 
     def _inventory(self, request: Inventory) -> tuple[Shelf, ...]:
         wanted = (request.incarnation, request.step, request.layout)
@@ -92,13 +113,17 @@ class PeerServer:
             if (header.incarnation, header.step, header.layout) == wanted
         )
 
-    def _read(self, request: Read) -> bytes:
+    def _slot(self, request: Read) -> Slot:
         for slot, header in self._arena.sealed():
             if header.rank == request.rank and slot.generation == request.generation:
-                data = bytes(slot.data[request.offset : request.offset + request.length])
-                if slot.generation == request.generation and len(data) == request.length:
-                    return data
-        raise RestoreFailed(f"the slot of rank {request.rank} has been overwritten")
+                if not 0 <= request.offset <= request.offset + request.length <= len(slot.data):
+                    break
+                return slot
+        raise _overwritten(request)
+
+
+def _overwritten(request: Read) -> RestoreFailed:
+    return RestoreFailed(f"the slot of rank {request.rank} has been overwritten")
 
 
 class Peer:
@@ -117,38 +142,57 @@ class Peer:
     def inventory(self, request: Inventory) -> tuple[Shelf, ...]:
         return self._call(request, tuple[Shelf, ...])
 
-    def read(self, request: Read) -> bytes:
-        return self._call(request, bytes)
+    def read(self, request: Read, target: memoryview) -> None:
+        """Fills `target`, which is as long as the request asks for."""
+        if self._call(request, int) != len(target):
+            raise RestoreFailed(f"{self.address}: another length than was asked for")
+        try:
+            _fill(self._socket, target)
+        except OSError as broken:
+            raise self._lost(broken) from None
+        self._receive(type(None))
 
     def close(self) -> None:
         self._socket.close()
 
     def _prove(self, token: str) -> None:
-        theirs = bytes(self._exactly(NONCE))
+        theirs = bytes(_exactly(self._socket, NONCE))
         mine = os.urandom(NONCE)
         self._socket.sendall(mine + _proof(token, b"client", theirs, mine))
-        proof = bytes(self._exactly(MAC))
+        proof = bytes(_exactly(self._socket, MAC))
         if not hmac.compare_digest(proof, _proof(token, b"server", mine, theirs)):
             raise ConnectionError("it does not know this cluster's token")
 
     def _call(self, request: object, kind: type[T]) -> T:
         try:
             self._socket.sendall(wire.frame(0, request))
-            (length,) = wire.FRAME.unpack(self._exactly(wire.FRAME.size))
-            _, error, result = wire.decode_reply(bytes(self._exactly(length)))
         except OSError as broken:
-            raise RestoreFailed(f"lost the checkpoint daemon at {self.address}: {broken}") from None
+            raise self._lost(broken) from None
+        return self._receive(kind)
+
+    def _receive(self, kind: type[T]) -> T:
+        try:
+            (length,) = wire.FRAME.unpack(_exactly(self._socket, wire.FRAME.size))
+            _, error, result = wire.decode_reply(bytes(_exactly(self._socket, length)))
+        except OSError as broken:
+            raise self._lost(broken) from None
         if error:
-            raise RestoreFailed(f"{self.address}: {error.partition(': ')[2]}")
+            raise RestoreFailed(f"{self.address}: {error}")
         return wire.decode_result(result, kind)
 
-    def _exactly(self, length: int) -> bytearray:
-        data = bytearray(length)
-        view, deadline = memoryview(data), time.monotonic() + ANSWER_WITHIN
-        while view:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            count = self._socket.recv_into(view)
-            if not count:
-                raise ConnectionError("the connection was closed; is the token the same?")
-            view = view[count:]
-        return data
+    def _lost(self, error: OSError) -> RestoreFailed:
+        return RestoreFailed(f"lost the checkpoint daemon at {self.address}: {error}")
+
+
+def _exactly(connection: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    _fill(connection, memoryview(data))
+    return data
+
+
+def _fill(connection: socket.socket, target: memoryview) -> None:
+    while target:
+        count = connection.recv_into(target)
+        if not count:
+            raise ConnectionError("the connection was closed; is the token the same?")
+        target = target[count:]

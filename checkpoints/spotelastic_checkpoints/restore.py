@@ -5,14 +5,14 @@ and verified against the source's checksums. Local ranks share the result.
 """
 
 import mmap
-import os
 import queue
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from spotelastic_checkpoints.arena import HEADER, Arena
 from spotelastic_checkpoints.commits import Commits, folder
 from spotelastic_checkpoints.errors import RestoreFailed, StorageUnavailable
 from spotelastic_checkpoints.layout import SHARED
+from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.peers import Peer
 from spotelastic_checkpoints.wire import (
     Commit,
@@ -35,8 +36,10 @@ from spotelastic_checkpoints.wire import (
     Shelf,
 )
 
-AT_ONCE = 4
-"""Ranges in flight."""
+STORE_RANGE, STORE_AT_ONCE = 64 << 20, 8
+"""Bytes per request to the store, and requests in flight."""
+PEER_AT_ONCE = 2
+"""Requests in flight to each peer."""
 STORE_PATIENCE = 60.0
 """Seconds that the store may be away during a restore."""
 
@@ -62,7 +65,7 @@ class Span:
     length: int
 
 
-def spans(items: Iterable[Item], most: int = peers.RANGE) -> Iterator[Span]:
+def spans(items: Iterable[Item], most: int) -> Iterator[Span]:
     """Pure: ranges that cover the items, neighbours together, none longer than `most`."""
     start = end = -1
     for item in sorted(items, key=lambda item: item.offset):
@@ -84,6 +87,19 @@ def wanted(item: Item, ranks: Sequence[int]) -> bool:
     return item.rank == SHARED or item.rank in ranks
 
 
+Reader = Callable[[Span, memoryview], None]
+"""Fills memory with a range of one source file; called from several threads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is to be copied from one source file."""
+
+    name: str
+    items: Sequence[Item]
+    read: Reader
+
+
 class Staging:
     """Files of the arena that hold copies of a source until all local ranks have read them."""
 
@@ -91,31 +107,51 @@ class Staging:
         self._arena = arena
         self._prefix = f"restore-{ident}-"
 
-    def copy(self, name: str, items: Sequence[Item], read: Callable[[Span], bytes]) -> list[Piece]:
-        """`read` is called from several threads."""
-        path = self._arena.folder / f"{self._prefix}{name}"
-        size = max((item.offset + item.length for item in items), default=0)
-        if not size:
-            return []
-        with path.open("wb+") as file:
-            os.truncate(file.fileno(), size)
-            memory = memoryview(mmap.mmap(file.fileno(), size))
-
-            def fetch(span: Span) -> None:
-                memory[span.offset : span.offset + span.length] = read(span)
-
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                for done in [pool.submit(fetch, span) for span in spans(items)]:
-                    done.result()
-        for item in items:
-            data = memory[item.offset : item.offset + item.length]
-            if xxhash.xxh3_64_hexdigest(data) != item.checksum:
-                raise RestoreFailed(f"{name}: {item.fqn} does not match its checksum")
-        return [Piece(str(path), item) for item in items]
+    def copy(self, parts: Iterable[Part], at_once: int, most: int) -> list[Piece]:
+        """Everything, in ranges of `most` bytes, `at_once` of them in flight; verified."""
+        targets = [(part, *self._target(part)) for part in parts if part.items]
+        with ThreadPoolExecutor(at_once) as pool:
+            ranges = [
+                pool.submit(part.read, span, memory[span.offset : span.offset + span.length])
+                for part, _, memory in targets
+                for span in spans(part.items, most)
+            ]
+            _all_done(ranges)
+            _all_done(
+                [
+                    pool.submit(_verify, part.name, item, memory)
+                    for part, _, memory in targets
+                    for item in part.items
+                ]
+            )
+        return [Piece(str(path), item) for part, path, _ in targets for item in part.items]
 
     def remove(self) -> None:
         for path in self._arena.folder.glob(f"{self._prefix}*"):
             path.unlink(missing_ok=True)
+
+    def _target(self, part: Part) -> tuple[Path, memoryview]:
+        path = self._arena.folder / f"{self._prefix}{part.name}"
+        size = max(item.offset + item.length for item in part.items)
+        # All of it at once: memory that is not there is an error here, and a crash later.
+        self._arena.allocate(path, size)
+        with path.open("rb+") as file:
+            return path, memoryview(mmap.mmap(file.fileno(), size))
+
+
+def _all_done(futures: Sequence["Future[None]"]) -> None:
+    try:
+        for future in as_completed(futures):
+            future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _verify(name: str, item: Item, memory: memoryview) -> None:
+    data = memory[item.offset : item.offset + item.length]
+    if xxhash.xxh3_64_hexdigest(data) != item.checksum:
+        raise RestoreFailed(f"{name}: {item.fqn} does not match its checksum")
 
 
 def from_store(
@@ -123,20 +159,19 @@ def from_store(
 ) -> tuple[list[Piece], int]:
     """Pieces, and the world size that saved."""
     manifests = _patient(lambda: commits.checkpoint(commit))
-    pieces: list[Piece] = []
-    for content in manifests:
+
+    def part(content: Manifest) -> Part:
         key = f"{folder(commit)}/{content.file}"
 
-        def read(span: Span, key: str = key) -> bytes:
-            data = _patient(lambda: commits.storage.read(key, span.offset, span.length))
-            if len(data) != span.length:
+        def read(span: Span, target: memoryview) -> None:
+            if _patient(lambda: commits.storage.read(key, span.offset, target)) != span.length:
                 raise RestoreFailed(
                     f"{commits.storage.url}/{key} is shorter than its manifest says"
                 )
-            return data
 
-        items = [item for item in content.items if wanted(item, ranks)]
-        pieces += staging.copy(content.file, items, read)
+        return Part(content.file, [i for i in content.items if wanted(i, ranks)], read)
+
+    pieces = staging.copy(map(part, manifests), STORE_AT_ONCE, STORE_RANGE)
     return pieces, manifests[0].world_size
 
 
@@ -164,15 +199,14 @@ def from_memory(
                     complaints.append(str(error))
     for _, shelf in shelves:
         shared, world_size = shelf.shared, shelf.world_size
-    parts = share(shelves, pieces, ranks)
-    with ThreadPoolExecutor(max(1, len(parts))) as pool:
-        copies = [
-            pool.submit(_copy, staging, address, token, shelf, items)
-            for address, shelf, items in parts
+    with ExitStack() as connections:
+        parts = [
+            _peer_part(address, token, shelf, items, connections)
+            for address, shelf, items in share(shelves, pieces, ranks)
         ]
-        for copy in copies:
-            for piece in copy.result():
-                pieces[piece.item.key] = piece
+        at_once = max(1, PEER_AT_ONCE * len(parts))
+        for piece in staging.copy(parts, at_once, peers.RANGE):
+            pieces[piece.item.key] = piece
     if not shared or _count_shared(pieces) < shared:
         reason = "; ".join(complaints) or "its holders have overwritten it"
         raise RestoreFailed(f"step {resume.step} is no longer whole in memory: {reason}")
@@ -206,25 +240,22 @@ def _shelves(address: str, save: Inventory, token: str) -> list[tuple[str, Shelf
         return [(address, shelf) for shelf in peer.inventory(save)]
 
 
-def _copy(
-    staging: Staging, address: str, token: str, shelf: Shelf, items: Sequence[Item]
-) -> list[Piece]:
-    with closing(Peer(address, token)) as peer, closing(Peer(address, token)) as other:
-        idle: queue.SimpleQueue[Peer] = queue.SimpleQueue()
-        idle.put(peer)
-        idle.put(other)
+def _peer_part(
+    address: str, token: str, shelf: Shelf, items: list[Item], connections: ExitStack
+) -> Part:
+    idle: queue.SimpleQueue[Peer] = queue.SimpleQueue()
+    for _ in range(PEER_AT_ONCE):
+        idle.put(connections.enter_context(closing(Peer(address, token))))
 
-        def read(span: Span) -> bytes:
-            taken = idle.get()
-            try:
-                request = Read(shelf.rank, shelf.generation, span.offset, span.length)
-                return taken.read(request)
-            finally:
-                idle.put(taken)
+    def read(span: Span, target: memoryview) -> None:
+        taken = idle.get()
+        try:
+            taken.read(Read(shelf.rank, shelf.generation, span.offset, span.length), target)
+        finally:
+            idle.put(taken)
 
-        # A rank may have sealed the same step twice.
-        name = f"{address}-rank-{shelf.rank}-{shelf.generation}"
-        return staging.copy(name, items, read)
+    # A rank may have sealed the same step twice.
+    return Part(f"{address}-rank-{shelf.rank}-{shelf.generation}", items, read)
 
 
 def _count_shared(pieces: Mapping[Key, Piece]) -> int:

@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from spotelastic_checkpoints import fence, restore, slots, wire
-from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.arena import MOST_SLOTS, Arena
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.pipeline import Pipeline, Save
 from spotelastic_checkpoints.restore import Source, Staging
-from spotelastic_checkpoints.slots import SlotView
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
 
@@ -40,7 +39,8 @@ class Client:
     rank: int = -1
     local_rank: int = -1
     round: str = ""
-    nbytes: int = 0
+    slots: list[Path] = field(default_factory=list)
+    """Of its local rank, whether they are in memory yet or not."""
     reserved: Path | None = None
     reserving: int = 0
     """Id of a Reserve that could not be answered yet."""
@@ -69,8 +69,20 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Service:
-    def __init__(self, arena: Arena, *, storage: str, owner: str, node: str, token: str) -> None:
+    def __init__(
+        self,
+        arena: Arena,
+        *,
+        storage: str,
+        owner: str,
+        node: str,
+        token: str,
+        most_slots: int = MOST_SLOTS,
+    ) -> None:
         self.arena = arena
+        self._most_slots = most_slots
+        self._furnishing: dict[int, asyncio.Task[tuple[str, ...]]] = {}
+        self._furnished: set[Path] = set()
         self.owner = owner
         self.node = node
         self.token = token
@@ -166,6 +178,7 @@ class Service:
             ),
             wire.Restored: lambda client, ident, r: self._restored(client, r.id),
             wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
+            wire.AwaitSlots: lambda client, ident, r: self._await_slots(r.local_rank),
             wire.Reserve: lambda client, ident, r: self._reserve(client, ident),
             wire.Sealing: lambda client, ident, r: self._sealing(client, r),
             wire.Await: lambda client, ident, r: self._await(client, ident, r.target),
@@ -265,6 +278,8 @@ class Service:
             workers=tuple(self._workers()),
             upload=upload,
             error=self.pipeline.outage,
+            ready=bool(self._furnishing) and all(map(_succeeded, self._furnishing.values())),
+            arena=sum(slot.size for slot in self.arena.slots()),
         )
 
     async def flush(self, timeout: float) -> bool:
@@ -352,25 +367,45 @@ class Service:
         self._fetches.clear()
 
     def _prepare(self, client: Client, nbytes: int) -> None:
-        self.arena.slots_that_fit(client.local_rank, nbytes)
-        client.nbytes = nbytes
+        count = self.arena.slots_that_fit(nbytes, self._most_slots)
+        paths = [self.arena.slot_path(client.local_rank, number) for number in range(count)]
+        client.slots = paths
+        before = self._furnishing.get(client.local_rank)
+        if before is not None:
+            before.cancel()
+        self._furnished.difference_update(paths)
+        self._furnishing[client.local_rank] = asyncio.get_running_loop().create_task(
+            self._furnish(paths, nbytes)
+        )
 
-    async def _reserve(self, client: Client, ident: int) -> object:
-        count = self.arena.slots_that_fit(client.local_rank, client.nbytes)
-        views = []
-        for number in range(count):
-            path = self.arena.slot_path(client.local_rank, number)
-            slot = self.arena.grow(path, 0)
-            views.append(SlotView(path, slot.state, slot.header()))
-        path_ = slots.choose(views, self.round, self.pipeline.pinned)
-        if path_ is None:
+    async def _furnish(self, paths: list[Path], nbytes: int) -> tuple[str, ...]:
+        """One slot after the other: the first save needs only one."""
+        for path in paths:
+            try:
+                await asyncio.to_thread(self.arena.furnish, path, nbytes)
+            except CheckpointsError as error:
+                self.emit(wire.Failed(f"no slot for saves: {error}"))
+                raise
+            self._furnished.add(path)
+            self._grant_waiting()
+        return tuple(map(str, paths))
+
+    async def _await_slots(self, local_rank: int) -> tuple[str, ...]:
+        furnishing = self._furnishing.get(local_rank)
+        if furnishing is None:
+            raise CheckpointsError(f"local rank {local_rank} has asked for no slots")
+        return await asyncio.shield(furnishing)
+
+    def _reserve(self, client: Client, ident: int) -> object:
+        missing = set(client.slots) - self._furnished
+        views = [self.arena.view(path) for path in client.slots]
+        path = slots.choose(views, self.round, self.pipeline.pinned | missing)
+        if path is None:
             client.reserving = ident
             return _LATER
         client.reserving = 0
-        client.reserved = path_
-        # Fresh memory comes at a few hundred MB/s: nobody else is to wait for it.
-        await asyncio.to_thread(self.arena.grow, path_, client.nbytes)
-        return wire.SlotGrant(str(path_), self.owner)
+        client.reserved = path
+        return wire.SlotGrant(str(path), self.owner)
 
     def _grant_waiting(self) -> None:
         for client in self._clients:
@@ -458,6 +493,10 @@ class Service:
 
 _LATER = object()
 """The answer comes from somewhere else, or none is expected."""
+
+
+def _succeeded(task: "asyncio.Task[Any]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _remove_staging(task: "asyncio.Task[tuple[RestoreSet, Staging]]") -> None:

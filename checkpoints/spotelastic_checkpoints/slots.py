@@ -2,20 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from spotelastic_checkpoints.arena import SlotHeader, State
+from spotelastic_checkpoints.arena import SlotHeader, SlotView
 from spotelastic_checkpoints.wire import RoundInfo, Schedule, Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class SlotView:
-    """A slot at one moment. `header` is there when it is sealed."""
-
-    path: Path
-    state: State
-    header: SlotHeader | None
 
 
 def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
@@ -73,6 +63,8 @@ def choose(
             round_ is None or on_lineage(round_, header.incarnation, header.step)
         )
 
+    if len(views) == 1:
+        return None if views[0].path in pinned else views[0].path
     newest = max((view for view in views if usable(view)), key=_step, default=None)
     free = [view for view in views if view is not newest and view.path not in pinned]
     best = min(free, key=lambda v: (v.header is not None, usable(v), _step(v)), default=None)

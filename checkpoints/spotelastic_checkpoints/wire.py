@@ -133,8 +133,10 @@ class Upload(Value, frozen=True):
     epoch: int
     step: int
     done: int
-    """Bytes."""
+    """Bytes handed to the network."""
     total: int
+    rate: float = 0.0
+    """Bytes per second since it began."""
 
 
 class DaemonStatus(Value, frozen=True):
@@ -149,6 +151,10 @@ class DaemonStatus(Value, frozen=True):
     upload: Upload | None = None
     error: str = ""
     """Why the last upload did not get on, if it did not."""
+    ready: bool = False
+    """Slots were asked for, and all of them are in memory: no save pays for fresh pages."""
+    arena: int = 0
+    """Bytes of shared memory that the slots take."""
 
 
 class Item(Value, frozen=True, array_like=True):
@@ -338,6 +344,12 @@ class Prepare(Value, frozen=True, tag="prepare"):
     nbytes: int
 
 
+class AwaitSlots(Value, frozen=True, tag="slots"):
+    """Answered with the paths of the local rank's slots, once all of them are in memory."""
+
+    local_rank: int
+
+
 class Reserve(Value, frozen=True, tag="reserve"):
     """A slot for the next save; answered with a SlotGrant as soon as one may be overwritten."""
 
@@ -382,6 +394,7 @@ Request = (
     | FindCommit
     | Restored
     | Prepare
+    | AwaitSlots
     | Reserve
     | Sealing
     | Await
@@ -412,7 +425,8 @@ class Shelf(Value, frozen=True):
 
 
 class Read(Value, frozen=True, tag="read"):
-    """Bytes of a slot; answered with raw bytes, or an error when the generation has changed."""
+    """Bytes of a slot; answered with their number, then the raw bytes, then an empty answer, or an
+    error when the generation had changed meanwhile."""
 
     rank: int
     generation: int

@@ -4,6 +4,7 @@ Stdlib and msgspec only. Publishing a step is wait-free; a daemon that is gone c
 training: the next save looks for a new one.
 """
 
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +14,14 @@ from msgspec.structs import replace
 from spotelastic_checkpoints import fence, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.connection import Connection
-from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.page import Page
+from spotelastic_checkpoints.populate import populate
 from spotelastic_checkpoints.stages import Stage
 
 ANSWER_WITHIN = 5.0
 """Seconds for what the daemon answers at once."""
+FURNISHED_WITHIN = 600.0
 RECONNECT_EVERY = 0.2
 
 
@@ -60,6 +63,8 @@ class WorkerClient:
         self._reservation = 0
         self._slots: dict[str, Slot] = {}
         self._written: set[str] = set()
+        self.ready = threading.Event()
+        """All slots are in memory and mapped: a save costs one warm copy from now on."""
         self._connection, page = self._connected()
         self.page = Page(Path(page))
 
@@ -88,6 +93,8 @@ class WorkerClient:
         self._written.clear()
         self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
         self._reservation = self._connection.send(wire.Reserve())
+        self.ready.clear()
+        threading.Thread(target=self._map_ahead, name="slots", daemon=True).start()
 
     def open_slot(self, patience: float) -> OpenSlot | None:
         """The slot that the daemon has set aside; None when there is none within `patience`."""
@@ -158,6 +165,23 @@ class WorkerClient:
         except DaemonUnavailable:
             pass
         self._connection.close()
+
+    def _map_ahead(self) -> None:
+        """Beside training: the first save into each slot is to cost no more than the others."""
+        try:
+            connection = Connection.unix(self._socket, ANSWER_WITHIN)
+            request = wire.AwaitSlots(self._attach.local_rank)
+            for path in connection.call(request, tuple[str, ...], FURNISHED_WITHIN):
+                slot = self._slots.get(path)
+                if slot is None or slot.size != slot.path.stat().st_size:
+                    slot = Slot(Path(path))
+                populate(slot.memory)
+                self._slots[path] = slot
+            connection.close()
+            self.ready.set()
+        except (CheckpointsError, OSError):
+            # Slots are mapped as they are granted; the daemon has said why it has none.
+            pass
 
     def _granted(self, patience: float) -> wire.SlotGrant:
         grant = self._connection.receive(self._reservation, wire.SlotGrant, patience)

@@ -1,6 +1,7 @@
-"""The contract of the object store port, on a folder and on an S3 server."""
+"""The contract of the object store port: a folder, S3 through obstore and s3fs, fsspec's memory."""
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +10,16 @@ from pathlib import Path
 import boto3
 import pytest
 from moto.server import ThreadedMotoServer
+from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import s3
+from spotelastic_checkpoints.storage import s3, s3fs_adapter
+from spotelastic_checkpoints.storage.filesystems import FsspecStorage
+from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.storage.s3 import PART
+from spotelastic_checkpoints.storage.s3 import PART, S3Storage
+from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
+from support.faulty_s3 import FaultyS3
 
 
 @pytest.fixture(scope="module")
@@ -25,17 +31,26 @@ def s3_endpoint() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", "s3", "s3fs", "memory"])
 def storage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Storage]:
+    opened: Storage
     if request.param == "folder":
         opened = open_storage(str(tmp_path / "store"))
+    elif request.param == "memory":
+        opened = open_storage(f"memory://{os.urandom(4).hex()}/run")
     else:
         bucket = use_s3(monkeypatch, request.getfixturevalue("s3_endpoint"))
-        opened = open_storage(f"s3://{bucket}/run/checkpoints")
+        url = f"s3://{bucket}/run/checkpoints"
+        opened = open_storage(url) if request.param == "s3" else S3fsStorage(url)
     yield opened
     opened.close()
+
+
+def read(storage: Storage, key: str, offset: int, length: int) -> bytes:
+    target = bytearray(length)
+    return bytes(target[: storage.read(key, offset, memoryview(target))])
 
 
 def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
@@ -46,6 +61,14 @@ def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
     bucket = f"bucket-{os.urandom(4).hex()}"
     boto3.client("s3").create_bucket(Bucket=bucket)
     return bucket
+
+
+@pytest.fixture
+def faulty(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    bucket = use_s3(monkeypatch, s3_endpoint)
+    with FaultyS3(s3_endpoint, f"s3://{bucket}/run") as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy
 
 
 def race(attempts: int, attempt: Callable[[int], bool]) -> list[int]:
@@ -62,7 +85,7 @@ def race(attempts: int, attempt: Callable[[int], bool]) -> list[int]:
 
 def test_what_was_put_is_read_and_listed(storage: Storage) -> None:
     assert storage.get("1/step-00000001/a") is None
-    assert storage.read("1/step-00000001/a", 0, 4) == b""
+    assert read(storage, "1/step-00000001/a", 0, 4) == b""
     storage.put("1/step-00000001/a", memoryview(b"0123456789"))
     storage.put("1/step-00000001/b", memoryview(b""))
     storage.put("2/step-00000001/a", memoryview(b"other"))
@@ -70,8 +93,9 @@ def test_what_was_put_is_read_and_listed(storage: Storage) -> None:
     blob = storage.get("1/step-00000001/a")
     assert blob is not None
     assert blob.data == b"0123456789"
-    assert storage.read("1/step-00000001/a", 3, 4) == b"3456"
-    assert storage.read("1/step-00000001/a", 8, 4) == b"89"
+    assert read(storage, "1/step-00000001/a", 3, 4) == b"3456"
+    assert read(storage, "1/step-00000001/a", 8, 4) == b"89"
+    assert read(storage, "1/step-00000001/a", 10, 4) == b""
     assert storage.keys() == ["1/step-00000001/a", "1/step-00000001/b", "2/step-00000001/a"]
     assert storage.keys("1/") == ["1/step-00000001/a", "1/step-00000001/b"]
     assert storage.keys("3/") == []
@@ -85,10 +109,12 @@ def test_deleted_keys_are_gone_and_missing_ones_are_ignored(storage: Storage) ->
 
 def test_an_object_of_several_parts_is_whole(storage: Storage) -> None:
     data = os.urandom(1 << 16) * (3 * PART // (1 << 16)) + b"end"
-    storage.put("large", memoryview(data))
-    assert storage.read("large", len(data) - 5, 5) == data[-5:]
-    assert storage.read("large", PART - 2, 4) == data[PART - 2 : PART + 2]
-    assert storage.abort_uploads("") == 0
+    told: list[int] = []
+    storage.put("large", memoryview(data), told.append)
+    assert sum(told) == len(data)
+    assert read(storage, "large", len(data) - 5, 5) == data[-5:]
+    assert read(storage, "large", PART - 2, 4) == data[PART - 2 : PART + 2]
+    assert storage.unfinished() == []
 
 
 def test_of_many_creators_exactly_one_wins(storage: Storage) -> None:
@@ -123,10 +149,125 @@ def test_a_listing_of_several_pages_is_complete(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3, "PAGE", 4)
+    monkeypatch.setattr(s3fs_adapter, "PAGE", 4)
     names = [f"many/{number}" for number in range(10)]
     for name in names:
         storage.put(name, memoryview(b""))
     assert storage.keys("many/") == names
+    storage.delete(names)
+    assert storage.keys("many/") == []
+
+
+def test_only_a_store_without_a_swap_of_its_own_is_weaker(storage: Storage) -> None:
+    if isinstance(storage, FsspecStorage):
+        assert "compare-and-swap" in storage.weaker
+    else:
+        assert storage.weaker == ""
+
+
+def test_an_upload_that_was_left_is_seen_and_ended(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = use_s3(monkeypatch, s3_endpoint)
+    client = boto3.client("s3")
+    for key in ("run/3/step-00000001/__0_0.distcp", "run/4/step-00000009/__0_0.distcp", "else"):
+        client.create_multipart_upload(Bucket=bucket, Key=key)
+    for storage in (S3Storage(f"s3://{bucket}/run"), S3fsStorage(f"s3://{bucket}/run")):
+        assert [key[0] for key in sorted(storage.unfinished())] == ["3", "4"]
+        assert storage.abort_uploads("3/") == 1
+        assert [key[0] for key in storage.unfinished()] == ["4"]
+        client.create_multipart_upload(Bucket=bucket, Key="run/3/step-00000001/__0_0.distcp")
+        storage.close()
+
+
+@pytest.mark.parametrize("kind", [S3Storage, S3fsStorage])
+def test_a_part_that_fails_leaves_neither_object_nor_upload(
+    kind: type[S3Storage | S3fsStorage], faulty: FaultyS3
+) -> None:
+    storage = kind(faulty.url)
+    faulty.answer("PUT", "partNumber=2", 503)
+    with pytest.raises(StorageUnavailable):
+        storage.put("large", memoryview(bytes(3 * PART)))
+    assert storage.get("large") is None
+    assert storage.unfinished() == []
+    storage.close()
+
+
+@pytest.mark.parametrize("kind", [S3Storage, S3fsStorage])
+def test_a_conflict_is_neither_won_nor_lost(
+    kind: type[S3Storage | S3fsStorage], faulty: FaultyS3
+) -> None:
+    storage = kind(faulty.url)
+    faulty.answer("PUT", "LATEST", 409)
+    with pytest.raises(StorageUnavailable):
+        storage.create("LATEST", b"first")
+    assert storage.create("LATEST", b"first")
+    blob = storage.get("LATEST")
+    assert blob is not None
+    faulty.answer("PUT", "LATEST", 409)
+    with pytest.raises(StorageUnavailable):
+        storage.swap("LATEST", b"second", blob.etag)
+    assert storage.swap("LATEST", b"second", blob.etag)
+    storage.close()
+
+
+def test_a_claim_whose_answer_was_lost_is_recognised_by_its_nonce(faulty: FaultyS3) -> None:
+    """The write came through, the answer did not: the repeated write meets 412."""
+    commits = Commits(open_storage(faulty.url), "me")
+    assert commits.claim().epoch == 1
+    faulty.lose_answer("PUT", "LATEST")
+    with pytest.raises(StorageUnavailable):
+        commits.claim()
+    assert commits.claim().epoch == 2
+
+
+@pytest.mark.parametrize("kind", [S3Storage, S3fsStorage])
+def test_a_read_that_is_cut_short_is_unavailable_not_short(
+    kind: type[S3Storage | S3fsStorage], faulty: FaultyS3
+) -> None:
+    storage = kind(faulty.url)
+    data = os.urandom(1 << 20)
+    storage.put("shard", memoryview(data))
+    faulty.truncate("GET", "shard", 1000)
+    with pytest.raises(StorageUnavailable):
+        read(storage, "shard", 0, len(data))
+    assert read(storage, "shard", 0, len(data)) == data
+    storage.close()
+
+
+def test_no_permission_is_refused(faulty: FaultyS3) -> None:
+    storage = open_storage(faulty.url)
+    faulty.answer("PUT", "LATEST", 403)
+    with pytest.raises(StorageRefused, match="403"):
+        storage.create("LATEST", b"first")
+    storage.close()
+
+
+class Careless(FolderStorage):
+    """Ignores conditions, as `rclone serve s3` does."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        self.put(key, memoryview(data))
+        return True
+
+
+def test_a_store_that_ignores_conditions_is_refused_unless_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Careless(tmp_path)
+    with pytest.raises(StorageRefused, match="SPOTELASTIC_WEAK_STORAGE=1"):
+        Commits(storage, "me").claim()
+    monkeypatch.setenv("SPOTELASTIC_WEAK_STORAGE", "1")
+    assert Commits(storage, "me").claim().epoch == 1
+
+
+@pytest.mark.parametrize(("url", "package"), [("gs://b/r", "gcsfs"), ("az://b/r", "adlfs")])
+def test_a_scheme_without_its_package_names_the_command(
+    url: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(StorageRefused, match=f"pip install {package}"):
+        open_storage(url)
 
 
 def test_a_missing_bucket_is_refused_by_name(

@@ -10,7 +10,7 @@ from spotelastic_checkpoints.commits import Commits, step_folders
 from spotelastic_checkpoints.errors import Fenced, StorageUnavailable
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.storage.port import Blob
+from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.wire import Claim, Commit
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class Unreliable:
     """Answers 503 at the nth call: before it is carried out, or after, as a lost answer does."""
 
     def __init__(self, storage: FolderStorage, fail_at: int, *, carried_out: bool) -> None:
-        self.url = storage.url
+        self.url, self.weaker = storage.url, storage.weaker
         self._storage = storage
         self._fail_at = fail_at
         self._carried_out = carried_out
@@ -37,11 +37,11 @@ class Unreliable:
     def get(self, key: str) -> Blob | None:
         return self._call(lambda: self._storage.get(key))
 
-    def read(self, key: str, offset: int, length: int) -> bytes:
-        return self._call(lambda: self._storage.read(key, offset, length))
+    def read(self, key: str, offset: int, target: memoryview) -> int:
+        return self._call(lambda: self._storage.read(key, offset, target))
 
-    def put(self, key: str, data: memoryview) -> None:
-        self._call(lambda: self._storage.put(key, data))
+    def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
+        self._call(lambda: self._storage.put(key, data, progress))
 
     def create(self, key: str, data: bytes) -> bool:
         return self._call(lambda: self._storage.create(key, data))
@@ -54,6 +54,9 @@ class Unreliable:
 
     def delete(self, keys: Iterable[str]) -> None:
         self._call(lambda: self._storage.delete(keys))
+
+    def unfinished(self) -> list[str]:
+        return self._call(self._storage.unfinished)
 
     def abort_uploads(self, prefix: str) -> int:
         return self._call(lambda: self._storage.abort_uploads(prefix))

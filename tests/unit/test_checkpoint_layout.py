@@ -156,4 +156,4 @@ def test_neighbouring_items_are_read_together_and_long_ranges_in_parts() -> None
         (200, 28),
         (1 << 20, 50),
     ]
-    assert list(restore.spans([])) == []
+    assert list(restore.spans([], most=200)) == []

@@ -3,21 +3,25 @@
 import fcntl
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import xxhash
 
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage.port import Blob
+from spotelastic_checkpoints.storage.port import Blob, unseen
 
+PIECE = 16 << 20
+"""Bytes between two reports of progress."""
 _TEMPORARY = ".writing-"
 _LOCK = ".lock"
 
 
 class FolderStorage:
     """Writes go to a temporary name first; creation is a hard link, a swap is done under a lock."""
+
+    weaker = ""
 
     def __init__(self, root: Path) -> None:
         self.url = str(root)
@@ -33,16 +37,22 @@ class FolderStorage:
                 return None
         return Blob(data, _etag(data))
 
-    def read(self, key: str, offset: int, length: int) -> bytes:
+    def read(self, key: str, offset: int, target: memoryview) -> int:
+        filled = 0
         with _explained(key):
             try:
                 with (self._root / key).open("rb") as file:
-                    return os.pread(file.fileno(), length, offset)
+                    while filled < len(target):
+                        count = os.preadv(file.fileno(), [target[filled:]], offset + filled)
+                        if not count:
+                            break
+                        filled += count
             except FileNotFoundError:
-                return b""
+                return 0
+        return filled
 
-    def put(self, key: str, data: memoryview) -> None:
-        with _explained(key), self._written(key, data) as temporary:
+    def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
+        with _explained(key), self._written(key, data, progress) as temporary:
             temporary.rename(self._root / key)
 
     def create(self, key: str, data: bytes) -> bool:
@@ -78,6 +88,11 @@ class FolderStorage:
             for key in keys:
                 (self._root / key).unlink(missing_ok=True)
 
+    def unfinished(self) -> list[str]:
+        with _explained(self.url):
+            left = self._root.rglob(_TEMPORARY + "*")
+            return sorted(path.relative_to(self._root).as_posix() for path in left)
+
     def abort_uploads(self, prefix: str) -> int:
         with _explained(prefix):
             left = list((self._root / prefix).rglob(_TEMPORARY + "*"))
@@ -89,14 +104,17 @@ class FolderStorage:
         pass
 
     @contextmanager
-    def _written(self, key: str, data: memoryview) -> Iterator[Path]:
+    def _written(
+        self, key: str, data: memoryview, progress: Callable[[int], None] = unseen
+    ) -> Iterator[Path]:
         target = self._root / key
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
+                for start in range(0, len(data), PIECE):
+                    progress(file.write(data[start : start + PIECE]))
                 file.flush()
                 os.fsync(file.fileno())
             yield temporary

@@ -1,11 +1,12 @@
 """The object store port: what the commit protocol needs of S3, and may assume.
 
 Assumed of every adapter: a write that has returned is seen by every later read and listing, and
-conditional writes are atomic. Keys are relative to the root that the adapter was opened with, with
-"/" between their parts. After `StorageUnavailable` the outcome of a write is unknown.
+conditional writes are atomic; an adapter whose store cannot keep this says so in `weaker`. Keys are
+relative to the root that the adapter was opened with, with "/" between their parts. A prefix is
+empty or ends in "/". After `StorageUnavailable` the outcome of a write is unknown.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,19 +19,29 @@ class Blob:
     etag: str
 
 
+def unseen(_: int) -> None:
+    """For writes whose progress nobody looks at."""
+
+
 class Storage(Protocol):
     """Every call raises `StorageUnavailable` (try again later) or `StorageRefused` (do not)."""
 
     url: str
+    weaker: str
+    """What the store does not keep of the above, in one line for people; empty: it keeps all."""
 
     def get(self, key: str) -> Blob | None: ...
 
-    def read(self, key: str, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes; fewer only where the object ends, none where it is missing."""
+    def read(self, key: str, offset: int, target: memoryview) -> int:
+        """Fills `target`; returns how many bytes: fewer only where the object ends, none where it
+        is missing."""
         ...
 
-    def put(self, key: str, data: memoryview) -> None:
-        """Whole or not at all; the same key is only ever written with the same bytes."""
+    def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
+        """Whole or not at all; the same key is only ever written with the same bytes.
+
+        `progress` is told of bytes as they are handed to the network.
+        """
         ...
 
     def create(self, key: str, data: bytes) -> bool:
@@ -49,8 +60,12 @@ class Storage(Protocol):
         """Keys that are missing are none of its business."""
         ...
 
+    def unfinished(self) -> list[str]:
+        """Keys of multipart uploads that were begun and neither completed nor aborted."""
+        ...
+
     def abort_uploads(self, prefix: str) -> int:
-        """Ends unfinished multipart uploads under the prefix; how many there were."""
+        """Ends unfinished uploads under the prefix; how many there were."""
         ...
 
     def close(self) -> None: ...

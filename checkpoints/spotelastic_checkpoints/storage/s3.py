@@ -1,195 +1,216 @@
-"""S3 through s3fs, and its underlying client where s3fs has no words for a condition."""
+"""S3 through obstore: parts go out of shared memory without a copy, ranges come back into it.
 
-import asyncio
-import os
-from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+Every call is one attempt; retries are the caller's, who knows whether a repeated write is safe.
+"""
 
-import fsspec.asyn
-import s3fs
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, cast
 
-from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage.port import Blob
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PreconditionError,
+)
+from obstore.store import S3Store
+
+from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage import s3_access
+from spotelastic_checkpoints.storage.port import Blob, unseen
+from spotelastic_checkpoints.storage.ranges import Ranges
 
 PART = 16 << 20
 """Bytes per part of a multipart upload; objects up to two parts go up in one request."""
 PARTS_AT_ONCE = 4
+MOST_PARTS = 9_000
 PAGE = 1000
-"""Keys per answer of a listing; S3 gives no more."""
+"""Keys per answer of a listing or request to delete; S3 takes no more."""
+PIECE = 4 << 20
+"""Bytes between two reports of progress."""
 ANSWER_WITHIN = 20.0
-"""Seconds for one request, once it is connected."""
+"""Seconds for a small request, once it is connected."""
+PART_WITHIN = 120.0
+"""Seconds for one part."""
+SWEEP_WITHIN = 60.0
+SIGNED_FOR = timedelta(hours=1)
 
-T = TypeVar("T")
-
-_RETRY_LATER = {408, 409, 425, 429}
+_STATUS = re.compile(r"status code: (\d+)")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_TRY_LATER = {408, 409, 425, 429}
 
 
 class S3Storage:
-    """Keys under `s3://bucket/prefix`. Retries are the caller's: every call is one attempt."""
+    """Keys under `s3://bucket/prefix`."""
+
+    weaker = ""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        self._bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
-        self._prefix = prefix + "/" if prefix else ""
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._fs = s3fs.S3FileSystem(
-            endpoint_url=endpoint,
-            skip_instance_cache=True,
-            use_listings_cache=False,
-            config_kwargs={
-                "connect_timeout": 3.0,
-                "read_timeout": ANSWER_WITHIN,
-                "retries": {"total_max_attempts": 1},
-                # Every item is verified by our own checksum; a second one would cost CPU.
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
+        self._bucket, _, self._prefix = self.url.removeprefix("s3://").partition("/")
+        access = s3_access.find(self._bucket)
+        self._small = self._store(access, ANSWER_WITHIN)
+        self._bulk = self._store(access, PART_WITHIN)
+        self._ranges = Ranges(
+            lambda key: obstore.sign(self._bulk, "GET", key, SIGNED_FOR), PART_WITHIN
         )
-        self._fs.retries = 1
 
     def get(self, key: str) -> Blob | None:
         try:
-            return self._run(key, self._get(key))
+            with self._explained(key):
+                answer = obstore.get(self._small, key)
+                return Blob(bytes(answer.bytes()), str(answer.meta["e_tag"]))
         except FileNotFoundError:
             return None
 
-    def read(self, key: str, offset: int, length: int) -> bytes:
+    def read(self, key: str, offset: int, target: memoryview) -> int:
         try:
-            return self._run(key, self._get(key, f"bytes={offset}-{offset + length - 1}")).data
+            with self._explained(key):
+                return self._ranges.read(key, offset, target)
         except FileNotFoundError:
-            return b""
+            return 0
 
-    def put(self, key: str, data: memoryview) -> None:
-        if len(data) <= 2 * PART:
-            self._run(key, self._call("put_object", Key=self._prefix + key, Body=bytes(data)))
-        else:
-            self._run(key, self._put_parts(self._prefix + key, data), parts=len(data) // PART + 1)
+    def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
+        with self._explained(key):
+            if len(data) <= 2 * PART:
+                obstore.put(self._bulk, key, data, use_multipart=False)
+                progress(len(data))
+                return
+            # A failure in between aborts the upload.
+            obstore.put(
+                self._bulk,
+                key,
+                _pieces(data, progress),
+                use_multipart=True,
+                chunk_size=max(PART, -(-len(data) // MOST_PARTS)),
+                max_concurrency=PARTS_AT_ONCE,
+            )
 
     def create(self, key: str, data: bytes) -> bool:
-        return self._put_if(key, data, IfNoneMatch="*")
-
-    def swap(self, key: str, data: bytes, etag: str) -> bool:
-        return self._put_if(key, data, IfMatch=etag)
-
-    def keys(self, prefix: str = "") -> list[str]:
-        return self._run(prefix, self._list(self._prefix + prefix))
-
-    def delete(self, keys: Iterable[str]) -> None:
-        names = [{"Key": self._prefix + key} for key in keys]
-        for first in range(0, len(names), 1000):
-            batch = {"Objects": names[first : first + 1000], "Quiet": True}
-            self._run("a retired checkpoint", self._call("delete_objects", Delete=batch))
-
-    def abort_uploads(self, prefix: str) -> int:
-        return self._run(prefix, self._abort_uploads(self._prefix + prefix))
-
-    def close(self) -> None:
-        client = self._fs._s3
-        if client is not None:
-            fsspec.asyn.sync(self._fs.loop, client.__aexit__, None, None, None, timeout=5)
-
-    # -- inside fsspec's event loop ---------------------------------------------------------------
-
-    async def _call(self, method: str, **arguments: Any) -> Any:
-        return await self._fs._call_s3(method, Bucket=self._bucket, **arguments)
-
-    async def _get(self, key: str, span: str = "") -> Blob:
-        arguments = {"Range": span} if span else {}
-        answer = await self._call("get_object", Key=self._prefix + key, **arguments)
-        async with answer["Body"] as body:
-            return Blob(await body.read(), answer["ETag"])
-
-    async def _list(self, prefix: str) -> list[str]:
-        names: list[str] = []
-        more: dict[str, str] = {}
-        while True:
-            page = await self._call("list_objects_v2", Prefix=prefix, MaxKeys=PAGE, **more)
-            names += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", ())]
-            if not page.get("IsTruncated"):
-                return sorted(names)
-            more = {"ContinuationToken": page["NextContinuationToken"]}
-
-    async def _put_parts(self, key: str, data: memoryview) -> None:
-        upload = (await self._call("create_multipart_upload", Key=key))["UploadId"]
-        slots = asyncio.Semaphore(PARTS_AT_ONCE)
-
-        async def put(number: int, part: memoryview) -> dict[str, Any]:
-            async with slots:
-                answer = await self._call(
-                    "upload_part", Key=key, UploadId=upload, PartNumber=number, Body=bytes(part)
-                )
-            return {"PartNumber": number, "ETag": answer["ETag"]}
-
-        starts = range(0, len(data), PART)
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(put(number, data[start : start + PART]))
-                    for number, start in enumerate(starts, 1)
-                ]
-            parts = {"Parts": [task.result() for task in tasks]}
-            await self._call(
-                "complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=parts
-            )
-        except BaseException:
-            # Unfinished uploads cost money without being listed.
-            await self._call("abort_multipart_upload", Key=key, UploadId=upload)
-            raise
-
-    async def _abort_uploads(self, prefix: str) -> int:
-        page = await self._call("list_multipart_uploads", Prefix=prefix)
-        uploads = page.get("Uploads", ())
-        for upload in uploads:
-            await self._call(
-                "abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"]
-            )
-        return len(uploads)
-
-    # -- between the loop and the caller ----------------------------------------------------------
-
-    def _put_if(self, key: str, data: bytes, **condition: str) -> bool:
-        try:
-            self._run(key, self._call("put_object", Key=self._prefix + key, Body=data, **condition))
-        except (FileExistsError, FileNotFoundError):
+            with self._explained(key):
+                obstore.put(self._small, key, data, mode="create", use_multipart=False)
+        except FileExistsError as error:
+            if self.get(key) is None:
+                # 409: S3 was busy with another write of the key, which has not come about.
+                raise StorageUnavailable(f"{self.url}/{key}: {error}") from error
             return False
         return True
 
-    def _run(self, what: str, work: Coroutine[Any, Any, T], parts: int = 1) -> T:
-        async def unpacked() -> T:
-            try:
-                return await work
-            except BaseExceptionGroup as group:
-                raise group.exceptions[0] from None
-
-        limit = ANSWER_WITHIN * (1 + parts / PARTS_AT_ONCE)
+    def swap(self, key: str, data: bytes, etag: str) -> bool:
         try:
-            result: T = fsspec.asyn.sync(self._fs.loop, unpacked, timeout=limit)
-            return result
-        except Exception as error:
-            raise self._explained(what, error) from error
+            with self._explained(key):
+                obstore.put(self._small, key, data, mode={"e_tag": etag}, use_multipart=False)
+        except FileExistsError as error:
+            now = self.get(key)
+            if now is not None and now.etag == etag:
+                raise StorageUnavailable(f"{self.url}/{key}: {error}") from error
+            return False
+        return True
 
-    def _explained(self, what: str, error: Exception) -> Exception:
+    def keys(self, prefix: str = "") -> list[str]:
+        with self._explained(prefix):
+            pages = obstore.list(self._small, prefix or None, chunk_size=PAGE)
+            return sorted(entry["path"] for page in pages for entry in page)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = list(keys)
+        for first in range(0, len(names), PAGE):
+            with self._explained("a retired checkpoint"):
+                obstore.delete(self._small, names[first : first + PAGE])
+
+    def unfinished(self) -> list[str]:
+        return self._uploads("list", "").splitlines()
+
+    def abort_uploads(self, prefix: str) -> int:
+        return len(self._uploads("abort", prefix).splitlines())
+
+    def close(self) -> None:
+        self._ranges.close()
+
+    def _store(self, access: s3_access.Access, within: float) -> S3Store:
+        options: dict[str, Any] = {
+            "allow_http": True,
+            "connect_timeout": "3s",
+            "timeout": f"{within:g}s",
+        }
+        return S3Store(
+            self._bucket,
+            prefix=self._prefix or None,
+            credential_provider=access.provider,
+            virtual_hosted_style_request=False,
+            # Every item is verified by our own checksum; a second hash would cost CPU.
+            unsigned_payload=True,
+            client_options=cast("Any", options),
+            retry_config={"max_retries": 0},
+            **access.config,
+        )
+
+    def _uploads(self, action: str, prefix: str) -> str:
+        """obstore has no words for these, and what has is too large to stay in a daemon."""
+        module = "spotelastic_checkpoints.storage.uploads"
+        command = [sys.executable, "-m", module, action, self.url, prefix]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=SWEEP_WITHIN, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise StorageUnavailable(f"{self.url}: {error}") from error
+        if done.returncode:
+            said = done.stderr.strip().rpartition("\n")[2]
+            raise StorageUnavailable(f"{self.url}: unfinished uploads: {said}")
+        return done.stdout
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
         """FileNotFoundError, FileExistsError (a condition failed), or one of our own."""
-        place = f"{self.url}/{what}"
-        cause = error if isinstance(error, ClientError) else error.__cause__
-        if isinstance(cause, ClientError):
-            code = str(cause.response["Error"].get("Code", ""))
-            status = int(cause.response["ResponseMetadata"].get("HTTPStatusCode", 0))
-            if code == "NoSuchBucket":
-                return StorageRefused(f"there is no bucket {self._bucket}: create it first")
-            if status == 404:
-                return FileNotFoundError(place)
-            if status == 412:
-                return FileExistsError(place)
-            message = f"{place}: {code or status} {cause.response['Error'].get('Message', '')}"
-            if 400 <= status < 500 and status not in _RETRY_LATER:
-                return StorageRefused(message.strip())
-            return StorageUnavailable(message.strip())
-        if isinstance(error, CheckpointsError):
-            return error
-        if isinstance(error, NoCredentialsError):
-            return StorageRefused(f"{place}: no AWS credentials were found")
-        if isinstance(error, OSError | BotoCoreError | TimeoutError):
-            return StorageUnavailable(f"{place}: {error or type(error).__name__}")
-        return error
+        try:
+            yield
+        except (AlreadyExistsError, PreconditionError) as error:
+            self._check_bucket(error)
+            raise FileExistsError(_brief(error)) from error
+        except FileNotFoundError as error:
+            self._check_bucket(error)
+            raise
+        except (BaseError, OSError) as error:
+            self._check_bucket(error)
+            place = f"{self.url}/{what}"
+            found = _STATUS.search(str(error))
+            status = int(found[1]) if found else 0
+            if 400 <= status < 500 and status not in _TRY_LATER:
+                raise StorageRefused(f"{place}: {_brief(error)}") from error
+            raise StorageUnavailable(f"{place}: {_brief(error)}") from error
+
+    def _check_bucket(self, error: Exception) -> None:
+        code = _CODE.search(str(error))
+        if code and code[1] == "NoSuchBucket":
+            raise StorageRefused(f"there is no bucket {self._bucket}: create it first") from error
+
+
+def _pieces(data: memoryview, progress: Callable[[int], None]) -> Iterator[memoryview]:
+    for start in range(0, len(data), PIECE):
+        piece = data[start : start + PIECE]
+        yield piece
+        progress(len(piece))
+
+
+def _brief(error: Exception) -> str:
+    """What the server or the network said, without the request's story."""
+    text = str(error)
+    code = _CODE.search(text)
+    status = _STATUS.search(text)
+    if code and status:
+        return f"{status[1]} {code[1]}"
+    if status:
+        return f"status {status[1]}"
+    if "169.254.169.254" in text:
+        return (
+            "no AWS credentials: none in the environment, no profile, and the instance metadata "
+            "service does not answer"
+        )
+    lines = [line.strip() for line in text.partition("Debug source")[0].splitlines()]
+    return " ".join(filter(None, lines)) or type(error).__name__

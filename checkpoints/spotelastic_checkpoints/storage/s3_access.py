@@ -1,0 +1,69 @@
+"""Where S3 is, and with whose credentials: what botocore would find, without loading it.
+
+obstore itself knows the environment, web identities, ECS and the instance metadata service.
+"""
+
+import configparser
+import http.client
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_DEFAULT_REGION = "us-east-1"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    config: dict[str, Any]
+    """For obstore's S3Store."""
+    provider: Callable[[], Any] | None = None
+    """Credentials of a profile; None where obstore finds them by itself."""
+
+
+def find(bucket: str) -> Access:
+    config: dict[str, Any] = {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        config["endpoint"] = endpoint
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    provider = None
+    if "AWS_ACCESS_KEY_ID" not in os.environ and _has_profile():
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        provider = Boto3CredentialProvider()
+        region = region or provider.config.get("region")
+    if not region:
+        region = _DEFAULT_REGION if endpoint else _region_of(bucket)
+    config["region"] = region
+    return Access(config, provider)
+
+
+def _has_profile() -> bool:
+    """Whether botocore would find credentials in a file."""
+    if "AWS_PROFILE" in os.environ:
+        return True
+    files = [
+        os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        os.environ.get("AWS_CONFIG_FILE", "~/.aws/config"),
+    ]
+    found = configparser.RawConfigParser()
+    try:
+        found.read([Path(name).expanduser() for name in files])
+    except configparser.Error:
+        return True
+    wanted = ("aws_access_key_id", "credential_process", "sso_session", "sso_start_url", "role_arn")
+    return any(key in found[section] for section in found.sections() for key in wanted)
+
+
+def _region_of(bucket: str) -> str:
+    """S3 tells everybody; the default where it does not."""
+    connection = http.client.HTTPSConnection("s3.amazonaws.com", timeout=3.0)
+    try:
+        connection.request("HEAD", f"/{bucket}")
+        return connection.getresponse().getheader("x-amz-bucket-region") or _DEFAULT_REGION
+    except (OSError, http.client.HTTPException):
+        return _DEFAULT_REGION
+    finally:
+        connection.close()

@@ -1,0 +1,39 @@
+"""Unfinished multipart uploads on S3, in a process of its own: `uploads list|abort URL PREFIX`.
+
+Prints their keys, relative to the URL. boto3 takes some 30 MiB that a daemon needs once in a
+while, for a moment.
+"""
+
+import os
+import sys
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+
+def main(action: str, url: str, prefix: str) -> None:
+    bucket, _, root = url.removeprefix("s3://").rstrip("/").partition("/")
+    root = root + "/" if root else ""
+    client = boto3.client(
+        "s3",
+        region_name=os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+        config=Config(connect_timeout=3, read_timeout=20, retries={"total_max_attempts": 2}),
+    )
+    pages = client.get_paginator("list_multipart_uploads").paginate(
+        Bucket=bucket, Prefix=root + prefix
+    )
+    for page in pages:
+        for upload in page.get("Uploads", ()):
+            if action == "abort":
+                client.abort_multipart_upload(
+                    Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
+            print(upload["Key"].removeprefix(root))
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except (BotoCoreError, ClientError) as error:
+        sys.exit(str(error))

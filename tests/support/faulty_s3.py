@@ -1,0 +1,124 @@
+"""An S3 server that misbehaves on demand: a proxy on loopback in front of a real one."""
+
+import http.client
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+_CODES = {403: "AccessDenied", 409: "ConditionalRequestConflict", 503: "SlowDown"}
+_HOP = {"connection", "transfer-encoding", "host"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """For the next request with this method whose path contains `part`."""
+
+    method: str
+    part: str
+    status: int = 0
+    """Answered without asking the server; 0: ask it, and then"""
+    keep: int = 0
+    """pass on so many bytes of its answer, and hang up."""
+
+
+class FaultyS3:
+    """Faults are used up in order; without one everything passes. `url` is the storage behind."""
+
+    def __init__(self, endpoint: str, url: str) -> None:
+        self.url = url
+        self._upstream = urlsplit(endpoint).netloc
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self.away = False
+        """Hangs up on everybody."""
+        self.requests = 0
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, method: str, part: str, status: int) -> None:
+        self._faults.append(Fault(method, part, status))
+
+    def lose_answer(self, method: str, part: str) -> None:
+        self._faults.append(Fault(method, part))
+
+    def truncate(self, method: str, part: str, keep: int) -> None:
+        self._faults.append(Fault(method, part, keep=keep))
+
+    def take(self, method: str, path: str) -> Fault | None:
+        with self._lock:
+            self.requests += 1
+            for fault in self._faults:
+                if fault.method == method and fault.part in path:
+                    self._faults.remove(fault)
+                    return fault
+        return None
+
+    def ask(self, method: str, path: str, body: bytes, headers: Any) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection(self._upstream, timeout=20)
+        kept = {name: value for name, value in headers.items() if name.lower() not in _HOP}
+        connection.request(method, path, body, kept)
+        return connection.getresponse()
+
+
+def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            fault = proxy.take(self.command, self.path)
+            if proxy.away:
+                self.close_connection = True
+                return
+            if fault is not None and fault.status:
+                self._refuse(fault.status)
+                return
+            answer = proxy.ask(self.command, self.path, body, self.headers)
+            data = answer.read()
+            self.send_response_only(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in _HOP | {"content-length"}:
+                    self.send_header(name, value)
+            length = answer.getheader("Content-Length") if self.command == "HEAD" else None
+            self.send_header("Content-Length", length or str(len(data)))
+            if fault is not None:
+                self.close_connection = True
+                if not fault.keep:
+                    return
+                data = data[: fault.keep]
+            self.end_headers()
+            self.wfile.write(data)
+
+        def _refuse(self, status: int) -> None:
+            data = f"<Error><Code>{_CODES[status]}</Code><Message>injected</Message></Error>"
+            self.send_response_only(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data.encode())
+
+        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = serve
+
+    return Handler
