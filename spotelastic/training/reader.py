@@ -207,11 +207,10 @@ class CheckpointReader(StorageReader):
         data = memoryview(bytearray(stretch.length))
 
         def fetch(offset: int, length: int) -> None:
-            part = patient(lambda: self._storage.read(stretch.file, offset, length))
-            if len(part) != length:
+            part = data[offset - stretch.offset :][:length]
+            if patient(lambda: self._storage.read(stretch.file, offset, part)) != length:
                 place = f"{self.path}/{stretch.file}"
                 raise SpotelasticError(f"{place} is shorter than its {METADATA} says")
-            data[offset - stretch.offset :][:length] = part
 
         parts = tuple(pool.submit(fetch, *span) for span in stretch.ranges())
         return Fetching(stretch, data, parts)
