@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotelastic.training.checkpointer import Checkpointer as Checkpointer
+    from spotelastic.training.data import ElasticSampler as ElasticSampler
+    from spotelastic.training.data import microbatches as microbatches
     from spotelastic.training.reader import CheckpointReader as CheckpointReader
 
 __version__ = "0.1.0"
@@ -15,6 +17,8 @@ __version__ = "0.1.0"
 _TRAINING = {
     "CheckpointReader": "spotelastic.training.reader",
     "Checkpointer": "spotelastic.training.checkpointer",
+    "ElasticSampler": "spotelastic.training.data",
+    "microbatches": "spotelastic.training.data",
 }
 
 

@@ -145,6 +145,7 @@ class Checkpointer:
         if not self._restored and session.resume.kind != "fresh":
             raise UsageError("call checkpoint.restore() before the first checkpoint.step(...)")
         self._losses.publish(step, loss, time.time())
+        self._state.stepped()
         at_target = client.page.target == step
         self._last_step = step
         if self._saver is None:

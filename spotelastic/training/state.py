@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from spotelastic.errors import UsageError
+from spotelastic.training.data import ElasticSampler
 from spotelastic.training.fitting import Kind
 
 PIECE = 64 << 20
@@ -129,6 +130,12 @@ class State:
                     cells.append(Cell(fqn, path, get[path]))
                     kinds[fqn] = Kind()
         return View(tuple(chunks), tuple(cells), kinds, lambda: all(check() for check in checks))
+
+    def stepped(self) -> None:
+        """A step was made: data count by steps, not by what a loader has fetched."""
+        for value in self.values.values():
+            if isinstance(value, ElasticSampler):
+                value.advance()
 
     def initialise(self) -> None:
         """Make optimizers create their state, so that there is something to load into."""

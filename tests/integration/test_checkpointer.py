@@ -2,12 +2,11 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,50 +24,36 @@ from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 import spotelastic as se
 from spotelastic.errors import SpotelasticError, UsageError
 
-SCRIPT = Path(__file__).parent.parent / "support" / "train_checkpointed.py"
+TESTS = Path(__file__).parent.parent
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def train(world: int, steps: int, storage: str) -> list[dict[str, Any]]:
-    """What each rank printed, by rank; torchrun's variables without torchrun's start-up."""
-    port = str(free_port())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(steps), storage],
-            stdout=subprocess.PIPE,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world),
-                "LOCAL_WORLD_SIZE": str(world),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-            },
-        )
+def train(folder: Path, *turns: str) -> list[dict[str, Any]]:
+    """What each rank of each turn ("world:steps") told, in order."""
+    folder.mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "support.train_checkpointed", folder, folder / "store", *turns],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=110,
+    )
+    return [
+        json.loads((folder / f"{steps}-{rank}.json").read_text())
+        for world, steps in (map(int, turn.split(":")) for turn in turns)
         for rank in range(world)
     ]
-    said = [process.communicate(timeout=90)[0] for process in ranks]
-    assert [process.returncode for process in ranks] == [0] * world
-    return [json.loads(each) for each in said]
 
 
 def test_training_across_two_one_and_three_ranks_equals_training_on_one(tmp_path: Path) -> None:
-    storage = str(tmp_path / "resized")
-    for world, steps, begun in ((2, 4, 0), (1, 7, 4), (3, 10, 7)):
-        results = train(world, steps, storage)
-        assert {result["begun"] for result in results} == {begun}
-        assert len({result["digest"] for result in results}) == 1
-        assert {result["seen"] for result in results} == {steps * 12}
-    whole = train(1, 10, str(tmp_path / "whole"))[0]
-    assert results[0]["norm"] == pytest.approx(whole["norm"], rel=1e-12)
-    assert results[0]["lr"] == whole["lr"]
+    results = train(tmp_path / "resized", "2:4", "1:7", "3:10")
+    assert [result["begun"] for result in results] == [0, 0, 4, 7, 7, 7]
+    for ended in results[:2], results[3:]:
+        assert len({result["digest"] for result in ended}) == 1
+    [whole] = train(tmp_path / "whole", "1:10")
+    assert results[-1]["norm"] == pytest.approx(whole["norm"], rel=1e-12)
+    assert results[-1]["lr"] == whole["lr"]
+    assert results[-1]["data"] == whole["data"]
+    assert whole["data"] == {"epoch": 2, "seed": 4, "consumed": 16, "size": 30}
 
 
 def make(seed: int = 0) -> dict[str, Any]:
