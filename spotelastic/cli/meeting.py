@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from spotelastic.errors import UsageError
+from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port, split
 from spotelastic.store.tls import Tls, tls_of
 
 PORT = 29400
@@ -49,7 +50,7 @@ class Meeting:
     @property
     def peers(self) -> dict[str, str]:
         """By each member's host:port for clients: its host:port among members."""
-        pairs = (_split(endpoint) for endpoint in self.endpoints)
+        pairs = (split(endpoint) for endpoint in self.endpoints)
         return {f"{h}:{p}": f"{h}:{self.peer_port or int(p) + 1}" for h, p in pairs}
 
 
@@ -66,7 +67,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
         return Meeting("alone")
     default = ETCD_PORT if backend in ("etcd", "etcd-v2") else PORT
     endpoints = endpoints_of(options.rdzv_endpoint, default)
-    tls = tls_of(conf, wanted=_encrypted(options.rdzv_endpoint, conf))
+    tls = tls_of(conf, wanted=is_encrypted(options.rdzv_endpoint, conf))
     if is_static(options):
         told = _static(options, endpoints, smallest, largest, _join(conf))
         return told if told.role == "alone" else _checked(replace(told, tls=tls))
@@ -94,38 +95,9 @@ def is_static(options: argparse.Namespace) -> bool:
     return options.rdzv_backend == "static" or (implied and master)
 
 
-def endpoints_of(text: str, port: int = PORT) -> tuple[str, ...]:
-    """host:port of each; an IPv6 address stands in brackets, http:// or https:// may lead."""
-    endpoints = []
-    for part in text.split(",") if text else ():
-        scheme, _, rest = part.rpartition("://")
-        host, given = (rest, "") if rest.endswith("]") else _split(rest)
-        bare = ":" in host and not host.startswith("[")
-        if scheme not in ("", "http", "https"):
-            raise UsageError(f"--rdzv-endpoint {part}: only http:// and https:// are spoken")
-        if "/" in rest or not host or bare or (given and not _is_port(given)):
-            raise UsageError(f"--rdzv-endpoint {part}: give HOST:PORT, several with commas")
-        endpoints.append(f"{host}:{given or port}")
-    return tuple(endpoints)
-
-
-def _encrypted(text: str, conf: dict[str, str]) -> bool:
-    """Whether TLS is asked for: by a scheme before the endpoints, or by --rdzv-conf."""
-    protocol = conf.get("protocol", "")
-    if protocol not in ("", "http", "https"):
-        raise UsageError(f"--rdzv-conf protocol={protocol}: give http or https")
-    schemes = {part.rpartition("://")[0] for part in text.split(",")}
-    if len(schemes) > 1:
-        raise UsageError(f"--rdzv-endpoint {text}: give all of them the same scheme")
-    (scheme,) = schemes
-    if scheme and protocol and scheme != protocol:
-        raise UsageError(f"--rdzv-endpoint {text}: --rdzv-conf says protocol={protocol}")
-    return "https" in (scheme, protocol)
-
-
 def _checked(asked: Meeting) -> Meeting:
     """Whether nodes can run members there."""
-    count, hosts = len(asked.endpoints), [_split(each)[0] for each in asked.endpoints]
+    count, hosts = len(asked.endpoints), [split(each)[0] for each in asked.endpoints]
     if count not in SIZES:
         why = "an even number survives no more losses than one fewer" if count % 2 == 0 else "many"
         raise UsageError(f"{asked.where}: {count} members, {why}: name 1, 3 or 5 hosts")
@@ -150,18 +122,9 @@ def is_loopback(host: str) -> bool:
     return host in ("localhost", "[::1]") or host.startswith("127.")
 
 
-def _split(part: str) -> tuple[str, str]:
-    host, colon, port = part.rpartition(":")
-    return (host, port) if colon else (part, "")
-
-
-def _is_port(text: str) -> bool:
-    return text.isdigit() and int(text) < 65536
-
-
 def _peer_port(conf: dict[str, str]) -> int:
     text = conf.get("peer_port", "0")
-    if not _is_port(text):
+    if not is_port(text):
         raise UsageError(f"--rdzv-conf peer_port={text}: not a port")
     return int(text)
 

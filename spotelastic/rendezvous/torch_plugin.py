@@ -16,7 +16,8 @@ What torchrun keeps for itself: its monitor looks every 0.1 s, it counts restart
 a worker that fails before its peer's lease ran out costs one.
 
 `--rdzv-conf` knows join_timeout (600 s), lease (2 s), quiet (0.5 s without a further arrival before
-a change), ready_timeout (60 s for workers to end), node_id and zone.
+a change), ready_timeout (60 s for workers to end), node_id and zone; for an etcd that speaks TLS
+protocol=https, cacert, cert and key.
 """
 
 import atexit
@@ -48,7 +49,9 @@ from spotelastic.model.job import Failure, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.round import Round
 from spotelastic.rendezvous.participant import Participant
+from spotelastic.store.endpoints import endpoints_of, is_encrypted
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.tls import tls_of
 
 if TYPE_CHECKING:  # torch.distributed hides its classes from type checkers
     from torch._C._distributed_c10d import TCPStore
@@ -77,11 +80,16 @@ class SpotelasticHandler(RendezvousHandler):
         self._join_timeout = float(params.get("join_timeout", 600))
         self._round: Round | None = None
         self._hosted: tuple[str, _RoundStore] | None = None
-        endpoints = _endpoints(params.endpoint)
+        endpoints = endpoints_of(params.endpoint, DEFAULT_PORT)
+        if not endpoints:
+            raise UsageError(
+                "--rdzv-endpoint is missing: where etcd is (HOST:PORT, commas between)"
+            )
+        tls = tls_of(params.config, wanted=is_encrypted(params.endpoint, params.config))
         self._address = params.local_addr or _address_towards(endpoints[0])
         try:
             self._participant = Participant(
-                EtcdStore(endpoints, timeout=5.0),
+                EtcdStore(endpoints, timeout=5.0, tls=tls),
                 params.run_id,
                 _node(params, self._address),
                 _settings(params),
@@ -292,19 +300,6 @@ def _node(params: RendezvousParameters, address: str) -> Node:
         spot=False,
         registered_at=wall(),
     )
-
-
-def _endpoints(text: str) -> tuple[str, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise ValueError("--rdzv-endpoint is missing: where etcd is (HOST:PORT, commas between)")
-    endpoints = []
-    for part in parts:
-        host, _, port = part.partition(":")
-        if "://" in part or not host or (port and not port.isdigit()):
-            raise ValueError(f"--rdzv-endpoint {part}: give HOST:PORT, several with commas")
-        endpoints.append(f"{host}:{port or DEFAULT_PORT}")
-    return tuple(endpoints)
 
 
 def _address_towards(endpoint: str) -> str:

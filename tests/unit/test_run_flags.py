@@ -14,11 +14,12 @@ from spotelastic.agent import environment
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.workers.output import Output, Selection
 from spotelastic.cli import bagua, devices, run_options
-from spotelastic.cli.meeting import Meeting, endpoints_of, meeting
+from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import GROUPS, WITHOUT_EFFECT, given, parse
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
+from spotelastic.store.endpoints import endpoints_of
 from spotelastic.store.tls import Tls
 
 VALUES = {"nnodes": "2", "numa_binding": "node", "start_method": "spawn"}
@@ -189,7 +190,7 @@ def test_members_speak_with_each_other_one_port_above_or_where_they_are_told() -
 
 
 def test_an_endpoint_without_a_port_is_at_29400() -> None:
-    assert endpoints_of("a,[fe80::1],b:2379") == ("a:29400", "[fe80::1]:29400", "b:2379")
+    assert endpoints_of("a,[fe80::1],b:2379", 29400) == ("a:29400", "[fe80::1]:29400", "b:2379")
 
 
 def test_workers_on_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
