@@ -33,6 +33,9 @@ LEAVE_WITHIN = 30.0
 QUORUM_WITHIN = 3.0
 """Seconds after which an etcd without a quorum, once the job has ended, tells nobody any more."""
 
+LINGER = 0.5
+"""Seconds that a member stays when all have left, for the last of the other hosts to see it too."""
+
 Say = Callable[[str], None]
 
 
@@ -205,7 +208,7 @@ def _see_off(place: Place, run: str) -> None:
 
     here: set[str] = set()
     changed = threading.Condition()
-    last = give_up = steady() + LEAVE_WITHIN
+    give_up, last = steady() + QUORUM_WITHIN, steady() + LEAVE_WITHIN
     known = False
 
     def fold(items: Sequence[WatchItem]) -> None:
@@ -216,7 +219,7 @@ def _see_off(place: Place, run: str) -> None:
                     case Reset(values=values):
                         here.clear()
                         here.update(value.key for value in values)
-                        known = True
+                        known, give_up = True, last
                     case Change(key=key, value=value):
                         (here.discard if value is None else here.add)(key)
                     case Health(healthy=healthy):
@@ -229,6 +232,8 @@ def _see_off(place: Place, run: str) -> None:
         with changed:
             while (here or not known) and (left := give_up - steady()) > 0:
                 changed.wait(left)
+            if not here and len(place.endpoints) > 1:
+                changed.wait(LINGER)
         watch.close()
     finally:
         store.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.etcd import wait_until
+from support.etcd import EtcdCluster, wait_until
 from support.launcher import Run, comm, descendants, running
 
 from spotelastic.store.server import EtcdMember, standalone
@@ -124,3 +124,19 @@ def test_a_killed_agent_takes_its_workers_along(pair: Run) -> None:
     after = pair.trains("b")
     assert after.resume.kind == "memory"
     assert lost(pair, after.number) <= after.schedule.snapshot_every
+
+
+def test_no_member_of_a_cluster_is_a_single_point_of_failure(
+    etcd_cluster: EtcdCluster, tmp_path: Path
+) -> None:
+    dead = etcd_cluster.followers()[0]
+    etcd_cluster.kill(dead)
+    endpoints = ",".join(etcd_cluster.endpoints)
+    with running(endpoints, uuid.uuid4().hex, tmp_path, nnodes="1:2") as run:
+        run.add("a")
+        alone = run.trains("a", beyond=5)
+        etcd_cluster.start(dead)
+        etcd_cluster.kill(etcd_cluster.leader())
+        run.add("b")
+        both = run.trains("a", "b", beyond=run.step())
+        assert (both.parent, both.cause) == (alone.incarnation, "arrival")
