@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions, environment
 from spotelastic.agent.checkpoints import Checkpoints, newest_commit, snapshots
@@ -47,6 +48,7 @@ from spotelastic.model.round import (
     Acknowledgement,
     Commit,
     Member,
+    Offer,
     Round,
 )
 from spotelastic.rendezvous import membership
@@ -262,7 +264,13 @@ class Actor:
             alive.append(name)
         self.config.say(_describe(round_, member))
         workers = Workers(
-            round_.incarnation, round_.number, first, round_.epoch, unbroken(), frozenset(alive)
+            round_.incarnation,
+            round_.number,
+            first,
+            round_.epoch,
+            unbroken(),
+            frozenset(alive),
+            resumed=round_.resume.step,
         )
         return replace(local, workers=workers, vote=None, step=round_.resume.step)
 
@@ -386,9 +394,9 @@ class Actor:
 
     @_do.register
     def _(self, action: actions.OfferSlots, local: Local, seen: Seen) -> Local:
-        held = snapshots(self.daemon.status())
+        offer = Offer(action.round, local.daemon, snapshots(self.daemon.status()))
         key = self.keys.snapshots(self.config.node)
-        self._store.put(key, encode(held), self._session.lease)
+        self._store.put(key, encode(offer), self._session.lease)
         return replace(local, offered=action.round)
 
     @_do.register
@@ -485,7 +493,12 @@ class Actor:
             last_step_at=end.last_step_at,
         )
         self._store.put(self.keys.finished(workers.round, self.config.node), encode(finished))
-        return replace(local, finished=workers.round)
+        return replace(local, finished=workers.round, finished_at=unbroken())
+
+    @_do.register
+    def _(self, action: actions.Say, local: Local, seen: Seen) -> Local:
+        self.config.say(action.line)
+        return replace(local, said=local.said | {action.topic})
 
     # -- agreement on a save step -------------------------------------------------------------
 
@@ -499,7 +512,7 @@ class Actor:
         """Target first, then steps: a worker that had not seen it must still be two steps short."""
         proposal = action.proposal
         steps = self.daemon.set_target(proposal.round, proposal.id, proposal.target)
-        sure = all(worker.step <= proposal.target - 2 for worker in steps)
+        sure = _highest(local, steps) <= proposal.target - 2
         vote = Vote(
             self.config.node,
             "",
@@ -517,7 +530,8 @@ class Actor:
 
     @_do.register
     def _(self, action: actions.Refuse, local: Local, seen: Seen) -> Local:
-        return self._vote(local, action.proposal, (), Vote(self.config.node, "", 0, refused=True))
+        vote = Vote(self.config.node, "", 0, refused=True, plain=action.plain)
+        return self._vote(local, action.proposal, (), vote)
 
     @_do.register
     def _(self, action: actions.Release, local: Local, seen: Seen) -> Local:
@@ -529,7 +543,7 @@ class Actor:
         vote = replace(
             vote,
             proposal=proposal.id,
-            step=max((worker.step for worker in steps), default=0),
+            step=_highest(local, steps),
             step_time=max(times, default=0.0),
         )
         self._store.put(self.keys.vote(vote.node), encode(vote), self._session.lease)
@@ -577,6 +591,12 @@ class Actor:
 def _stacks(folder: Path, rank: int | str) -> Path:
     """Where the worker of that rank writes the stacks of its threads when asked to."""
     return folder / f"rank-{rank}.stack"
+
+
+def _highest(local: Local, steps: Iterable[WorkerStep]) -> int:
+    """That a worker has finished; one that has not restored yet will go on from the round's."""
+    resumed = local.workers.resumed if local.workers is not None else 0
+    return max(resumed, *(worker.step for worker in steps), 0)
 
 
 def _describe(round_: Round, member: Member) -> str:

@@ -140,9 +140,10 @@ class VoteSealed:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The workers of this node cannot agree on a step."""
+    """The workers of this node cannot agree on a step. `plain`: they have no Checkpointer yet."""
 
     proposal: Proposal
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,14 @@ class WriteDrain:
 @dataclass(frozen=True, slots=True)
 class TellProgress:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Tell people, once for each topic."""
+
+    topic: str
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,5 +214,6 @@ Action = (
     | OfferSlots
     | WriteDrain
     | TellProgress
+    | Say
     | Exit
 )

@@ -61,6 +61,9 @@ class AgentConfig:
     node_rank: int | None = None
     warm: bool = True
     """Fork workers from a process that has imported torch and what `preload` names."""
+    stays: bool = False
+    """Others need this node until the job has ended (it runs their etcd): it does not leave when
+    only its own part is done."""
     preload: tuple[str, ...] = ()
     grace: float = 10.0
     """Seconds from SIGTERM to SIGKILL where an end is planned."""

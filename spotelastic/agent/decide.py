@@ -43,6 +43,7 @@ from spotelastic.agent.actions import (
     ReportFinished,
     ReportStall,
     ReportStoreDeath,
+    Say,
     StartDaemon,
     StartWorkers,
     StartZygote,
@@ -62,6 +63,10 @@ CLAIM_PATIENCE = 2.0
 CLAIM_RETRY = 5.0
 ATTACH_PATIENCE = 10.0
 """Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
+_PLAIN = (
+    "the script uses no spotelastic.Checkpointer: each new round starts it again, from what it has"
+    " saved itself"
+)
 TELL_EVERY = 1.0
 """Seconds between publications of progress in rounds of up to `TELLERS` nodes; in larger ones more,
 so that the store has no more to do."""
@@ -119,6 +124,7 @@ _NEEDS_NO_STORE = (
     AdoptEpoch,
     Flush,
     Release,
+    Say,
     Exit,
 )
 
@@ -227,11 +233,29 @@ def _leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
     )
     if in_round and workers is not None and not workers.killed:
         return
+    serves_until = _serves_until(local, seen)
+    if now < serves_until:
+        yield Wake(serves_until)
+        return
     flush = f"leave-{local.node.incarnation}" if local.node is not None else ""
     if local.left or not flush or not local.daemon:
         yield Exit(128 + local.leaving)
     elif local.flushing != flush:
         yield Flush(flush)
+
+
+def _serves_until(local: Local, seen: Seen) -> float:
+    """The others may restore from slots that are here alone: until they know of them, and then
+    until the time that a node has for leaving."""
+    round_, node, notice = seen.round, local.node, local.notice
+    if round_ is None or not round_.members or node is None or not local.registered:
+        return 0.0
+    if local.end is None or notice is None or notice.deadline is None:
+        return 0.0
+    end = notice.deadline
+    if round_.phase == "proposed":
+        return min(end, seen.round_at + rounds.OFFER_WITHIN)
+    return end if round_.resume.needs(node.id) else 0.0
 
 
 def _grace(local: Local, now: float) -> Iterator[Action | Wake]:
@@ -299,6 +323,8 @@ def _left_out(local: Local, round_: Round) -> Iterator[Action | Wake]:
 
 def _get_ready(local: Local, round_: Round, member: Member, now: float) -> Iterator[Action | Wake]:
     incarnation = round_.incarnation
+    if round_.pause and f"pause {incarnation}" not in local.said:
+        yield Say(f"pause {incarnation}", round_.reason)
     if not local.registered:
         return
     takes_time = local.workers is not None or member.slot == 0
@@ -333,6 +359,8 @@ def _train(
 ) -> Iterator[Action | Wake]:
     workers = local.workers
     if workers is None:
+        if round_.plain == round_.number and member.slot == 0 and "plain" not in local.said:
+            yield Say("plain", _PLAIN)
         if local.zygote and not local.leaving:
             yield StartWorkers(round_, member)
         return
@@ -344,9 +372,12 @@ def _train(
         yield from _keep_first(local, round_, workers, now)
     yield from _exits(local, round_, workers)
     yield from _stall(seen, round_, workers, now)
+    if local.finished == round_.incarnation and seen.settings is not None and not local.stays:
+        yield from _leave_barrier(local, seen.settings.exit_barrier, now)
     proposal = seen.proposal
     if proposal is not None and proposal.round == round_.incarnation:
-        yield from _agree(local, workers, proposal, now)
+        patience = 0.0 if round_.plain else ATTACH_PATIENCE
+        yield from _agree(local, workers, proposal, now, workers.started_at + patience)
 
 
 def _keep_first(
@@ -405,8 +436,18 @@ def _stall(seen: Seen, round_: Round, workers: Workers, now: float) -> Iterator[
         yield Wake(look_at)
 
 
+def _leave_barrier(local: Local, timeout: float, now: float) -> Iterator[Action | Wake]:
+    """Workers elsewhere may do what takes long, or hang: who has finished does not wait for ever,
+    and takes nothing away from them."""
+    if now < local.finished_at + timeout:
+        yield Wake(local.finished_at + timeout)
+        return
+    yield Say("barrier", f"finished {timeout:g} s before all others had: leaves them to it")
+    yield Exit(0)
+
+
 def _agree(
-    local: Local, workers: Workers, proposal: Proposal, now: float
+    local: Local, workers: Workers, proposal: Proposal, now: float, attached_by: float
 ) -> Iterator[Action | Wake]:
     vote = local.vote
     mine = vote if vote is not None and vote.proposal == proposal.id else None
@@ -416,11 +457,11 @@ def _agree(
         return
     if mine is not None and mine.refused:
         return
-    if workers.left or (not workers.attached and now >= workers.started_at + ATTACH_PATIENCE):
-        yield Refuse(proposal)
+    if workers.left or (not workers.attached and now >= attached_by):
+        yield Refuse(proposal, plain=not workers.attached)
         return
     if not workers.attached:
-        yield Wake(workers.started_at + ATTACH_PATIENCE)
+        yield Wake(attached_by)
         return
     if proposal.target == 0:
         if mine is None:

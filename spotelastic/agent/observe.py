@@ -81,6 +81,8 @@ class Workers:
     """The agreed step at which all of them have sealed and wait."""
     failed: bool = False
     """A failure of theirs has been reported."""
+    resumed: int = 0
+    """The step that they go on from: what a page says before its worker has restored is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,12 @@ class Local:
     flushing: str = ""
     flushed: str = ""
     finished: str = ""
+    """Round for which it was told that all workers of this node have ended well."""
+    finished_at: float = 0.0
+    stays: bool = False
+    """This node serves the others until the job has ended, also when its own part is done."""
+    said: frozenset[str] = frozenset()
+    """Topics on which people have been told."""
     notice: Notice | None = None
     drained: bool = False
     """The notice has been written as a drain."""

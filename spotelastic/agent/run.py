@@ -84,7 +84,7 @@ class _Agent:
         self._session = self._open_session()
         self._actor = Actor(config, store, self._session, self._queue.put)
         self._watches: dict[str, Watch] = {}
-        self._local = Local()
+        self._local = Local(stays=config.stays)
         self._seen = Seen()
         self._said = ""
 

@@ -114,6 +114,7 @@ def _plan(options: argparse.Namespace) -> Configure:
             signals=signals,
             node_rank=node_rank,
             warm=not options.no_warm,
+            stays=place.member is not None,
             preload=preload,
             grace=grace,
             take_over=options.take_over,

@@ -69,6 +69,13 @@ NODES = (
 )
 WORKERS = (
     Flag("--max-restarts", "failures of the script; lost nodes are not counted (3)", "N", 3, int),
+    Flag(
+        "--exit-barrier-timeout",
+        "how long a node that has finished waits for the others (300)",
+        "SECONDS",
+        300.0,
+        float,
+    ),
     Flag("--gang", "fail the job when a node is lost", read=bool),
     Flag("--role", "ROLE_NAME of the workers", "NAME", "default"),
     Flag("-m --module", "what follows is a module, as for python -m", read=bool),

@@ -58,7 +58,13 @@ def node_rank(options: argparse.Namespace) -> int | None:
 
 def settings(options: argparse.Namespace) -> Settings:
     smallest, largest = sizes(options.nnodes)
-    for flag in ("max_restarts", "snapshot_every", "checkpoint_every", "stall_timeout"):
+    for flag in (
+        "max_restarts",
+        "exit_barrier_timeout",
+        "snapshot_every",
+        "checkpoint_every",
+        "stall_timeout",
+    ):
         if getattr(options, flag) < 0:
             raise UsageError(f"--{flag.replace('_', '-')} {getattr(options, flag)}: is negative")
     # Bagua's launcher starts a worker for each GPU unless told otherwise, torchrun starts one.
@@ -71,6 +77,7 @@ def settings(options: argparse.Namespace) -> Settings:
         gang=options.gang,
         rank_policy=rank_policy(options),
         stall_timeout=options.stall_timeout,
+        exit_barrier=options.exit_barrier_timeout,
         schedule=Schedule(options.snapshot_every, options.checkpoint_every),
     )
 

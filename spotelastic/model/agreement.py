@@ -20,6 +20,8 @@ class Proposal:
     deadline: float = 0.0
     """When the newest complete slot serves instead."""
     cancelled: bool = False
+    raised: int = 0
+    """How often the target had to be raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,5 @@ class Vote:
     """The target at which all its workers have sealed and wait; 0 if none."""
     refused: bool = False
     """Its workers cannot agree (no checkpointer, or it has been left): cancel."""
+    plain: bool = False
+    """It was refused because no worker has come to a Checkpointer."""

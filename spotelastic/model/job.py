@@ -32,6 +32,8 @@ class Settings:
     stall_timeout: float = 0.0
     """Seconds without a step after which a round is replaced; 0: never."""
     schedule: Schedule = Schedule()
+    exit_barrier: float = 300.0
+    """Seconds that a node whose workers have finished waits for those of the others."""
     code: str = ""
     """Hash of the code that nodes must run."""
 
@@ -55,6 +57,7 @@ class Settings:
             "--rank-policy": self.rank_policy,
             "--snapshot-every": self.schedule.snapshot_every,
             "--checkpoint-every": self.schedule.checkpoint_every,
+            "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",
             "seen-within": f"{self.seen_within:g} s",

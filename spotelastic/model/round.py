@@ -37,6 +37,8 @@ class Holder:
     """host:port of the daemon that serves them."""
     ranks: tuple[int, ...]
     """The global ranks (of the round that sealed them) whose slots are there."""
+    whole: bool = False
+    """They alone hold everything that is not per-rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class Resume:
     epoch: int = 0
     """kind "store": the storage epoch that the step was committed under."""
 
+    def needs(self, node: str) -> bool:
+        """Whether others can restore it only for as long as this node serves its slots."""
+        others = [holder for holder in self.holders if holder.node != node]
+        return len(others) < len(self.holders) and not any(holder.whole for holder in others)
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
@@ -68,6 +75,17 @@ class Schedule:
 
     snapshot_every: int = 10
     checkpoint_every: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """Failures of the script in a row that came at once, before anything new was saved."""
+
+    failures: int = 0
+    alike: int = 0
+    """How many of them, up to the last, were the same."""
+    failure: str = ""
+    """What the last one was; empty where nothing is known of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +114,14 @@ class Round:
     schedule: Schedule = Schedule()
     charged: tuple[float, ...] = ()
     """When user-code failures were charged to --max-restarts, so far."""
+    streak: Streak = Streak()
+    pause: float = 0.0
+    """Seconds that it waits before it starts, because the script failed again and again."""
     missed: tuple[str, ...] = ()
     """Node incarnations that did not answer a proposal; they must register anew."""
+    plain: int = 0
+    """Number of the round since which the script is known to have no Checkpointer; 0: it has one,
+    or nothing is known. Planned changes do not wait for it."""
 
     @property
     def world_size(self) -> int:
@@ -136,6 +160,16 @@ class Snapshot:
     whole: bool
     """True when the slots of this node alone hold everything that is not per-rank."""
     nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a node that a round was proposed without still holds, and serves while it lives."""
+
+    round: str
+    """The proposed round's incarnation."""
+    daemon: str
+    snapshots: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ def _complete(
 def _is_told(seen: Seen, action: WriteRound) -> bool:
     """Only its epoch is new: the storage was claimed after the round had started."""
     known, new = seen.round, action.round
-    return known is not None and (known.incarnation, known.phase) == (new.incarnation, new.phase)
+    return known is not None and replace(known, epoch=new.epoch) == new
 
 
 def _round_event(action: WriteRound, now: float) -> Event:

@@ -37,6 +37,18 @@ def choose(
     return memory or Resume()
 
 
+def could_be_newer(
+    resume: Resume, parent: str, lineage: Sequence[Branch], held: Iterable[Held]
+) -> bool:
+    """Whether a later state was sealed on the lineage, of which parts are missing."""
+    bounds = _bounds(parent, lineage)
+    return any(
+        snapshot.step > resume.step and _counts(snapshot, bounds)
+        for node in held
+        for snapshot in node.snapshots
+    )
+
+
 def extend(round_: Round, resume: Resume) -> tuple[Branch, ...]:
     """The lineage of the round that branches off `round_`'s parent at the resumed step."""
     if not round_.parent:
@@ -57,10 +69,7 @@ def _newest_in_memory(bounds: Mapping[str, int | None], held: Iterable[Held]) ->
     sources: dict[tuple[int, str, str], list[tuple[Held, Snapshot]]] = {}
     for node in held:
         for snapshot in node.snapshots:
-            if snapshot.incarnation not in bounds:
-                continue
-            bound = bounds[snapshot.incarnation]
-            if bound is None or snapshot.step <= bound:
+            if _counts(snapshot, bounds):
                 key = (snapshot.step, snapshot.incarnation, snapshot.layout)
                 sources.setdefault(key, []).append((node, snapshot))
     complete = [key for key, copies in sources.items() if _is_complete(copies)]
@@ -68,12 +77,19 @@ def _newest_in_memory(bounds: Mapping[str, int | None], held: Iterable[Held]) ->
         return None
     step, incarnation, layout = max(complete)
     holders = tuple(
-        Holder(node.node, node.daemon, snapshot.ranks)
+        Holder(node.node, node.daemon, snapshot.ranks, snapshot.whole)
         for node, snapshot in sorted(
             sources[step, incarnation, layout], key=lambda copy: copy[1].ranks
         )
     )
     return Resume("memory", step, incarnation, layout, holders)
+
+
+def _counts(snapshot: Snapshot, bounds: Mapping[str, int | None]) -> bool:
+    if snapshot.incarnation not in bounds:
+        return False
+    bound = bounds[snapshot.incarnation]
+    return bound is None or snapshot.step <= bound
 
 
 def _is_complete(copies: Sequence[tuple[Held, Snapshot]]) -> bool:

@@ -18,17 +18,22 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.job import ENDED, Job, Settings
-from spotelastic.model.round import Acknowledgement, Cause, Commit, Member, Round
+from spotelastic.model.agreement import Proposal
+from spotelastic.model.job import ENDED, Failure, Job, Settings
+from spotelastic.model.round import Acknowledgement, Cause, Commit, Member, Resume, Round, Streak
+from spotelastic.rendezvous import agreement, restarts
 from spotelastic.rendezvous.placement import place
-from spotelastic.rendezvous.resume import Held, choose, extend
+from spotelastic.rendezvous.resume import Held, choose, could_be_newer, extend
 from spotelastic.rendezvous.view import LiveNode, Seen
 
 SAVE_RESERVE = 3.0
 """Seconds before a node's end that are kept for its last save."""
 AGREEMENT_LIMIT = 15.0
 """Seconds that a planned change without a deadline waits for its save."""
+FAILURES = ("worker", "stall", "store")
+"""Causes that come back by themselves if nothing is done about them."""
+OFFER_WITHIN = 5.0
+"""Seconds that a round waits for the slots of nodes it goes on without, where some are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +152,14 @@ def _gather(at: _Moment, round_: Round) -> Decision:
         if node not in gone
         and ((ack is None and at.now >= seen_by) or (at.now >= ready_by and not _is_ready(ack)))
     }
+    silent = {node for node in gone if node not in at.seen.nodes} | late
+    if silent and at.now < _trusts_at(at):
+        return Decision(reason="the store was away", wake_at=_wake(_trusts_at(at)))
     if gone or late:
         return _without(at, round_, gone, late)
-    if waiting and len(eligible) > len(round_.members):
+    if (waiting or round_.pause) and len(_place(at, round_.members, eligible)) > len(
+        round_.members
+    ):
         return _repropose(at, round_, eligible)
     if not all(_is_ready(ack) for ack in acks.values()):
         unseen = any(ack is None for ack in acks.values())
@@ -158,8 +168,12 @@ def _gather(at: _Moment, round_: Round) -> Decision:
         short = at.settings.min_nodes - len(round_.members)
         return Decision(reason=f"waits for {_nodes(short)} more")
     if len(round_.charged) > at.settings.max_restarts:
-        return _give_up(at, round_)
-    return _start(at, round_, [ack for ack in acks.values() if ack is not None])
+        spent = f"the script failed {_times(round_)}, --max-restarts {at.settings.max_restarts}"
+        return _give_up(at, round_, spent)
+    answers = [ack for ack in acks.values() if ack is not None]
+    if not _lead(round_, answers).store:
+        return Decision(reason=f"waits for the store on {round_.members[0].node}")
+    return _begin(at, round_, answers)
 
 
 def _without(at: _Moment, round_: Round, gone: set[str], late: set[str]) -> Decision:
@@ -177,6 +191,7 @@ def _without(at: _Moment, round_: Round, gone: set[str], late: set[str]) -> Deci
 
 
 def _repropose(at: _Moment, round_: Round, eligible: dict[str, LiveNode]) -> Decision:
+    """With other members. It may be what a failing script was waiting for: no pause any more."""
     members = _place(at, round_.members, eligible)
     again = replace(
         round_,
@@ -184,22 +199,51 @@ def _repropose(at: _Moment, round_: Round, eligible: dict[str, LiveNode]) -> Dec
         members=members,
         reason=_reason(round_.cause, round_.nodes, len(members)),
         proposed_at=at.now,
+        streak=Streak(),
+        pause=0.0,
     )
     return Decision((WriteRound(again),), again.reason)
 
 
-def _start(at: _Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:
-    lead = next(ack for ack in acks if ack.node == round_.members[0].node)
-    if not lead.store:
-        return Decision(reason=f"waits for the store on {lead.node}")
-    answered = {ack.node for ack in acks}
-    held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks] + [
-        Held(name, at.seen.nodes[name].node.daemon, snapshots)
-        for name, snapshots in at.seen.snapshots.items()
-        if name not in answered and name in at.seen.nodes
-    ]
+def _begin(at: _Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:
+    """All are ready: wait for what is still to be waited for, then start."""
+    others = {name: node for name, node in at.seen.nodes.items() if round_.member(name) is None}
+    offers = {name: offer for name, offer in at.seen.offers.items() if name in others}
+    held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks]
+    held += [Held(name, offer.daemon, offer.snapshots) for name, offer in offers.items()]
     commits: list[Commit] = [ack.commit for ack in acks if ack.commit is not None]
     resume = choose(round_.parent, round_.lineage, held, commits)
+    offered = {name for name, offer in offers.items() if offer.round == round_.incarnation}
+    offers_until = at.seen.round_at + OFFER_WITHIN
+    more = at.now < offers_until and not offered >= set(others)
+    if more and could_be_newer(resume, round_.parent, round_.lineage, held):
+        return Decision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
+    return _hold_back(at, round_, resume) or _start(at, round_, resume, acks)
+
+
+def _hold_back(at: _Moment, round_: Round, resume: Resume) -> Decision | None:
+    """A script that fails again and again, and saved nothing new, is not started at once."""
+    if round_.cause not in FAILURES or _advanced(round_, resume):
+        return None
+    if restarts.loops(round_.streak):
+        failed = f"the script failed {round_.streak.alike} times in a row in the same way"
+        return _give_up(at, round_, f"{failed}, without saving anything new")
+    pause = restarts.pause(round_.streak)
+    if pause and not round_.pause:
+        again = f"{round_.streak.failures} times in a row: starts in {pause:g} s"
+        paused = replace(round_, pause=pause, reason=f"{round_.reason}; {again}")
+        return Decision((WriteRound(paused),), paused.reason)
+    starts_at = at.seen.round_at + round_.pause
+    return Decision(reason=round_.reason, wake_at=starts_at) if at.now < starts_at else None
+
+
+def _advanced(round_: Round, resume: Resume) -> bool:
+    """Whether it resumes later than the round before it did."""
+    return resume.step > (round_.lineage[-1].step if round_.lineage else 0)
+
+
+def _start(at: _Moment, round_: Round, resume: Resume, acks: list[Acknowledgement]) -> Decision:
+    lead = _lead(round_, acks)
     started = replace(
         round_,
         phase="started",
@@ -208,6 +252,8 @@ def _start(at: _Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:
         epoch=lead.epoch,
         resume=resume,
         lineage=extend(round_, resume),
+        streak=Streak() if _advanced(round_, resume) else round_.streak,
+        pause=0.0,
     )
     actions: tuple[Action, ...] = (WriteRound(started),)
     ends = [ack.end for ack in acks if ack.end is not None and ack.end.incarnation == round_.parent]
@@ -244,11 +290,12 @@ def _unplanned(at: _Moment, round_: Round, done: set[str]) -> Decision | None:
     """A lost node or a failed worker: the next round at once, with who is there."""
     absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
     lost = tuple(sorted(set(absent) - done))
-    trusted_at = at.seen.healthy_since + 2 * at.settings.lease
-    if lost and at.seen.healthy_since and at.now < trusted_at:
-        # The store was away: leases ran out in many nodes that live. They are re-adopted.
-        return Decision(reason="the store is back", wake_at=trusted_at)
+    if any(node not in at.seen.nodes for node in lost) and at.now < _trusts_at(at):
+        return Decision(reason="the store was away", wake_at=_wake(_trusts_at(at)))
     failures = [f for f in at.seen.failures.values() if f.round == round_.incarnation]
+    left = sorted(done & set(absent))
+    if left and (lost or failures) and len(_eligible(at, round_)) < at.settings.min_nodes:
+        return _fail_behind(at, lost or sorted({f.node for f in failures}), left, failures)
     if lost:
         if at.settings.gang and not all(name in at.seen.drains for name in lost):
             return _fail_gang(at, lost)
@@ -258,11 +305,13 @@ def _unplanned(at: _Moment, round_: Round, done: set[str]) -> Decision | None:
         return _change(at, ended, cause, lost)
     if failures:
         first = min(failures, key=lambda f: f.at)
+        streak = restarts.after(round_.streak, first, at.now - at.seen.round_at)
+        ended = replace(round_, streak=streak)
         if first.rank < 0:
-            return _change(at, round_, "store", (first.node,))
-        charged = replace(round_, charged=(*round_.charged, at.now))
+            return _change(at, ended, "store", (first.node,))
+        ended = replace(ended, charged=(*ended.charged, at.now))
         cause = "stall" if first.stalled else "worker"
-        return _change(at, charged, cause, (first.node,))
+        return _change(at, ended, cause, (first.node,))
     return None
 
 
@@ -285,44 +334,30 @@ def _planned(at: _Moment, round_: Round) -> Decision:
     cause: Cause = "drain" if drained else "arrival" if arriving else "settings"
     names = tuple(sorted(drained or arriving or leaving))
     deadline = _save_deadline(at, round_, leaving)
-    return _agree(at, round_, cause, names, deadline)
-
-
-def _agree(
-    at: _Moment, round_: Round, cause: Cause, names: tuple[str, ...], deadline: float
-) -> Decision:
-    current = at.seen.proposal
-    if current is None or current.round != round_.incarnation or current.cancelled:
-        reason = _reason(cause, names, 0)
-        asked = Proposal(id=at.new_id(), round=round_.incarnation, reason=reason, deadline=deadline)
-        return Decision((WriteProposal(asked),), f"asks for steps: {reason}", deadline)
-    votes = [
-        vote
-        for m in round_.members
-        if (vote := at.seen.votes.get(m.node)) is not None and vote.proposal == current.id
-    ]
-    if at.now >= current.deadline or any(vote.refused for vote in votes):
-        return _change(at, round_, cause, names)
-    if deadline < current.deadline - 0.5:
-        sooner = replace(current, deadline=deadline)
-        return Decision((WriteProposal(sooner),), "less time is left", deadline)
-    if len(votes) < len(round_.members):
-        return Decision(reason="waits for steps", wake_at=current.deadline)
-    if current.target and all(vote.sealed == current.target for vote in votes):
-        return _change(at, round_, cause, names)
-    if current.target and not any(_overran(vote, current.target) for vote in votes):
-        return Decision(reason=f"saves at step {current.target}", wake_at=current.deadline)
-    target = max(vote.step for vote in votes) + _margin(votes)
-    raised = replace(current, target=max(target, current.target + 1))
-    return Decision((WriteProposal(raised),), f"saves at step {raised.target}", current.deadline)
+    standing = agreement.advance(
+        at.seen, round_, _reason(cause, names, 0), deadline, at.now, at.new_id
+    )
+    if standing.over:
+        return _change(at, replace(round_, plain=_plain(at.seen, round_)), cause, names)
+    writes = (WriteProposal(standing.proposal),) if standing.proposal is not None else ()
+    return Decision(writes, standing.reason, standing.wake_at)
 
 
 def _withdraw(seen: Seen, round_: Round, wake: float | None) -> Decision:
     """The reason for a planned change is gone: let the workers that wait go on."""
-    current = seen.proposal
-    if current is None or current.round != round_.incarnation or current.cancelled:
+    current = agreement.current_of(seen, round_)
+    if current is None:
         return Decision(reason=f"round {round_.number} trains", wake_at=wake)
     return Decision((WriteProposal(replace(current, cancelled=True)),), "no change is needed")
+
+
+def _plain(seen: Seen, round_: Round) -> int:
+    """Whether the script has no Checkpointer, from how its members have voted."""
+    current = agreement.current_of(seen, round_)
+    votes = agreement.votes_on(seen, round_, current) if current is not None else []
+    if any(vote.plain for vote in votes):
+        return round_.plain or round_.number + 1
+    return 0 if votes else round_.plain
 
 
 def _change(at: _Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> Decision:
@@ -342,7 +377,9 @@ def _change(at: _Moment, round_: Round, cause: Cause, names: tuple[str, ...]) ->
         lineage=round_.lineage,
         schedule=at.settings.schedule,
         charged=round_.charged,
+        streak=round_.streak if cause in FAILURES else Streak(),
         missed=round_.missed,
+        plain=round_.plain,
     )
     return Decision((CloseRound(round_), WriteRound(after)), after.reason)
 
@@ -361,16 +398,25 @@ def _succeed(at: _Moment, round_: Round) -> Decision:
     return Decision((CloseRound(round_), complete, EndJob(job)), job.reason)
 
 
-def _give_up(at: _Moment, round_: Round) -> Decision:
+def _give_up(at: _Moment, round_: Round, reason: str) -> Decision:
     failures = [f for f in at.seen.failures.values() if f.round == round_.parent and f.rank >= 0]
     first = min(failures, key=lambda f: f.at, default=None)
-    reason = f"the script failed {_times(round_)}, --max-restarts {at.settings.max_restarts}"
     return Decision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
 
 
 def _times(round_: Round) -> str:
     count = len(round_.charged)
     return "once" if count == 1 else f"{count} times"
+
+
+def _fail_behind(
+    at: _Moment, names: Iterable[str], left: list[str], failures: list[Failure]
+) -> Decision:
+    """The group cannot be formed again: some of it had finished, waited long enough, and left."""
+    who = ", ".join(names)
+    reason = f"{who} did not finish, and {', '.join(left)} had, and left (--exit-barrier-timeout)"
+    first = min(failures, key=lambda f: f.at, default=None)
+    return Decision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
 
 
 def _fail_gang(at: _Moment, names: Iterable[str]) -> Decision:
@@ -437,6 +483,22 @@ def _ack(seen: Seen, round_: Round, node: str) -> Acknowledgement | None:
     return ack if ack is not None and ack.round == round_.incarnation else None
 
 
+def _lead(round_: Round, acks: Iterable[Acknowledgement]) -> Acknowledgement:
+    return next(ack for ack in acks if ack.node == round_.members[0].node)
+
+
+def _trusts_at(at: _Moment) -> float:
+    """When a missing lease tells again that its node is gone: while the store was away, leases of
+    nodes that live ran out. They come back under new ones."""
+    if not at.seen.healthy:
+        return math.inf
+    return at.seen.healthy_since + 2 * at.settings.lease if at.seen.healthy_since else 0.0
+
+
+def _wake(time: float) -> float | None:
+    return time if time < math.inf else None
+
+
 def _is_ready(ack: Acknowledgement | None) -> bool:
     return ack is not None and ack.phase == "ready"
 
@@ -473,21 +535,9 @@ def _save_deadline(at: _Moment, round_: Round, leaving: list[str]) -> float:
         for name in leaving
         if (drain := at.seen.drains.get(name)) is not None and drain.notice.deadline is not None
     ]
-    current = at.seen.proposal
-    asked = current is not None and current.round == round_.incarnation and not current.cancelled
+    asked = agreement.current_of(at.seen, round_) is not None
     started = at.seen.proposal_at if asked else at.now
     return min([started + AGREEMENT_LIMIT, *ends])
-
-
-def _overran(vote: Vote, target: int) -> bool:
-    """Its workers may have passed the target before they could see it."""
-    return target not in (vote.confirmed, vote.sealed) and vote.step > target - 2
-
-
-def _margin(votes: Iterable[Vote]) -> int:
-    """Steps ahead that surely lie in the future: what a second takes, at least 3."""
-    step_time = min((vote.step_time for vote in votes if vote.step_time > 0), default=1.0)
-    return max(3, math.ceil(1.0 / step_time)) if step_time < 1.0 else 3
 
 
 def _nodes(count: int) -> str:

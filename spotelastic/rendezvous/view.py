@@ -17,7 +17,7 @@ from spotelastic.model.job import Failure, Finished, Job, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Acknowledgement, Round, Snapshot
+from spotelastic.model.round import Acknowledgement, Offer, Round
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
@@ -53,7 +53,7 @@ class Seen:
     acks: Mapping[str, Acknowledgement] = field(default_factory=_empty)
     votes: Mapping[str, Vote] = field(default_factory=_empty)
     progress: Mapping[str, Progress] = field(default_factory=_empty)
-    snapshots: Mapping[str, tuple[Snapshot, ...]] = field(default_factory=_empty)
+    offers: Mapping[str, Offer] = field(default_factory=_empty)
     drains: Mapping[str, Drain] = field(default_factory=_empty)
     failures: Mapping[str, Failure] = field(default_factory=_empty)
     finished: Mapping[str, Finished] = field(default_factory=_empty)
@@ -78,7 +78,7 @@ _PER_NODE: dict[str, tuple[str, Any]] = {
     "ack": ("acks", Acknowledgement),
     "vote": ("votes", Vote),
     "progress": ("progress", Progress),
-    "snapshots": ("snapshots", tuple[Snapshot, ...]),
+    "snapshots": ("offers", Offer),
     "drain": ("drains", Drain),
     "failure": ("failures", Failure),
     "finished": ("finished", Finished),

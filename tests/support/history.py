@@ -179,15 +179,16 @@ def _succession(state: _State, old: Round | None, new: Round) -> Iterator[str]:
 
 
 def _advance(old: Round, new: Round) -> Iterator[str]:
-    """The same round, started or given its storage epoch."""
+    """The same round, held back, started, or given its storage epoch."""
     if old.phase == "started":
         if new != replace(old, epoch=new.epoch):
             yield "changed after it had started"
-    elif new.phase != "started":
+    elif new.phase != "started" and new != replace(old, pause=new.pause, reason=new.reason):
         yield "was proposed twice"
     if (new.members, new.parent, new.number) != (old.members, old.parent, old.number):
         yield "is not as it was proposed"
-    if new.parent and (not new.lineage or new.lineage[-1].incarnation != new.parent):
+    branches = new.phase == "started" and new.parent
+    if branches and (not new.lineage or new.lineage[-1].incarnation != new.parent):
         yield "its lineage does not end with its parent"
 
 

@@ -1,17 +1,21 @@
 """Whole clusters in virtual time: the real decisions of agents and holder, on the store in memory,
 with simulated workers, daemons and clouds. Nothing here sleeps or starts a thread.
 
-What is simulated: a zygote that takes `WARM` seconds, workers that step in lockstep once all of a
-round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed steps;
-an object store that commits a while later. What is real: `agent.decide`, `agent.observe`,
+What is simulated: a zygote that takes `WARM` seconds, workers that restore, step in lockstep once
+all of a round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed
+steps; an object store that commits a while later; agents that hardly get to run (`SimNode.lag`).
+What is real: `agent.decide`, `agent.observe`,
 `rendezvous.*`, and `store.memory`.
 """
 
+import contextlib
 import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+
+from support.history import Recorder, violations
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.decide import decide
@@ -27,6 +31,7 @@ from spotelastic.agent.observe import (
     RoundStore,
     Sealed,
     SessionLost,
+    Signalled,
     StorageClaim,
     Workers,
     observe,
@@ -34,13 +39,13 @@ from spotelastic.agent.observe import (
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.agreement import Vote
-from spotelastic.model.job import Failure, Finished, Settings
+from spotelastic.model.job import Failure, Finished, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.round import Acknowledgement, Commit, Round, RoundEnd, Snapshot
+from spotelastic.model.round import Acknowledgement, Commit, Offer, Round, RoundEnd, Snapshot
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import Seen, fold, forget_nodes
-from spotelastic.store.codec import encode
+from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
@@ -48,6 +53,7 @@ from spotelastic.store.port import Watch, WatchItem
 
 WARM = 3.0
 FORK = 0.05
+RESTORE = 0.3
 NETWORK = 0.002
 STEP = 0.1
 UPLOAD = 1.5
@@ -56,7 +62,15 @@ UPLOAD = 1.5
 class World:
     """The clock, what is due, the store, the object store, and everything that ever happened."""
 
-    def __init__(self, settings: Settings, steps: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        steps: int,
+        seed: int = 0,
+        *,
+        plain: bool = False,
+        sharded: bool = False,
+    ) -> None:
         self.now = 1e6
         self.settings = settings
         self.steps = steps
@@ -66,11 +80,18 @@ class World:
         self.commit: Commit | None = None
         self.epoch = 0
         self.nodes: dict[str, SimNode] = {}
+        self.ranks: dict[str, int | None] = {}
         self.trainings: dict[str, Training] = {}
         self.rounds: list[Round] = []
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._ids = itertools.count()
+        self.plain, self.sharded = plain, sharded
+        """The script has no Checkpointer; every node's slots are needed for a whole state."""
+        self.history = Recorder()
+        self.said: list[tuple[str, str]] = []
+        """What nodes told people, with the node's name."""
+        self.store.watch(self.keys.root, self.history)
         self.store.watch(self.keys.all, self._record)
 
     def new_id(self) -> str:
@@ -93,6 +114,7 @@ class World:
     ) -> "SimNode":
         """`clock`: seconds that its clock is ahead of the world's."""
         node = SimNode(self, name, zone, rank, clock)
+        self.ranks[name] = rank
         self.nodes[name] = node
         node.start()
         return node
@@ -134,6 +156,15 @@ class World:
     def story(self) -> str:
         return "; ".join(f"{r.number} {r.phase} {r.reason} @{r.resume.step}" for r in self.rounds)
 
+    @property
+    def job(self) -> Job:
+        value = self.store.get(self.keys.job)
+        assert value is not None
+        return decode(value.data, Job)
+
+    def violations(self) -> list[str]:
+        return violations(self.history.entries, self.keys.run)
+
     def _record(self, items: Iterable[WatchItem]) -> None:
         seen = fold(Seen(), items, self.keys, self.now, "")
         if seen.round is not None:
@@ -160,11 +191,19 @@ class Training:
 
     def join(self, node: "SimNode") -> None:
         self.here.add(node.name)
+        if not self.world.plain:
+            node.post(Attached())
         if self.here == {m.node for m in self.round.members} and not self.broken:
-            self.running = True
-            for name in self.here:
-                self.world.nodes[name].post(Attached())
-            self.world.after(STEP, self.advance)
+            self.world.after(RESTORE, self._run)
+
+    def _run(self) -> None:
+        self.running = not self.broken
+        self.advance()
+
+    @property
+    def published(self) -> int:
+        """What the pages say: nothing, until the workers have restored."""
+        return self.step if self.running or self.stepped else 0
 
     def leave(self, name: str) -> None:
         """Workers of one node are gone: the others' collective fails."""
@@ -195,7 +234,7 @@ class Training:
         if self.step >= self.world.steps:
             self.finish()
             return
-        if self.step % self.round.schedule.snapshot_every == 0:
+        if self.step % self.round.schedule.snapshot_every == 0 and not self.world.plain:
             self.seal(waiting=False)
         self.world.after(STEP, self.advance)
 
@@ -221,6 +260,8 @@ class Training:
         self.world.commit = Commit(self.round.epoch, self.step)
         for name in sorted(self.here):
             node = self.world.nodes[name]
+            if node.hangs:
+                continue
             node.post(LeftCheckpointer())
             node.worker_exits(self.round.incarnation, 0)
 
@@ -233,6 +274,12 @@ class SimNode:
         self._clock = clock
         self.client = world.store.client()
         self.alive = True
+        self.lag = NETWORK
+        """Seconds until its agent takes notice of anything."""
+        self.message = "x"
+        """Of its failures."""
+        self.hangs = False
+        """Its workers never end by themselves."""
         self.lease = 0
         self.local = Local()
         self.seen = Seen()
@@ -240,7 +287,7 @@ class SimNode:
         self.exit_code: int | None = None
         self._watches: dict[str, Watch] = {}
         self._inbox: list[LocalEvent | tuple[str, tuple[WatchItem, ...]]] = []
-        self._scheduled = False
+        self._stirred = False
 
     @property
     def now(self) -> float:
@@ -251,7 +298,7 @@ class SimNode:
 
     def start(self) -> None:
         self._watch(self.world.keys.all)
-        self.wake(0.0)
+        self.stir()
 
     def kill(self) -> None:
         """The machine vanishes: nothing of it says goodbye."""
@@ -267,6 +314,10 @@ class SimNode:
         self.post(Noticed(Notice("notice", self.name, "imds", now, now, now + seconds)))
         self.world.after(seconds, self.kill)
 
+    def leave(self) -> None:
+        """Asked to end, as by SIGTERM."""
+        self.post(Signalled(15))
+
     def worker_exits(self, round_: str, code: int) -> None:
         training = self.world.trainings.get(round_)
         if training is not None and code != 0:
@@ -274,7 +325,12 @@ class SimNode:
         self.post(Exited(f"{round_}/0", code))
 
     def sealed(self, round_: Round, step: int, waiting: bool) -> None:
-        snapshot = Snapshot(round_.incarnation, step, "layout", (0,), round_.world_size, whole=True)
+        member = round_.member(self.name)
+        assert member is not None
+        snapshot = Snapshot(
+            round_.incarnation, step, "layout", (member.slot,), round_.world_size,
+            whole=not self.world.sharded,
+        )  # fmt: skip
         self.slots = [*self.slots, snapshot][-2:]
         self.post(Sealed(step, waiting))
 
@@ -282,15 +338,15 @@ class SimNode:
 
     def post(self, event: LocalEvent) -> None:
         self._inbox.append(event)
-        self.wake(NETWORK)
+        self.stir()
 
-    def wake(self, seconds: float) -> None:
-        if not self._scheduled or seconds > NETWORK:
-            self._scheduled = self._scheduled or seconds <= NETWORK
-            self.world.after(seconds, self._turn)
+    def stir(self) -> None:
+        if not self._stirred:
+            self._stirred = True
+            self.world.after(self.lag, self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self._stirred = False
         if not self.alive or self.exit_code is not None:
             return
         inbox, self._inbox = self._inbox, []
@@ -300,7 +356,7 @@ class SimNode:
             decision = decide(self.local, self.seen, self.now, self.world.new_id)
             for action in decision.actions:
                 if isinstance(action, do.Exit):
-                    self.exit_code = action.code
+                    self._exit(action.code)
                     return
                 try:
                     self.local = self._do(action)
@@ -312,7 +368,7 @@ class SimNode:
         else:
             raise AssertionError(f"{self.name} never comes to rest: {decision.actions}")
         if decision.wake_at < float("inf"):
-            self.wake(max(decision.wake_at - self.now, 0.01))
+            self.world.after(max(decision.wake_at - self.now, 0.01), self._turn)
 
     def _take(self, item: LocalEvent | tuple[str, tuple[WatchItem, ...]]) -> None:
         keys, now = self.world.keys, self.now
@@ -328,7 +384,7 @@ class SimNode:
     def _watch(self, prefix: str) -> None:
         def deliver(items: Iterable[WatchItem]) -> None:
             self._inbox.append((prefix, tuple(items)))
-            self.wake(NETWORK)
+            self.stir()
 
         self._watches[prefix] = self.client.watch(prefix, deliver)
 
@@ -339,6 +395,15 @@ class SimNode:
         elif self.local.leadership is None and nodes in self._watches:
             self._watches.pop(nodes).close()
             self.seen = forget_nodes(self.seen)
+
+    def _exit(self, code: int) -> None:
+        self.exit_code = code
+        if self.world.nodes.get(self.name) is self and not self.world.done:
+            del self.world.nodes[self.name]
+        for watch in self._watches.values():
+            watch.close()
+        with contextlib.suppress(Unavailable):
+            self.client.revoke(self.lease)
 
     def _refresh(self, lease: int) -> None:
         if not self.alive or self.exit_code is not None or lease != self.lease:
@@ -382,8 +447,12 @@ class SimNode:
                 membership.write_drain(self.client, keys, Drain(self.name, local.notice))
                 return replace(local, drained=True)
             case do.OfferSlots(round_):
-                self.client.put(keys.snapshots(self.name), encode(tuple(self.slots)), self.lease)
+                offer = Offer(round_, local.daemon, tuple(self.slots))
+                self.client.put(keys.snapshots(self.name), encode(offer), self.lease)
                 return replace(local, offered=round_)
+            case do.Say(topic, line):
+                world.said.append((self.name, line))
+                return replace(local, said=local.said | {topic})
             case do.Flush(round_):
                 self.post(Flushed(round_))
                 return replace(local, flushing=round_)
@@ -424,7 +493,7 @@ class SimNode:
                 world.after(FORK, lambda: self._join(training))
                 workers = Workers(
                     round_.incarnation, round_.number, 0, round_.epoch, now,
-                    frozenset([f"{round_.incarnation}/0"]),
+                    frozenset([f"{round_.incarnation}/0"]), resumed=round_.resume.step,
                 )  # fmt: skip
                 return replace(local, workers=workers, vote=None)
             case do.AdoptEpoch(round_):
@@ -432,7 +501,9 @@ class SimNode:
                 world.trainings[round_.incarnation].round = round_
                 return replace(local, workers=replace(local.workers, epoch=round_.epoch))
             case do.ReportFailure(round_):
-                failure = Failure(world.new_id(), self.name, round_.incarnation, 0, 0, now, 1, "x")
+                failure = Failure(
+                    world.new_id(), self.name, round_.incarnation, 0, 0, now, 1, self.message
+                )
                 self.client.put(world.keys.failure(self.name), encode(failure))
                 assert local.workers is not None
                 return replace(local, workers=replace(local.workers, failed=True))
@@ -442,7 +513,7 @@ class SimNode:
                 self.client.put(
                     world.keys.finished(round_.incarnation, self.name), encode(finished)
                 )
-                return replace(local, finished=round_.incarnation)
+                return replace(local, finished=round_.incarnation, finished_at=now)
         return self._do_agreement(action)
 
     def _do_agreement(self, action: do.Action) -> Local:
@@ -450,17 +521,18 @@ class SimNode:
         assert local.workers is not None
         training = self.world.trainings[local.workers.round]
         vote = Vote(self.name, "", 0)
+        step = max(training.published, local.workers.resumed)
         match action:
             case do.Aim(proposal):
                 training.target[self.name] = proposal.target
-                sure = training.step <= proposal.target - 2
+                sure = step <= proposal.target - 2
                 confirmed = proposal.target if sure else 0
                 vote = replace(vote, aimed=proposal.target, confirmed=confirmed)
             case do.VoteSealed(proposal):
                 target = proposal.target
                 vote = replace(vote, aimed=target, confirmed=target, sealed=target)
-            case do.Refuse():
-                vote = replace(vote, refused=True)
+            case do.Refuse(plain=plain):
+                vote = replace(vote, refused=True, plain=plain)
             case do.Release():
                 training.target.pop(self.name, None)
                 return replace(local, vote=None)
@@ -468,13 +540,13 @@ class SimNode:
                 pass
             case _:
                 raise AssertionError(action)
-        vote = replace(vote, proposal=action.proposal.id, step=training.step, step_time=STEP)
+        vote = replace(vote, proposal=action.proposal.id, step=step, step_time=STEP)
         self.client.put(self.world.keys.vote(self.name), encode(vote), self.lease)
         return replace(local, vote=vote)
 
     def _warm(self) -> None:
         self.local = replace(self.local, fingerprint=Fingerprint("3.11", "2.13"))
-        self.wake(0.0)
+        self.stir()
 
     def _join(self, training: Training) -> None:
         workers = self.local.workers

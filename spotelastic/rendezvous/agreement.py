@@ -1,0 +1,81 @@
+"""Pure: the holder's side of the agreement on a save step (docs/protocols.md, Agreement on a step).
+
+Must never happen: a target goes down, or counts as reached before every member has sealed it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.round import Round
+from spotelastic.rendezvous.view import Seen
+
+SMALLEST_MARGIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """`proposal` is to be written, if there is one; `over`: the change need not wait any longer."""
+
+    reason: str = ""
+    wake_at: float | None = None
+    proposal: Proposal | None = None
+    over: bool = False
+
+
+def advance(
+    seen: Seen, round_: Round, reason: str, deadline: float, now: float, new_id: Callable[[], str]
+) -> Standing:
+    """The next step towards a save of all members; at the deadline the newest snapshot serves."""
+    current = current_of(seen, round_)
+    if current is None:
+        asked = Proposal(id=new_id(), round=round_.incarnation, reason=reason, deadline=deadline)
+        return Standing(f"asks for steps: {reason}", deadline, asked)
+    votes = votes_on(seen, round_, current)
+    if now >= current.deadline or any(vote.refused for vote in votes):
+        return Standing("goes on without an agreement", over=True)
+    if deadline < current.deadline - 0.5:
+        return Standing("less time is left", deadline, replace(current, deadline=deadline))
+    if len(votes) < len(round_.members):
+        return Standing("waits for steps", current.deadline)
+    if current.target and all(vote.sealed == current.target for vote in votes):
+        return Standing(f"all have saved step {current.target}", over=True)
+    if current.target and not any(_overran(vote, current.target) for vote in votes):
+        return Standing(f"saves at step {current.target}", current.deadline)
+    raised = _raised(current, votes, now)
+    return Standing(f"saves at step {raised.target}", current.deadline, raised)
+
+
+def current_of(seen: Seen, round_: Round) -> Proposal | None:
+    proposal = seen.proposal
+    valid = proposal is not None and proposal.round == round_.incarnation
+    return proposal if valid and proposal is not None and not proposal.cancelled else None
+
+
+def votes_on(seen: Seen, round_: Round, proposal: Proposal) -> list[Vote]:
+    """Those that are there."""
+    votes = (seen.votes.get(member.node) for member in round_.members)
+    return [vote for vote in votes if vote is not None and vote.proposal == proposal.id]
+
+
+def _raised(current: Proposal, votes: Sequence[Vote], now: float) -> Proposal:
+    target = max(vote.step for vote in votes) + _margin(current, votes, now)
+    return replace(
+        current,
+        target=max(target, current.target + 1),
+        raised=current.raised + bool(current.target),
+    )
+
+
+def _margin(current: Proposal, votes: Sequence[Vote], now: float) -> int:
+    """Steps ahead that surely lie in the future: what a second takes, and twice as long each time
+    that was too short, as it is for agents that hardly get to run; at most half the time left."""
+    step_time = min((vote.step_time for vote in votes if vote.step_time > 0), default=1.0)
+    seconds = max(1.0, min(2.0**current.raised, (current.deadline - now) / 2))
+    return max(SMALLEST_MARGIN, math.ceil(seconds / step_time))
+
+
+def _overran(vote: Vote, target: int) -> bool:
+    """Its workers may have passed the target before they could see it."""
+    return target not in (vote.confirmed, vote.sealed) and vote.step > target - 2

@@ -1,0 +1,38 @@
+"""Pure: how soon a script that fails is started again, and when that is given up.
+
+The first failure restarts at once, and so does every one after something new was saved or after a
+while of training: most failures are not the script's. What fails again at once would only burn the
+budget, and the log, in seconds: the pauses grow from 1 s to `LONGEST`. A failure that comes back
+word by word, `CRASH_LOOP` times in a row, will not go away by itself: the job ends, whatever budget
+is left. That is after a minute of pauses; an outage that passes has passed by then, or shows in
+another message each time.
+"""
+
+from spotelastic.model.job import Failure
+from spotelastic.model.round import Streak
+
+AT_ONCE = 10.0
+"""Seconds: a round that failed later than that was under way, also where it saved nothing."""
+LONGEST = 30.0
+CRASH_LOOP = 8
+_KEPT = 200
+"""Characters of a message that tell failures apart."""
+
+
+def after(streak: Streak, failure: Failure, lived: float) -> Streak:
+    """The failures in a row, with this one of a round that had lived for so many seconds."""
+    if lived >= AT_ONCE:
+        return Streak()
+    what = f"{failure.exit_code} {failure.message[:_KEPT]}" if failure.exit_code else ""
+    alike = streak.alike if what == streak.failure else 0
+    return Streak(streak.failures + 1, alike + 1 if what else 0, what)
+
+
+def pause(streak: Streak) -> float:
+    """Seconds until the next start."""
+    return min(LONGEST, 2.0 ** (streak.failures - 2)) if streak.failures > 1 else 0.0
+
+
+def loops(streak: Streak) -> bool:
+    """Whether starting it again is pointless."""
+    return streak.alike >= CRASH_LOOP

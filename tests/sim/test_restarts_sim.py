@@ -1,0 +1,88 @@
+"""A script that fails again and again, in virtual time: pauses, the budget, the crash loop."""
+
+from collections.abc import Callable
+
+from support.virtual import World
+
+from spotelastic.model.job import Settings
+from spotelastic.rendezvous import restarts
+
+
+def crashing(max_restarts: int, nodes: int = 2) -> World:
+    world = World(Settings(2, 4, max_restarts=max_restarts), 400)
+    for index in range(nodes):
+        world.add(f"n{index}")
+    world.run(lambda: len(world.started) == 1, 20)
+    return world
+
+
+def crash(world: World, until: Callable[[], bool], message: str = "") -> float:
+    """A worker fails before its first step; the seconds until the condition holds."""
+    node, current = world.nodes["n0"], world.started[-1].incarnation
+    world.run(lambda: node.local.workers is not None and node.local.workers.round == current, 5)
+    failed_at = world.now
+    node.message = message
+    node.worker_exits(current, 1)
+    world.run(until, restarts.LONGEST + 5)
+    return world.now - failed_at
+
+
+def restart(world: World, message: str = "") -> float:
+    count = len(world.started)
+    return crash(world, lambda: len(world.started) > count, message)
+
+
+def test_the_first_restart_is_at_once_and_the_next_ones_wait_ever_longer() -> None:
+    world = crashing(max_restarts=100)
+    waits = [round(restart(world, f"failure {number}")) for number in range(8)]
+    assert waits == [0, 1, 2, 4, 8, 16, 30, 30]
+    paused = [r for r in world.rounds if r.pause and r.phase == "proposed"]
+    assert "n0: 2 nodes; 3 times in a row: starts in 2 s" in paused[1].reason
+    assert sum("starts in 2 s" in line for _, line in world.said) == 2, "each node says why"
+    assert world.violations() == []
+
+
+def test_something_new_that_was_saved_begins_the_count_anew() -> None:
+    world = crashing(max_restarts=100)
+    for _ in range(3):
+        restart(world)
+    world.run(lambda: world.step() > 12, 30)
+    assert [round(restart(world)) for _ in range(3)] == [0, 0, 1]
+    assert world.violations() == []
+
+
+def test_a_pause_holds_up_no_node_that_comes_or_goes() -> None:
+    world = crashing(max_restarts=100, nodes=3)
+    for number in range(5):
+        restart(world, f"failure {number}")
+    crash(world, lambda: world.round is not None and world.round.pause > 0)
+    world.nodes["n2"].kill()
+    world.run(lambda: world.round is not None and world.round.phase == "started", 4)
+    assert len(world.started[-1].members) == 2
+
+    for number in range(5):
+        restart(world, f"failure {number}")
+    crash(world, lambda: world.round is not None and world.round.pause > 0)
+    world.add("n3")
+    world.run(lambda: world.trains("n0", "n1", "n3"), 6)
+    assert world.violations() == []
+
+
+def test_the_budget_ends_the_job_whatever_the_pauses() -> None:
+    world = crashing(max_restarts=2)
+    for number in range(2):
+        restart(world, f"failure {number}")
+    crash(world, lambda: world.done)
+    assert len(world.started) == 3, "the first run and two restarts"
+    assert world.job.reason == "the script failed 3 times, --max-restarts 2"
+
+
+def test_the_same_failure_without_end_ends_the_job_before_its_budget() -> None:
+    world = crashing(max_restarts=100)
+    for _ in range(restarts.CRASH_LOOP - 1):
+        restart(world, "No module named colum")
+    crash(world, lambda: world.done, "No module named colum")
+    assert world.job.state == "failed" and "8 times in a row in the same way" in world.job.reason
+    assert world.job.failure is not None
+    assert world.job.failure.message == "No module named colum"
+    assert world.violations() == []
