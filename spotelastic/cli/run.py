@@ -106,6 +106,7 @@ def _plan(options: argparse.Namespace) -> Configure:
             else folders.logs,
             storage=options.storage or str(Path("runs").absolute() / options.rdzv_id),
             entry=entry,
+            code=run_options.code(entry, command),
             role=options.role,
             env=env,
             virtual_local_rank=options.virtual_local_rank,

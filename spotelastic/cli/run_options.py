@@ -4,6 +4,7 @@ Looks at this machine's files and modules, starts nothing. Where the nodes meet 
 """
 
 import argparse
+import hashlib
 import importlib.util
 import os
 import re
@@ -145,6 +146,15 @@ def _find_module(name: str, folder: Path) -> None:
 def _locations(spec: object) -> Sequence[str]:
     """Where a package's modules are; none for anything else."""
     return list(getattr(spec, "submodule_search_locations", None) or ())
+
+
+def code(entry: Entry, command: Sequence[str]) -> str:
+    """Hash of the script, so that no node joins with another version of it; empty: nothing to hash
+    (a module, a program, a folder)."""
+    path = Path(command[0])
+    if entry not in ("script", "path") or not path.is_file():
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def output(options: argparse.Namespace) -> Output:
