@@ -53,15 +53,9 @@ def _plain(address: tuple[str, int]) -> Diagnosis:
 
 def _encrypted(address: tuple[str, int], host: str, tls: Tls) -> Diagnosis:
     try:
-        context = ssl.create_default_context(cafile=tls.cacert)
-        if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key)
-    except ssl.SSLError as error:
-        return Diagnosis(f"the certificates cannot be used: {_reason(error)}", final=True)
-    try:
         with (
             socket.create_connection(address, PATIENCE) as connection,
-            context.wrap_socket(connection, server_hostname=host.strip("[]")) as encrypted,
+            tls.context().wrap_socket(connection, server_hostname=host.strip("[]")) as encrypted,
         ):
             return read(_version(encrypted))
     except ssl.SSLCertVerificationError as error:

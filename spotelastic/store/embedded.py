@@ -39,6 +39,8 @@ Entry = Literal["found", "join", "replace", "add", "wait"]
 
 SHORT_LIFE = 5.0
 """Seconds: a member that ends younger than that is started afresh, not from its folder."""
+TRIES = 3
+"""Short lives after which a member that never served is given up."""
 LOOK_AGAIN = 0.5
 _JOIN = 10.0
 
@@ -155,7 +157,7 @@ class Embedded:
             self.failure = error
 
     def _keep(self) -> None:
-        afresh, served = True, False
+        afresh, served, short = True, False, 0
         while not self._closing.is_set():
             if afresh and not self._enter():
                 return
@@ -163,14 +165,20 @@ class Embedded:
             code, why = self._live()
             if self._closing.is_set():
                 return
-            served = served or steady() - started > SHORT_LIFE
-            if not served and "address already in use" in why:
-                raise PortTaken(f"etcd cannot listen at {self.endpoint}: {why}")
-            if not served and not self._others:
-                raise EnvironmentFailure(f"etcd at {self.endpoint} ended with {code}: {why}")
-            afresh = steady() - started < SHORT_LIFE and bool(self._others)
+            short = short + 1 if steady() - started < SHORT_LIFE else 0
+            served = served or not short
+            if not served:
+                self._give_up(code, why, short)
+            afresh = bool(short and self._others)
             self._say(f"the etcd member here ended with {code} ({why}): starting it again")
-            self._closing.wait(LOOK_AGAIN if afresh else 0.0)
+            self._closing.wait(LOOK_AGAIN if short else 0.0)
+
+    def _give_up(self, code: int, why: str, tries: int) -> None:
+        """Raises why it does not come up, once that is certain."""
+        if "address already in use" in why:
+            raise PortTaken(f"etcd cannot listen at {self.endpoint}: {why}")
+        if tries >= TRIES or not self._others:
+            raise EnvironmentFailure(f"etcd at {self.endpoint} ended with {code}: {why}")
 
     def _live(self) -> tuple[int, str]:
         """One life of its process: the exit code, and what it said last."""

@@ -7,8 +7,12 @@ the public ones), and this client's own certificate, where the members ask for o
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spotelastic.errors import UsageError
+
+if TYPE_CHECKING:
+    import ssl
 
 FILES = ("cacert", "cert", "key")
 
@@ -26,6 +30,15 @@ class Tls:
         named = ((name, getattr(self, name)) for name in FILES)
         return ",".join(["protocol=https", *(f"{name}={file}" for name, file in named if file)])
 
+    def context(self) -> "ssl.SSLContext":
+        """Of a client. Raises `ssl.SSLError` when the files do not fit."""
+        import ssl  # what an agent without TLS need not hold
+
+        context = ssl.create_default_context(cafile=self.cacert)
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key)
+        return context
+
 
 def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
     """What --rdzv-conf asks for, None for no TLS. Raises `UsageError`, naming key and value."""
@@ -40,7 +53,13 @@ def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
         (name,) = {"cert", "key"} & set(given)
         raise UsageError(f"--rdzv-conf {name}={given[name]}: cert and key belong together")
     # Absolute, because members of our own do not run in this folder.
-    return Tls(**{name: Path(file).absolute() for name, file in given.items()})
+    tls = Tls(**{name: Path(file).absolute() for name, file in given.items()})
+    try:
+        tls.context()
+    except OSError as error:
+        told = getattr(error, "reason", None) or str(error)
+        raise UsageError(f"--rdzv-conf {tls}: {told.replace('_', ' ').lower()}") from error
+    return tls
 
 
 def _check(where: str, file: Path) -> None:
