@@ -62,12 +62,11 @@ class Checkpoints:
 
     def open(self) -> str:
         """Find the daemon or start it; returns where it serves peers (host:port)."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        client = self._find() or self._start()
-        client.subscribe(self._said)
-        self._client = client
+        given_up, self._client = self._client, None
+        if given_up is not None:
+            given_up.close()
+        client = self._client = self._find() or self._start()
+        client.subscribe(lambda event: self._said(client, event))
         return client.status().listen
 
     def close(self) -> None:
@@ -179,7 +178,9 @@ class Checkpoints:
         reading, self._lifeline = os.pipe2(os.O_CLOEXEC)
         return reading
 
-    def _said(self, event: wire.DaemonEvent) -> None:
+    def _said(self, client: DaemonClient, event: wire.DaemonEvent) -> None:
+        if client is not self._client:
+            return  # Given up meanwhile: its end is no news, and would be the next one's, too.
         match event:
             case wire.Attached():
                 self._post(Attached())

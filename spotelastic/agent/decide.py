@@ -71,6 +71,8 @@ TELL_EVERY = 1.0
 """Seconds between publications of progress in rounds of up to `TELLERS` nodes; in larger ones more,
 so that the store has no more to do."""
 TELLERS = 64
+ASK_EVERY = 5.0
+"""Seconds without progress after which a daemon is asked: one that froze would go unnoticed."""
 STALL_LOOKS = 4
 """So many looks within the stall time, and all of them must find the same steps."""
 DUMP_WITHIN = 1.0
@@ -477,10 +479,14 @@ def _agree(
 
 
 def _tell(local: Local, now: float, nodes: int) -> Iterator[Action | Wake]:
-    if not local.registered or (not local.points and local.step == local.told_step):
+    """Progress when there is some; when there is none, ask the daemon whether it lives at all."""
+    if not local.registered:
         return
-    tell_at = local.told_at + TELL_EVERY * max(1.0, nodes / TELLERS)
-    if now >= tell_at:
+    told = not local.points and local.step == local.told_step
+    if told and (local.workers is None or not local.workers.attached):
+        return
+    due = local.told_at + (ASK_EVERY if told else TELL_EVERY) * max(1.0, nodes / TELLERS)
+    if now >= due:
         yield TellProgress()
     else:
-        yield Wake(tell_at)
+        yield Wake(due)

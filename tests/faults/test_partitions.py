@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints.commits import Commits
-from spotelastic_checkpoints.storage.open import open_storage
 from support.etcd import wait_until
 from support.launcher import SCRIPT, Run, running
 from support.netns import Network, network, sweep, why_not
 from support.proxy import Proxy
 
-from spotelastic.model.round import Commit
 from spotelastic.store.server import EtcdMember, MemberConfig
 
 pytestmark = pytest.mark.faults
@@ -37,11 +34,6 @@ class Site:
     def add(self, *names: str) -> None:
         for name in names:
             self.run.add(name, host=self.network.host(name))
-
-    def newest(self) -> Commit:
-        """The newest commit in the object store, which no cut reaches; step 0 for none."""
-        found = Commits(open_storage(str(self.run.folder / "checkpoints")), self.run.run).latest()
-        return Commit(found.epoch, found.step) if found is not None else Commit(0, 0)
 
 
 @pytest.fixture
@@ -86,14 +78,14 @@ def test_the_holder_cut_off_from_etcd_is_replaced_and_comes_back_as_a_newcomer(s
     assert after.number == before.number + 1 and not after.charged
     stale = site.run.nodes[away]
     wait_until(lambda: not stale.workers(), "it trains no more")
-    newest = site.newest()
+    newest = site.run.newest()
     assert newest.epoch in (before.epoch, after.epoch)
     site.network.heal()
     again = site.run.trains("a", "b", "c", beyond=site.run.step() + 20)
     assert [member.node for member in again.members][-1] == away, "as a newcomer"
     assert again.cause == "arrival" and again.number == after.number + 1
     assert again.resume.step >= newest.step
-    assert (site.newest().epoch, site.newest().step) >= (newest.epoch, newest.step)
+    assert (site.run.newest().epoch, site.run.newest().step) >= (newest.epoch, newest.step)
 
 
 @pytest.mark.parametrize("site", [0.02], indirect=True)
@@ -104,12 +96,12 @@ def test_nodes_that_lose_each_other_but_not_etcd_go_on_when_the_link_is_back(sit
     workers = {name: node.workers() for name, node in site.run.nodes.items()}
     site.network.cut(["a"], ["b"])
     stuck = site.run.stands_still()
-    newest = site.newest()
+    newest = site.run.newest()
     site.network.heal()
     after = site.run.trains("a", "b", beyond=stuck + 20)
     assert after.incarnation == before.incarnation and not after.charged
     assert {name: node.workers() for name, node in site.run.nodes.items()} == workers
-    wait_until(lambda: site.newest().step > newest.step, "commits go on")
+    site.run.commits(beyond=newest.step)
 
 
 @pytest.mark.parametrize("site", [0.05], indirect=True)
@@ -123,7 +115,7 @@ def test_of_a_split_only_the_side_with_etcd_trains(site: Site) -> None:
     stale = {name: site.run.nodes[name].workers() for name in few}
     site.network.cut(few, [*many, "etcd"])
     after = site.run.trains(*many, beyond=site.run.step() + 20)
-    newest = site.newest()
+    newest = site.run.newest()
     assert {name: site.run.nodes[name].workers() for name in few} == stale, "no round of their own"
     assert after.parent == before.incarnation and not after.charged
     site.network.heal()
@@ -132,4 +124,4 @@ def test_of_a_split_only_the_side_with_etcd_trains(site: Site) -> None:
     assert [m.node for m in again.members][:3] == [m.node for m in after.members]
     assert again.resume.step >= newest.step and not again.charged
     assert again.lineage[-1].incarnation == again.parent
-    wait_until(lambda: site.newest().step >= again.resume.step, "commits go on")
+    site.run.commits(beyond=again.resume.step)

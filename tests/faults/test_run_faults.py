@@ -95,28 +95,6 @@ def test_a_frozen_agent_is_left_behind_and_comes_back_as_a_newcomer(pair: Run, f
     assert both.resume.step >= step, "what it had missed was not thrown away"
 
 
-def test_training_goes_on_without_etcd_and_membership_changes_resume(
-    pair: Run, etcd: EtcdMember
-) -> None:
-    before = pair.trains("a", "b")
-    workers = {name: node.workers() for name, node in pair.nodes.items()}
-    begun = pair.step()
-    etcd.kill()
-    # Steps cannot be read from a dead etcd: the commits in the store tell that training goes on.
-    latest = pair.folder / "checkpoints" / "LATEST"
-    first = latest.read_bytes() if latest.exists() else b""
-    wait_until(lambda: latest.exists() and latest.read_bytes() != first, "a commit", 30)
-    assert {name: node.workers() for name, node in pair.nodes.items()} == workers
-    etcd.start()
-    etcd.wait(20)
-    after = pair.trains("a", "b", beyond=begun + 20)
-    assert after.incarnation == before.incarnation, "nobody was thrown out for etcd's absence"
-    pair.add("c")
-    pair.nodes["b"].signal(signal.SIGTERM)
-    changed = pair.trains("a", "c")
-    assert changed.number > before.number
-
-
 def test_a_killed_agent_takes_its_workers_along(pair: Run) -> None:
     workers = pair.nodes["a"].workers()
     pair.nodes["a"].kill()
@@ -140,3 +118,53 @@ def test_no_member_of_a_cluster_is_a_single_point_of_failure(
         run.add("b")
         both = run.trains("a", "b", beyond=run.step())
         assert (both.parent, both.cause) == (alone.incarnation, "arrival")
+
+
+def test_a_frozen_worker_is_found_and_charged(etcd: EtcdMember, tmp_path: Path) -> None:
+    flags = ("--stall-timeout", "2", "--max-restarts", "1")
+    with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2", flags=flags) as run:
+        run.add("a")
+        run.add("b")
+        before = run.trains("a", "b", beyond=15)
+        os.kill(run.nodes["b"].workers()[0], signal.SIGSTOP)
+        run.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+        after = run.trains("a", "b", beyond=before.resume.step + 30)
+        assert (after.cause, len(after.charged)) == ("stall", 1)
+        assert after.resume.kind == "memory"
+
+
+def test_a_frozen_daemon_is_replaced_and_keeps_its_slots(pair: Run) -> None:
+    before = pair.trains("a", "b")
+    frozen = process(pair, "b", "se-daemon")
+    os.kill(frozen, signal.SIGSTOP)
+    committed = pair.newest().step
+    pair.trains("a", "b", beyond=pair.step() + 50)
+    wait_until(lambda: not Path(f"/proc/{frozen}").exists(), "it is given up", 30)
+    pair.commits(beyond=committed + 50)
+    os.kill(pair.nodes["b"].workers()[0], signal.SIGKILL)
+    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+    assert pair.trains("a", "b").resume.kind == "memory"
+
+
+def test_a_round_waits_for_a_node_whose_zygote_was_frozen_for_a_while(pair: Run) -> None:
+    """Until its old workers are reaped a node is not ready, and does not say so."""
+    before = pair.trains("a", "b")
+    zygote = process(pair, "b", "se-zygote")
+    os.kill(zygote, signal.SIGSTOP)
+    pair.trains("a", "b", beyond=pair.step() + 20)
+    os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
+    key = pair.keys.ack("b")
+    pair.wait(lambda s: "b" in s.acks and s.acks["b"].phase == "seen", f"{key} is seen")
+    os.kill(zygote, signal.SIGCONT)
+    after = pair.trains("a", "b")
+    assert (after.number, after.missed) == (before.number + 1, ())
+    assert after.resume.kind == "memory"
+
+
+@pytest.mark.skipif(not os.environ.get("SOAK_TURN"), reason="takes most of a minute: make soak")
+def test_a_node_whose_zygote_stays_frozen_is_left_behind_and_leaves(pair: Run) -> None:
+    before = pair.trains("a", "b")
+    os.kill(process(pair, "b", "se-zygote"), signal.SIGSTOP)
+    os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
+    assert pair.trains("a").number == before.number + 1
+    assert pair.nodes["b"].wait(40) == 2

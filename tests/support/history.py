@@ -230,7 +230,7 @@ def _charges(state: _State, old: Round | None, new: Round) -> Iterator[str]:
             failure.round == old.incarnation and failure.rank >= 0
             for failure in state.failures.values()
         )
-        if new.cause != "worker" or grown > 1 or not failed:
+        if new.cause not in ("worker", "stall") or grown > 1 or not failed:
             yield f"charged {grown} failures for cause {new.cause}"
     settings = state.settings
     if new.phase == "started" and settings and len(new.charged) > settings.max_restarts:

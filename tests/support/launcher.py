@@ -12,13 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.storage.open import open_storage
 from support.etcd import wait_until
 from support.history import Recorder, violations
 from support.netns import Host
 
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable
-from spotelastic.model.round import Round, RoundRecord
+from spotelastic.model.round import Commit, Round, RoundRecord
 from spotelastic.rendezvous.view import Seen, fold
 from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
@@ -170,6 +172,11 @@ class Run:
         assert round_ is not None
         return round_
 
+    def lets_pass(self, seconds: float) -> None:
+        """Time, in which anything may happen."""
+        with self._changed:
+            self._changed.wait_for(lambda: False, seconds)
+
     def record(self, number: int) -> RoundRecord:
         value = self._store.get(self.keys.history(number))
         assert value is not None
@@ -177,6 +184,15 @@ class Run:
 
     def step(self) -> int:
         return max((p.step for p in self._seen.progress.values()), default=0)
+
+    def newest(self) -> Commit:
+        """The newest commit in the object store, which needs no etcd; step 0 for none."""
+        found = Commits(open_storage(str(self.folder / "checkpoints")), self.run).latest()
+        return Commit(found.epoch, found.step) if found is not None else Commit(0, 0)
+
+    def commits(self, beyond: int, timeout: float = 30.0) -> None:
+        """Waits until a step beyond the given one is committed: training goes on."""
+        wait_until(lambda: self.newest().step > beyond, f"a commit beyond step {beyond}", timeout)
 
     def stands_still(self, quiet: float = 2.5) -> int:
         """Waits until nobody has told of a new step for so long; the last step."""

@@ -1,6 +1,6 @@
 """A training loop that knows torch only. Tells, once per life, when its first all-reduce is done.
 
-Argument: a folder. Each worker appends one line to `<folder>/<NODE>.lives`; all end well together
+Argument: a folder. Each worker appends one line to `<folder>/<node>.lives`; all end well together
 once the file `<folder>/stop` exists.
 """
 
@@ -21,7 +21,7 @@ while True:
     dist.all_reduce(stop)
     if not told:
         life = {
-            "node": os.environ["NODE"],
+            "node": os.environ.get("NODE") or os.environ["SPOTELASTIC_NODE"],
             "pid": os.getpid(),
             "rank": dist.get_rank(),
             "world": dist.get_world_size(),
