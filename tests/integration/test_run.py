@@ -59,6 +59,31 @@ def test_a_finished_run_ends_on_all_nodes_and_is_committed(
         assert again is not None and (again.state, again.final_step) == ("succeeded", 60)
 
 
+LATE = """\
+import os, sys, time
+while os.environ["RANK"] == "0" and not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+"""
+
+
+def test_a_node_that_has_finished_leaves_one_that_takes_longer_to_it(
+    etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    go = tmp_path / "go"
+    with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
+        for name, rank in (("a", "0"), ("b", "1")):
+            ranks = ("--rank-policy", "pinned", "--node-rank", rank)
+            script = (str(tmp_path / "late.py"), str(go))
+            run.add(name, *script, args=(*ranks, "--exit-barrier-timeout", "1"))
+        assert run.nodes["b"].wait(60) == 0
+        assert "leaves them to it" in run.nodes["b"].output
+        go.touch()
+        assert run.nodes["a"].wait(30) == 0
+        job = run.wait(lambda seen: seen.job, "the job's end").job
+        assert job is not None and job.state == "succeeded"
+
+
 def test_a_node_that_does_not_match_is_refused_in_one_line(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 
 from support.etcd import wait_until
 
-from spotelastic.model.job import Job
+from spotelastic.model.job import Job, Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.rendezvous import membership
 from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
@@ -148,6 +150,20 @@ def test_a_vanished_node_and_an_arrival_cost_no_restart(
         ends = {name: nodes.agents[name].wait(60) for name in ("a", "c", "spare")}
         assert ends == {"a": 0, "c": 0, "spare": 0}, nodes.output("spare")
         assert nodes.job().state == "succeeded"
+
+
+def test_torchrun_is_refused_in_a_run_of_another_launcher(
+    etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    with torchruns(etcd_member, tmp_path, nnodes="1:2", max_restarts=0) as nodes:
+        with contextlib.closing(EtcdStore([etcd_member.endpoint], timeout=5.0)) as store:
+            native = Node("native", "1", "127.0.0.1", "", Fingerprint(launcher="spotelastic"))
+            lease = store.grant(60)
+            assert membership.join(store, Keys(nodes.run), native, Settings(1, 2), lease) is None
+            assert nodes.add("stock").wait(60) != 0
+            store.revoke(lease)
+        told = "node stock does not match node native of this run: started by torchrun here"
+        assert told in nodes.output("stock")
 
 
 def test_training_goes_on_while_the_store_is_frozen(tmp_path: Path) -> None:

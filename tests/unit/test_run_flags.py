@@ -258,6 +258,42 @@ def test_what_is_not_there_is_said_before_anything_starts(
     assert args[-1] in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("args", "policy", "rank"),
+    [
+        (["--node-rank", "1"], "pinned", 1),
+        (["--master-addr", "h"], "pinned", 0),
+        (["--rdzv-backend", "static", "--rank-policy", "stable"], "stable", None),
+        (["--rdzv-endpoint", "a", "--node-rank", "1"], "stable", None),
+        (["--rdzv-endpoint", "a", "--node-rank", "1", "--rank-policy", "pinned"], "pinned", 1),
+        (["--rdzv-endpoint", "a", "--rank-policy", "pinned"], "pinned", None),
+    ],
+)
+def test_a_node_rank_counts_where_ranks_are_pinned(
+    args: list[str], policy: str, rank: int | None
+) -> None:
+    told = options("--nnodes", "2", *args)
+    assert run_options.settings(told).rank_policy == policy
+    assert run_options.node_rank(told) == rank
+
+
+def test_a_node_rank_that_no_round_can_have_is_named() -> None:
+    told = options("--nnodes", "1:2", "--rank-policy", "pinned", "--rdzv-endpoint", "a")
+    told.node_rank = 2
+    with pytest.raises(UsageError, match="--node-rank 2: needs to be from 0 to 1"):
+        run_options.node_rank(told)
+
+
+def test_a_script_is_told_from_another_version_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("steps = 5\n")
+    one = run_options.code("script", (str(script), "--fast"))
+    assert one == run_options.code("script", (str(script),))
+    script.write_text("steps = 6\n")
+    assert len(one) == 64 and run_options.code("script", (str(script),)) != one
+    assert run_options.code("module", ("train",)) == ""
+
+
 def test_looking_for_a_module_imports_nothing(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("raise AssertionError('imported')")
