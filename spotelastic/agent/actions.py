@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
-from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous import decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Campaign:
 class Lead:
     """Write what the holder decided."""
 
-    actions: tuple[rounds.Action, ...]
+    actions: tuple[decision.Action, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ from spotelastic.agent.observe import GONE_WITHIN, Local, Workers
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.job import ENDED
 from spotelastic.model.round import Member, Round
-from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous import proposed, rounds
 from spotelastic.rendezvous.view import Seen
 
 CLAIM_PATIENCE = 2.0
@@ -256,7 +256,7 @@ def _serves_until(local: Local, seen: Seen) -> float:
         return 0.0
     end = notice.deadline
     if round_.phase == "proposed":
-        return min(end, seen.round_at + rounds.OFFER_WITHIN)
+        return min(end, seen.round_at + proposed.OFFER_WITHIN)
     return end if round_.resume.needs(node.id) else 0.0
 
 

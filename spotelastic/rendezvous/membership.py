@@ -16,7 +16,7 @@ from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Commit, RoundRecord
-from spotelastic.rendezvous.rounds import (
+from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
     CompleteHistory,

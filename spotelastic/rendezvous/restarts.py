@@ -11,6 +11,8 @@ another message each time.
 from spotelastic.model.job import Failure
 from spotelastic.model.round import Streak
 
+FAILURES = ("worker", "stall", "store")
+"""Causes that come back by themselves if nothing is done about them."""
 AT_ONCE = 10.0
 """Seconds: a round that failed later than that was under way, also where it saved nothing."""
 LONGEST = 30.0

@@ -10,7 +10,7 @@ from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Commit, Member, Round, RoundRecord, Schedule
 from spotelastic.rendezvous import membership
-from spotelastic.rendezvous.rounds import CloseRound, CompleteHistory, WriteRound
+from spotelastic.rendezvous.decision import CloseRound, CompleteHistory, WriteRound
 from spotelastic.rendezvous.view import Seen
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign

@@ -1,0 +1,189 @@
+"""Pure: from a proposed round to a started one.
+
+Every member is ready, or the round is proposed again without it; then one source that all resume
+from is chosen. A proposal that has fewer than min nodes stands as it is and waits.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from spotelastic.model.job import Job
+from spotelastic.model.round import Acknowledgement, Commit, Resume, Round, Streak
+from spotelastic.rendezvous import restarts
+from spotelastic.rendezvous.decision import (
+    Action,
+    CompleteHistory,
+    Decision,
+    EndJob,
+    Moment,
+    WriteRound,
+)
+from spotelastic.rendezvous.resume import Held, choose, could_be_newer, extend
+from spotelastic.rendezvous.rules import (
+    ack_of,
+    count_nodes,
+    describe,
+    eligible_nodes,
+    fail_gang,
+    members_of,
+    trusts_at,
+    uncharge,
+    wake,
+)
+from spotelastic.rendezvous.view import LiveNode
+
+OFFER_WITHIN = 5.0
+"""Seconds that a round waits for the slots of nodes it goes on without, where some are missing."""
+
+
+def gather(at: Moment, round_: Round) -> Decision:
+    """Wait until every member is ready; decide again without those who do not answer in time."""
+    eligible = eligible_nodes(at, round_)
+    waiting = len(round_.members) < at.settings.min_nodes
+    acks = {m.node: ack_of(at.seen, round_, m.node) for m in round_.members}
+    seen_by = at.seen.round_at + at.settings.seen_within * max(1.0, len(round_.members) / 64)
+    ready_by = at.seen.round_at + at.settings.ready_within
+    gone = {
+        m.node
+        for m in round_.members
+        if m.node not in eligible or eligible[m.node].node.incarnation != m.incarnation
+    }
+    late = {
+        node
+        for node, ack in acks.items()
+        if node not in gone
+        and ((ack is None and at.now >= seen_by) or (at.now >= ready_by and not _is_ready(ack)))
+    }
+    silent = {node for node in gone if node not in at.seen.nodes} | late
+    if silent and at.now < trusts_at(at):
+        return Decision(reason="the store was away", wake_at=wake(trusts_at(at)))
+    if gone or late:
+        return _without(at, round_, gone, late)
+    if (waiting or round_.pause) and len(members_of(at, round_.members, eligible)) > len(
+        round_.members
+    ):
+        return _repropose(at, round_, eligible)
+    if not all(_is_ready(ack) for ack in acks.values()):
+        unseen = any(ack is None for ack in acks.values())
+        return Decision(reason="members get ready", wake_at=seen_by if unseen else ready_by)
+    if waiting:
+        short = at.settings.min_nodes - len(round_.members)
+        return Decision(reason=f"waits for {count_nodes(short)} more")
+    if len(round_.charged) > at.settings.max_restarts:
+        spent = f"the script failed {_times(round_)}, --max-restarts {at.settings.max_restarts}"
+        return _give_up(at, round_, spent)
+    answers = [ack for ack in acks.values() if ack is not None]
+    if not _lead(round_, answers).store:
+        return Decision(reason=f"waits for the store on {round_.members[0].node}")
+    return _begin(at, round_, answers)
+
+
+def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Decision:
+    if at.settings.gang and gone - set(at.seen.drains):
+        return fail_gang(at, gone)
+    missed = {m.incarnation for m in round_.members if m.node in late}
+    without = replace(round_, missed=(*round_.missed, *sorted(missed))[-256:])
+    lost = (gone | late) - set(at.seen.drains)
+    if lost:
+        without = uncharge(at, without)
+        names = tuple(dict.fromkeys((*(round_.nodes if round_.cause == "loss" else ()), *lost)))
+        without = replace(without, cause="loss", nodes=tuple(sorted(names)))
+    eligible = eligible_nodes(at, without)
+    return _repropose(at, without, eligible)
+
+
+def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> Decision:
+    """With other members. It may be what a failing script was waiting for: no pause any more."""
+    members = members_of(at, round_.members, eligible)
+    again = replace(
+        round_,
+        incarnation=at.new_id(),
+        members=members,
+        reason=describe(round_.cause, round_.nodes, len(members)),
+        proposed_at=at.now,
+        streak=Streak(),
+        pause=0.0,
+    )
+    return Decision((WriteRound(again),), again.reason)
+
+
+def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:
+    """All are ready: wait for what is still to be waited for, then start."""
+    others = {name: node for name, node in at.seen.nodes.items() if round_.member(name) is None}
+    offers = {name: offer for name, offer in at.seen.offers.items() if name in others}
+    held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks]
+    held += [Held(name, offer.daemon, offer.snapshots) for name, offer in offers.items()]
+    commits: list[Commit] = [ack.commit for ack in acks if ack.commit is not None]
+    resume = choose(round_.parent, round_.lineage, held, commits)
+    offered = {name for name, offer in offers.items() if offer.round == round_.incarnation}
+    offers_until = at.seen.round_at + OFFER_WITHIN
+    more = at.now < offers_until and not offered >= set(others)
+    if more and could_be_newer(resume, round_.parent, round_.lineage, held):
+        return Decision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
+    return _hold_back(at, round_, resume) or _start(at, round_, resume, acks)
+
+
+def _hold_back(at: Moment, round_: Round, resume: Resume) -> Decision | None:
+    """A script that fails again and again, and saved nothing new, is not started at once."""
+    if round_.cause not in restarts.FAILURES or _advanced(round_, resume):
+        return None
+    if restarts.loops(round_.streak):
+        failed = f"the script failed {round_.streak.alike} times in a row in the same way"
+        return _give_up(at, round_, f"{failed}, without saving anything new")
+    pause = restarts.pause(round_.streak)
+    if pause and not round_.pause:
+        again = f"{round_.streak.failures} times in a row: starts in {pause:g} s"
+        paused = replace(round_, pause=pause, reason=f"{round_.reason}; {again}")
+        return Decision((WriteRound(paused),), paused.reason)
+    starts_at = at.seen.round_at + round_.pause
+    return Decision(reason=round_.reason, wake_at=starts_at) if at.now < starts_at else None
+
+
+def _advanced(round_: Round, resume: Resume) -> bool:
+    """Whether it resumes later than the round before it did."""
+    return resume.step > (round_.lineage[-1].step if round_.lineage else 0)
+
+
+def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement]) -> Decision:
+    lead = _lead(round_, acks)
+    started = replace(
+        round_,
+        phase="started",
+        started_at=at.now,
+        store=lead.store,
+        epoch=lead.epoch,
+        resume=resume,
+        lineage=extend(round_, resume),
+        streak=Streak() if _advanced(round_, resume) else round_.streak,
+        pause=0.0,
+    )
+    actions: tuple[Action, ...] = (WriteRound(started),)
+    ends = [ack.end for ack in acks if ack.end is not None and ack.end.incarnation == round_.parent]
+    if ends:
+        firsts = [end.first_step_at for end in ends if end.first_step_at]
+        last = max(ends, key=lambda end: (end.last_step, -end.last_step_at))
+        actions += (
+            CompleteHistory(
+                round_.number - 1, min(firsts, default=0.0), last.last_step, last.last_step_at
+            ),
+        )
+    return Decision(actions, f"round {round_.number} starts at step {resume.step}")
+
+
+def _give_up(at: Moment, round_: Round, reason: str) -> Decision:
+    failures = [f for f in at.seen.failures.values() if f.round == round_.parent and f.rank >= 0]
+    first = min(failures, key=lambda f: f.at, default=None)
+    return Decision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
+
+
+def _times(round_: Round) -> str:
+    count = len(round_.charged)
+    return "once" if count == 1 else f"{count} times"
+
+
+def _lead(round_: Round, acks: Iterable[Acknowledgement]) -> Acknowledgement:
+    return next(ack for ack in acks if ack.node == round_.members[0].node)
+
+
+def _is_ready(ack: Acknowledgement | None) -> bool:
+    return ack is not None and ack.phase == "ready"

@@ -1,0 +1,111 @@
+"""Pure: what the rules about rounds are made of: who may be in one, and whom to believe gone."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spotelastic.model.job import Job
+from spotelastic.model.round import Acknowledgement, Cause, Member, Round
+from spotelastic.rendezvous.decision import Decision, EndJob, Moment
+from spotelastic.rendezvous.placement import place
+from spotelastic.rendezvous.view import LiveNode, Seen
+
+SAVE_RESERVE = 3.0
+"""Seconds before a node's end that are kept for its last save."""
+
+
+def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
+    """Live nodes that may be in the next round.
+
+    A draining node is left out, unless fewer than min would remain: then it trains on until its
+    replacement is there or only the time for its save is left.
+    """
+    missed = set(round_.missed) if round_ else set()
+    live = {
+        name: node
+        for name, node in at.seen.nodes.items()
+        if node.node.incarnation not in missed and _matches(at.seen, node)
+    }
+    staying = {name: node for name, node in live.items() if name not in at.seen.drains}
+    short = at.settings.min_nodes - len(staying)
+    if short <= 0 or round_ is None:
+        return staying
+    doomed = [
+        name
+        for name in live
+        if name in at.seen.drains
+        and round_.member(name) is not None
+        and at.now < must_leave_at(at.seen, name)
+    ]
+    doomed.sort(key=lambda name: -must_leave_at(at.seen, name))
+    return staying | {name: live[name] for name in doomed[:short]}
+
+
+def members_of(
+    at: Moment, previous: Sequence[Member], eligible: dict[str, LiveNode]
+) -> tuple[Member, ...]:
+    return place(previous, eligible, at.settings.max_nodes, at.settings.rank_policy)
+
+
+def must_leave_at(seen: Seen, node: str) -> float:
+    notice = seen.drains[node].notice
+    if notice.kind == "leave":
+        return 0.0
+    return math.inf if notice.deadline is None else notice.deadline - SAVE_RESERVE
+
+
+def _matches(seen: Seen, live: LiveNode) -> bool:
+    if seen.reference is None:
+        return True
+    return live.node.fingerprint.difference(seen.reference.node.fingerprint) is None
+
+
+def ack_of(seen: Seen, round_: Round, node: str) -> Acknowledgement | None:
+    ack = seen.acks.get(node)
+    return ack if ack is not None and ack.round == round_.incarnation else None
+
+
+def trusts_at(at: Moment) -> float:
+    """When a missing lease tells again that its node is gone: while the store was away, leases of
+    nodes that live ran out. They come back under new ones."""
+    if not at.seen.healthy:
+        return math.inf
+    return at.seen.healthy_since + 2 * at.settings.lease if at.seen.healthy_since else 0.0
+
+
+def wake(time: float) -> float | None:
+    return time if time < math.inf else None
+
+
+def uncharge(at: Moment, round_: Round) -> Round:
+    """Failures shortly before a loss were its consequence, not the user's code.
+
+    Reckoned back from when this holder saw the round: another may have written it, by its clock.
+    """
+    written = round_.started_at or round_.proposed_at
+    horizon = written + (at.now - at.seen.round_at) - (at.settings.lease + 1.0)
+    return replace(round_, charged=tuple(when for when in round_.charged if when < horizon))
+
+
+def count_nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
+    who = ", ".join(names)
+    what = {
+        "start": "first round",
+        "arrival": f"{who} joined",
+        "drain": f"{who} leaves",
+        "loss": f"{who} was lost",
+        "worker": f"a worker failed on {who}",
+        "stall": f"the workers stalled, first on {who}",
+        "store": f"the store on {who} ended",
+        "settings": "the settings changed",
+    }[cause]
+    return f"{what}: {count_nodes(size)}" if size else what
+
+
+def fail_gang(at: Moment, names: Iterable[str]) -> Decision:
+    reason = f"lost {', '.join(sorted(names))} (--gang)"
+    return Decision((EndJob(Job("failed", at.now, reason)),), reason)
