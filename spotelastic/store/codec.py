@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 LARGE = 4096
 _LEVEL = 1
+_RATIO = 6
+"""What a round shrinks by at most, about: memory is then asked for once."""
 _ZLIB = b"\x78"
 """What zlib's data begins with, and no JSON does."""
 
@@ -26,7 +28,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Raises `msgspec.DecodeError`, where a field does not fit `ValidationError` naming it."""
     if data.startswith(_ZLIB):
         try:
-            data = zlib.decompress(data)
+            data = zlib.decompress(data, bufsize=_RATIO * len(data))
         except zlib.error as error:
             raise msgspec.DecodeError(f"not a compressed value: {error}") from error
     return msgspec.json.decode(data, type=kind)
