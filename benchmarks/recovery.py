@@ -45,7 +45,7 @@ HOST = "127.0.0.1"
 LEASE = 2.0
 PATIENCE = {"crash": 30.0, "loss": 90.0, "vanish": 30.0, "arrival": 60.0, "leave": 90.0}
 """Seconds after which an event counts as never recovered from."""
-CRASH_ATTEMPTS = 3
+CRASH_ATTEMPTS = 2
 """torchrun's crash is tried again when training never goes on: at times its workers find stale keys
 of the round before, again and again."""
 START_WITHIN = 120.0
@@ -410,29 +410,51 @@ def say(who: str, event: str, samples: Samples) -> None:
 # -- the table -----------------------------------------------------------------------------------
 
 
-def show(size: int, mine: Samples, theirs: Samples, never: Counter[str]) -> None:
-    print(f"\n{size} agents, 1 worker each; seconds: median (least to most, trials)")
-    print(f"{'event':30} {'spotelastic':>24} {'torchrun':>22} {'ratio':>6}  bar")
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. `bars`: each most or least value as told, and whether it was met."""
+
+    label: str
+    ours: str
+    theirs: str
+    ratio: str
+    bars: tuple[tuple[str, bool], ...]
+
+
+def rows(mine: Samples, theirs: Samples, never: Counter[str], resting: Idle) -> Iterator[Row]:
     for event, kind in EVENTS.items():
         times = [kind.value(sample) for sample in mine[event]]
         median = statistics.median(times)
-        spread = f"{median:.2f} ({min(times):.2f} to {max(times):.2f}, {len(times)})"
         peers = [kind.value(sample) for sample in theirs[event]]
         peer = statistics.median(peers) if peers else PATIENCE[event] if never[event] else None
-        ratio = f"{'' if peers else '>'}{peer / median:.0f}x" if peer is not None else "-"
         told = [f"{peer:.1f}"] if peers else []
         if never[event]:
             told.append(f"never in {PATIENCE[event]:g} ({never[event]})")
-        account = ", ".join(told) or "-"
-        print(
-            f"{kind.label:30} {spread:>24} {account:>22} {ratio:>6}  {verdict(kind, median, peer)}"
+        bars = [(f"<= {kind.limit:g} s", median <= kind.limit)]
+        if kind.factor is not None and peer is not None:
+            bars.append((f">= {kind.factor}x", peer >= kind.factor * median))
+        yield Row(
+            kind.label,
+            f"{median:.2f} ({min(times):.2f} to {max(times):.2f}, {len(times)})",
+            ", ".join(told) or "-",
+            f"{'' if peers else '>'}{peer / median:.0f}x" if peer is not None else "-",
+            tuple(bars),
         )
-
-
-def show_details(split: dict[str, list[list[float]]], resting: Idle) -> None:
     memory, share = resting.megabytes, resting.percent
-    print(f"{'agent at rest: memory':30} {memory:>21.0f} MB {'':29}  {bar(memory, 60, 'MB')}")
-    print(f"{'agent at rest: of one core':30} {share:>22.2f} % {'':29}  {bar(share, 1, '%')}")
+    yield Row("agent at rest: memory", f"{memory:.0f} MB", "-", "-", (("< 60 MB", memory < 60),))
+    yield Row("agent at rest: of a core", f"{share:.2f} %", "-", "-", (("< 1 %", share < 1),))
+
+
+def show(size: int, table: Iterator[Row]) -> None:
+    print(f"\n{size} agents, 1 worker each; seconds: median (least to most, trials)")
+    print(f"{'event':30} {'spotelastic':>24} {'torchrun':>22} {'ratio':>6}  {'bar':16} met")
+    for row in table:
+        bar = ", ".join(text for text, _ in row.bars)
+        met = ", ".join("yes" if met else "MISSED" for _, met in row.bars)
+        print(f"{row.label:30} {row.ours:>24} {row.theirs:>22} {row.ratio:>6}  {bar:16} {met}")
+
+
+def show_stages(split: dict[str, list[list[float]]]) -> None:
     print("\nwhere the time goes, medians in s; the first stage counts from the event")
     print(f"{'event':30} " + " ".join(f"{stage:>14}" for stage in STAGES))
     for event, kind in EVENTS.items():
@@ -441,21 +463,10 @@ def show_details(split: dict[str, list[list[float]]], resting: Idle) -> None:
         print(f"{label:30} " + " ".join(f"{value:>14.3f}" for value in medians))
 
 
-def verdict(kind: Kind, median: float, peer: float | None) -> str:
-    told = bar(median, kind.limit, "s")
-    if kind.factor is not None and peer is not None:
-        told += f", >= {kind.factor}x: {'met' if peer >= kind.factor * median else 'MISSED'}"
-    return told
-
-
-def bar(value: float, limit: float, unit: str) -> str:
-    return f"<= {limit:g} {unit}: {'met' if value <= limit else 'MISSED'}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Recovery times beside torchrun's.")
-    parser.add_argument("--agents", type=int, nargs="+", default=[2], help="sizes, e.g. 2 4 (2)")
-    parser.add_argument("--trials", type=int, default=3, help="of ours (3)")
+    parser.add_argument("--agents", type=int, nargs="+", default=[2, 4], help="sizes (2 4)")
+    parser.add_argument("--trials", type=int, default=2, help="of ours (2)")
     parser.add_argument("--peer-trials", type=int, default=1, help="of torchrun (1); 0: none")
     parser.add_argument("--quick", action="store_true", help="one trial, torchrun's crash only")
     options = parser.parse_args()
@@ -467,8 +478,8 @@ def main() -> None:
             mine, split, resting = measure_ours(folder, size, trials, 3 if options.quick else 10)
             cycles = PEER_CYCLES[:1] if options.quick else PEER_CYCLES
             theirs, never = measure_torchrun(folder, size, options.peer_trials, cycles)
-        show(size, mine, theirs, never)
-        show_details(split, resting)
+        show(size, rows(mine, theirs, never, resting))
+        show_stages(split)
     print(f"load at the end {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
 
 
