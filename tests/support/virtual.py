@@ -49,7 +49,7 @@ from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
-from spotelastic.store.port import Watch, WatchItem
+from spotelastic.store.port import Change, Watch, WatchItem
 
 WARM = 3.0
 FORK = 0.05
@@ -83,6 +83,8 @@ class World:
         self.ranks: dict[str, int | None] = {}
         self.trainings: dict[str, Training] = {}
         self.rounds: list[Round] = []
+        self.delivered = 0
+        """Changes that the watches of all nodes brought, together."""
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._ids = itertools.count()
@@ -384,6 +386,7 @@ class SimNode:
     def _watch(self, prefix: str) -> None:
         def deliver(items: Iterable[WatchItem]) -> None:
             self._inbox.append((prefix, tuple(items)))
+            self.world.delivered += sum(isinstance(item, Change) for item in items)
             self.stir()
 
         self._watches[prefix] = self.client.watch(prefix, deliver)
