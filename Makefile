@@ -51,11 +51,7 @@ test: install
 	$(VENV)/bin/pytest
 
 soak: install
-	@passed=0; for turn in $$(seq $(SOAK)); do \
-	  echo "soak: $$turn of $(SOAK)"; \
-	  if $(VENV)/bin/pytest -q -m faults; then passed=$$((passed + 1)); fi; \
-	done; \
-	echo "soak: $$passed of $(SOAK) passed"; test $$passed = $(SOAK)
+	$(PYTHON) tests/support/soak.py $(SOAK)
 
 bench: install
 	@found=; for file in benchmarks/*.py; do \

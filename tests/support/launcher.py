@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,18 @@ SCRIPT = Path(__file__).parent / "train_small.py"
 class NodeProcess:
     """One `spotelastic run`."""
 
-    def __init__(self, name: str, args: Sequence[str], folder: Path, host: Host | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        args: Sequence[str],
+        folder: Path,
+        host: Host | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.log = folder / f"{name}.out"
         # gloo would look for an interface by this machine's name, which no namespace knows.
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": "eth0"} if host else None
+        interface = {"GLOO_SOCKET_IFNAME": "eth0"} if host else {}
         where = host.entered() if host else contextlib.nullcontext()
         with self.log.open("wb") as output, where:
             self.process = subprocess.Popen(
@@ -46,7 +53,7 @@ class NodeProcess:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=folder,
-                env=env,
+                env={**os.environ, **interface, **(env or {})},
                 start_new_session=True,
             )
 
@@ -125,7 +132,12 @@ class Run:
             self._store.watch(prefix, self._sink(prefix))
 
     def add(
-        self, name: str, *script: str, args: Sequence[str] = (), host: Host | None = None
+        self,
+        name: str,
+        *script: str,
+        args: Sequence[str] = (),
+        host: Host | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> NodeProcess:
         """Start a node, on this machine or on a host of a network of the test's own."""
         command = [
@@ -141,7 +153,7 @@ class Run:
             *args,
             *(script or self._script),
         ]
-        self.nodes[name] = NodeProcess(name, command, self.folder, host)
+        self.nodes[name] = NodeProcess(name, command, self.folder, host, env)
         return self.nodes[name]
 
     def wait(self, condition: Callable[[Seen], object], what: str, timeout: float = 40.0) -> Seen:
