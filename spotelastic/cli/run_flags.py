@@ -16,7 +16,7 @@ EXAMPLES = """\
 examples:
   spotelastic run --standalone --nproc-per-node gpu train.py --epochs 3
   spotelastic run --nnodes 2:4 --rdzv-endpoint a:2379,b:2379,c:2379 --rdzv-id job7 train.py
-  spotelastic run --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a -m my.training
+  spotelastic run --nnodes 2:9 --rdzv-backend c10d --rdzv-endpoint a,b,c -m my.training
 
 Every flag may be written with underscores, and given as a variable: PET_NNODES=2.
 """
@@ -52,7 +52,7 @@ NODES = (
     Flag("--rdzv-backend", "how the nodes meet: docs/run.md", "NAME"),
     Flag("--rdzv-endpoint", "where they meet; a port left out is 29400", "HOST[:PORT],…"),
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
-    Flag("--rdzv-conf", "join_timeout=SECONDS, is_host=BOOL", "KEY=VALUE,…"),
+    Flag("--rdzv-conf", "join_timeout, is_host, peer_port; TLS: cacert, cert, key", "KEY=VALUE,…"),
     Flag("--node-rank", "of static: node 0 runs the etcd; see --rank-policy", "N", None, int),
     Flag(
         "--rank-policy",
