@@ -6,7 +6,7 @@ training: the next save looks for a new one.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -25,6 +25,10 @@ FURNISHED_WITHIN = 600.0
 RECONNECT_EVERY = 0.2
 
 
+def ignored(path: str, memory: memoryview) -> None:
+    pass
+
+
 class OpenSlot:
     """A slot that is being written; the save counts once `seal` has returned."""
 
@@ -33,6 +37,7 @@ class OpenSlot:
         stages.reached(Stage.SLOT_OPENED)
         self._slot = slot
         self.owner = owner
+        self.memory = slot.memory
         self.data = slot.data
         self.known = known
         """This process has written a save of the same layout into it: index and prefixes stand."""
@@ -87,14 +92,21 @@ class WorkerClient:
 
     # -- saving -----------------------------------------------------------------------------------
 
-    def prepare(self, nbytes: int) -> None:
-        """Slots take `nbytes` from now on; raises `ArenaFull` when they do not fit."""
+    def prepare(self, nbytes: int, mapped: Callable[[str, memoryview], None] = ignored) -> None:
+        """Slots take `nbytes` from now on; raises `ArenaFull` when they do not fit.
+
+        `mapped` is told, from another thread, the path and memory of each slot once it is mapped;
+        the slot may hold a save, and is not to be written.
+        """
         self._prepare = wire.Prepare(nbytes)
         self._written.clear()
         self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
         self._reservation = self._connection.send(wire.Reserve())
         self.ready.clear()
-        threading.Thread(target=self._map_ahead, name="slots", daemon=True).start()
+        mapping = threading.Thread(
+            target=self._map_ahead, args=(mapped,), name="slots", daemon=True
+        )
+        mapping.start()
 
     def open_slot(self, patience: float) -> OpenSlot | None:
         """The slot that the daemon has set aside; None when there is none within `patience`."""
@@ -166,7 +178,7 @@ class WorkerClient:
             pass
         self._connection.close()
 
-    def _map_ahead(self) -> None:
+    def _map_ahead(self, mapped: Callable[[str, memoryview], None]) -> None:
         """Beside training: the first save into each slot is to cost no more than the others."""
         try:
             connection = Connection.unix(self._socket, ANSWER_WITHIN)
@@ -176,6 +188,7 @@ class WorkerClient:
                 if slot is None or slot.size != slot.path.stat().st_size:
                     slot = Slot(Path(path))
                 populate(slot.memory)
+                mapped(path, slot.memory)
                 self._slots[path] = slot
             connection.close()
             self.ready.set()

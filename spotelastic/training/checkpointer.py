@@ -33,7 +33,7 @@ from spotelastic.training.state import OWN, Cell, State, View
 
 COMMIT_WITHIN = 120.0
 """Seconds that a save may take to be committed, also the last one when training is over."""
-PATIENCE = 0.05
+PATIENCE = 0.01
 """Seconds that a periodic save waits for a free slot; training goes on without it otherwise."""
 AGREED_PATIENCE = 10.0
 """The same for a save that everybody agreed on."""
@@ -222,7 +222,7 @@ class Checkpointer:
         self._saver = Saver(session.ranks, self._view, session.round)
         self._plans += 1
         try:
-            client.prepare(self._saver.nbytes)
+            client.prepare(self._saver.nbytes, self._saver.look_at)
         except ArenaFull as error:
             raise EnvironmentFailure(str(error)) from error
 

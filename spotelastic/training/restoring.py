@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from spotelastic_checkpoints.wire import Item, Piece, RestoreSet, Resume
 from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.fitting import Kind, misfit
@@ -88,14 +89,25 @@ class Restored:
 
     def _load_other(self, state: State, name: str) -> None:
         value = state.values[name]
-        if state.is_stateful(name):
+        if isinstance(value, torch.nn.Module):
+            self._load_extra_state(name, value)
+        elif state.is_stateful(name):
             nested: dict[str, Any] = {}
             for fqn, pieces in self._pieces.items():
                 if pieces[0].item.path[0] == name:
                     set_element(nested, pieces[0].item.path, self._whole(fqn))
             value.load_state_dict(nested.get(name, {}))
-        elif not isinstance(value, torch.nn.Module | torch.optim.Optimizer | torch.Tensor):
+        elif not isinstance(value, torch.optim.Optimizer | torch.Tensor):
             state.values[name] = self._whole(name)
+
+    def _load_extra_state(self, name: str, module: torch.nn.Module) -> None:
+        extra = {
+            fqn.removeprefix(f"{name}."): self._value(pieces[0])
+            for fqn, pieces in self._pieces.items()
+            if pieces[0].item.path[0] == name and not pieces[0].item.is_tensor
+        }
+        if extra:
+            set_model_state_dict(module, extra, options=StateDictOptions(strict=False))
 
     def _whole(self, fqn: str) -> Any:
         first = self._pieces[fqn][0]

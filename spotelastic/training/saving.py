@@ -36,8 +36,17 @@ def declare(view: View) -> tuple[Declared, ...]:
 class Source:
     """Where the bytes of one slot's items come from, in the order of the items."""
 
-    chunks: tuple[Chunk, ...]
+    tensors: list[torch.Tensor]
     cells: tuple[Cell, ...]
+    on_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTensors:
+    """The tensors in a slot, in the order of the items; valid for this map of it alone."""
+
+    memory: memoryview
+    tensors: list[torch.Tensor]
 
 
 class Saver:
@@ -51,9 +60,12 @@ class Saver:
         self._plan = layout.plan(declarations)
         self._layout = self._plan.slots[ranks.rank]
         self._index = arena.encode_index(self._layout.items)
-        self._views: dict[str, list[torch.Tensor]] = {}
+        self._views: dict[str, SlotTensors] = {}
         self._tensor_items = [item for item in self._layout.items if item.is_tensor]
         self._cell_items = [item for item in self._layout.items if not item.is_tensor]
+        self._prefixes = [
+            encoding.tensor_prefix(item.dtype, item.sizes) for item in self._tensor_items
+        ]
         self._rooms = {declared.key: declared.room for declared in self._declared}
         self._source = self._sources(view)
 
@@ -82,31 +94,38 @@ class Saver:
                 raise LayoutChanged(f"{item.fqn} has outgrown its place")
         if not slot.known:
             self._furnish(slot)
-        targets = self._views[slot.path]
-        sources = [chunk.tensor for chunk in self._source.chunks]
-        if targets:
-            torch._foreach_copy_(targets, sources, non_blocking=True)
-        if any(tensor.is_cuda for tensor in sources):
+        if self._source.tensors:
+            targets = self._views[slot.path].tensors
+            torch._foreach_copy_(targets, self._source.tensors, non_blocking=True)
+        if self._source.on_gpu:
             torch.cuda.current_stream().synchronize()
         for item, data in zip(self._cell_items, values, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
         slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in values])
 
+    def look_at(self, path: str, memory: memoryview) -> None:
+        """Make the tensors that lie in a slot. Takes time, writes nothing, and may be called from
+        another thread before the first save into the slot is."""
+        data = memory[arena.HEADER :]
+        tensors = [tensor_at(data, item) for item in self._tensor_items]
+        self._views[path] = SlotTensors(memory, tensors)
+
     def _furnish(self, slot: OpenSlot) -> None:
         slot.write_index(self._layout.nbytes, self._index)
-        views = []
-        for item in self._tensor_items:
-            prefix = encoding.tensor_prefix(item.dtype, item.sizes)
+        for item, prefix in zip(self._tensor_items, self._prefixes, strict=True):
             slot.data[item.offset : item.offset + len(prefix)] = prefix
-            views.append(tensor_at(slot.data, item))
-        self._views[slot.path] = views
+        views = self._views.get(slot.path)
+        if views is None or views.memory is not slot.memory:
+            self.look_at(slot.path, slot.memory)
 
     def _sources(self, view: View) -> Source:
         chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
         cells: Mapping[Key, Cell] = {cell.key: cell for cell in view.cells}
+        tensors = [chunks[item.key].tensor for item in self._tensor_items]
         return Source(
-            tuple(chunks[item.key] for item in self._layout.items if item.is_tensor),
-            tuple(cells[item.key] for item in self._layout.items if not item.is_tensor),
+            tensors,
+            tuple(cells[item.key] for item in self._cell_items),
+            any(tensor.is_cuda for tensor in tensors),
         )
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:

@@ -104,7 +104,7 @@ class State:
                 case torch.nn.Module():
                     flat = _flat(name, get_model_state_dict(value))
                     checks.append(_module_check(value))
-                    get = _constants(flat)
+                    get = _extra_state(name, value, flat)
                 case torch.optim.Optimizer() if self._model_of(value) is not None:
                     state = self._optimizer_state(value)
                     flat = _flat(name, state)
@@ -115,9 +115,10 @@ class State:
                     checks.append(_same(self.values, name, value))
                     get = {}
                 case _ if hasattr(value, "state_dict"):
-                    flat = _flat(name, value.state_dict())
-                    checks.append(_stateful_check(name, value, flat))
-                    get = _stateful_cells(name, value, flat)
+                    followed = _Followed(name, value)
+                    flat = followed.flat
+                    checks.append(followed.is_current)
+                    get = {path: followed.reader(path) for path in flat}
                 case _:
                     flat = {(name,): value}
                     get = {(name,): _reader(self.values, name)}
@@ -258,11 +259,23 @@ def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
     return lambda: identities() == known
 
 
-def _stateful_check(name: str, value: Any, flat: Mapping[Path, Any]) -> Callable[[], bool]:
-    known = {path: _address(leaf) for path, leaf in flat.items()}
-    return lambda: (
-        known == {path: _address(leaf) for path, leaf in _flat(name, value.state_dict()).items()}
-    )
+class _Followed:
+    """What a thing with state_dict() says: asked once per save, when it is checked."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        self._name, self._value = name, value
+        self.flat = _flat(name, value.state_dict())
+        self._known = self._addresses()
+
+    def is_current(self) -> bool:
+        self.flat = _flat(self._name, self._value.state_dict())
+        return self._addresses() == self._known
+
+    def reader(self, path: Path) -> Callable[[], Any]:
+        return lambda: self.flat[path]
+
+    def _addresses(self) -> dict[Path, int]:
+        return {path: _address(leaf) for path, leaf in self.flat.items()}
 
 
 def _address(leaf: Any) -> int:
@@ -271,6 +284,17 @@ def _address(leaf: Any) -> int:
 
 def _same(values: Mapping[str, Any], name: str, tensor: torch.Tensor) -> Callable[[], bool]:
     return lambda: values.get(name) is tensor
+
+
+def _extra_state(
+    name: str, module: torch.nn.Module, flat: Mapping[Path, Any]
+) -> dict[Path, Callable[[], Any]]:
+    """What modules keep beside tensors (get_extra_state) is made anew whenever it is asked for."""
+
+    def live(path: Path) -> Callable[[], Any]:
+        return lambda: _flat(name, get_model_state_dict(module))[path]
+
+    return {path: live(path) for path, leaf in flat.items() if not torch.is_tensor(leaf)}
 
 
 def _constants(flat: Mapping[Path, Any]) -> dict[Path, Callable[[], Any]]:
@@ -299,12 +323,3 @@ def _optimizer_cells(
         elif len(path) == 4 and path[1] == "state":
             cells[path] = _reader(state["state"][path[2]], str(path[3]))
     return cells
-
-
-def _stateful_cells(
-    name: str, value: Any, flat: Mapping[Path, Any]
-) -> dict[Path, Callable[[], Any]]:
-    def live(path: Path) -> Callable[[], Any]:
-        return lambda: _flat(name, value.state_dict())[path]
-
-    return {path: live(path) for path in flat}

@@ -23,6 +23,8 @@ from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
 import spotelastic as se
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training import state as training_state
+from spotelastic.training.environment import Ranks
 
 TESTS = Path(__file__).parent.parent
 
@@ -371,3 +373,58 @@ def test_a_notice_and_a_save_ahead_are_seen_by_the_script(
             assert not checkpoint.interrupted
             node.agent.hurry(time.time() + 60)
             assert checkpoint.interrupted
+
+
+class Counting(nn.Module):
+    """Keeps something beside tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.calls = 0
+
+    def get_extra_state(self) -> int:
+        return self.calls
+
+    def set_extra_state(self, state: int) -> None:
+        self.calls = state
+
+
+def test_what_modules_keep_beside_tensors_is_saved_as_it_is_then(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"model": nn.Sequential(Counting(), nn.Linear(2, 2))}
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
+        for step in (1, 2):
+            state["model"][0].calls = 10 * step
+            checkpoint.step(step)
+    again: dict[str, Any] = {"model": nn.Sequential(Counting(), nn.Linear(2, 2))}
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 2
+    assert again["model"][0].calls == 20
+    assert torch.equal(again["model"][1].weight, state["model"][1].weight)
+
+
+def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(name: str) -> Any:
+        original = getattr(training_state, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            asked.append(name)
+            return original(*arguments, **options)
+
+        return call
+
+    for name in ("get_model_state_dict", "get_optimizer_state_dict", "flatten_state_dict"):
+        monkeypatch.setattr(training_state, name, counted(name))
+    monkeypatch.setattr(Ranks, "gather", lambda _, value: asked.append("gather") or [value])
+    state = make()
+    with se.Checkpointer(state, storage=str(tmp_path), snapshot_every=1) as checkpoint:
+        checkpoint.step(1, loss=one_step(state))
+        assert {"get_model_state_dict", "get_optimizer_state_dict", "gather"} <= set(asked)
+        asked.clear()
+        for step in range(2, 8):
+            checkpoint.step(step, loss=one_step(state))
+        assert asked == []
