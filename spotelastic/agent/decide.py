@@ -482,10 +482,14 @@ def _tell(local: Local, now: float, nodes: int) -> Iterator[Action | Wake]:
     """Progress when there is some; when there is none, ask the daemon whether it lives at all."""
     if not local.registered:
         return
-    told = not local.points and local.step == local.told_step
-    if told and (local.workers is None or not local.workers.attached):
+    share = max(1.0, nodes / TELLERS)
+    workers = local.workers
+    if local.points or local.step != local.told_step:
+        due = local.told_at + TELL_EVERY * share
+    elif workers is not None and workers.attached:
+        due = max(local.told_at, workers.started_at) + ASK_EVERY * share
+    else:
         return
-    due = local.told_at + (ASK_EVERY if told else TELL_EVERY) * max(1.0, nodes / TELLERS)
     if now >= due:
         yield TellProgress()
     else:
