@@ -99,7 +99,7 @@ def decide(local: Local, seen: Seen, now: float, new_id: Callable[[], str]) -> D
     """The next actions of this node, in order. What needs no store comes first."""
     actions: list[Action] = []
     wake_at = math.inf
-    can_write = now >= local.write_at
+    can_write = now >= local.write_at and seen.healthy
     for step in _steps(local, seen, now, new_id):
         if isinstance(step, Wake):
             wake_at = min(wake_at, step.at)
@@ -107,7 +107,7 @@ def decide(local: Local, seen: Seen, now: float, new_id: Callable[[], str]) -> D
             actions.append(step)
             if isinstance(step, Exit):
                 break
-        else:
+        elif seen.healthy:
             wake_at = min(wake_at, local.write_at)
     return Decision(tuple(actions), wake_at)
 

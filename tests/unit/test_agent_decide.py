@@ -1,0 +1,173 @@
+"""The agent's decisions about its workers: when they stall, end, or cannot be ended."""
+
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from spotelastic_checkpoints.wire import WorkerStep
+
+from spotelastic.agent import actions as do
+from spotelastic.agent.decide import DUMP_WITHIN, STALL_LOOKS, STUCK, Decision, decide
+from spotelastic.agent.observe import GONE_WITHIN, Exit, Local, Pace, Workers, look, observe
+from spotelastic.agent.workers.pool import Exited
+from spotelastic.model.job import Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.round import Cause, Member, Round
+from spotelastic.rendezvous.view import Seen
+
+NOW = 1000.0
+TIMEOUT = 8.0
+NODE = Node("b", "inc-b", "10.0.0.2", "", Fingerprint("3.11", "2.13"), "10.0.0.2:1")
+MEMBERS = (
+    Member("a", "inc-a", 0, "10.0.0.1", "", 2),
+    Member("b", "inc-b", 1, "10.0.0.2", "", 2),
+)
+ROUND = Round(1, "r1", "started", MEMBERS, "start", "", store="10.0.0.1:5", epoch=1)
+WORKERS = Workers("r1", 1, 2, 1, NOW, frozenset({"r1/0", "r1/1"}), attached=True)
+
+
+def local(**workers: object) -> Local:
+    return Local(
+        node=NODE,
+        fingerprint=NODE.fingerprint,
+        zygote=True,
+        daemon=NODE.daemon,
+        registered=True,
+        told_step=0,
+        workers=replace(WORKERS, **workers),  # type: ignore[arg-type]
+    )
+
+
+def seen(round_: Round = ROUND, timeout: float = TIMEOUT, **more: object) -> Seen:
+    settings = Settings(2, 2, workers=2, stall_timeout=timeout)
+    return Seen(settings=settings, round=round_, holder="a", **more)  # type: ignore[arg-type]
+
+
+def decided(local_: Local, seen_: Seen, now: float) -> Decision:
+    return decide(local_, seen_, now, lambda: "new")
+
+
+def after(cause: Cause) -> Round:
+    return replace(ROUND, number=2, incarnation="r2", phase="proposed", parent="r1", cause=cause)
+
+
+# -- stalls ---------------------------------------------------------------------------------------
+
+
+def pages(*steps: int, waiting: bool = False, begun: bool = True) -> Sequence[WorkerStep]:
+    return [
+        WorkerStep(rank + 2, rank, step, 0.1, NOW if begun else 0.0, NOW + step, True, waiting)
+        for rank, step in enumerate(steps)
+    ]
+
+
+def looked(*looks: Sequence[WorkerStep]) -> Pace:
+    pace = Pace()
+    for number, each in enumerate(looks):
+        pace = look(pace, each, NOW + number)
+    return pace
+
+
+def test_looks_that_find_the_same_steps_are_counted() -> None:
+    pace = looked(pages(4, 5), pages(5, 5), pages(5, 5), pages(5, 5))
+    assert pace.unchanged == 2
+    assert look(pace, pages(6, 5), NOW).unchanged == 0
+
+
+def test_the_worker_that_is_furthest_behind_is_named() -> None:
+    pace = looked(pages(7, 5))
+    assert (pace.behind, pace.step, pace.step_at) == (1, 5, NOW + 5)
+
+
+@pytest.mark.parametrize(
+    "kept", [pages(5, 5, waiting=True), pages(5, 5, begun=False)], ids=["waiting", "not begun"]
+)
+def test_workers_that_need_not_get_on_do_not_stall(kept: Sequence[WorkerStep]) -> None:
+    assert looked(kept, kept, kept).unchanged == 0
+
+
+def test_workers_are_looked_at_several_times_within_the_stall_time() -> None:
+    first = NOW + TIMEOUT / STALL_LOOKS
+    assert decided(local(), seen(), NOW) == Decision((), first)
+    assert decided(local(), seen(), first).actions == (do.LookAtSteps(),)
+    again = decided(local(pace=Pace(first)), seen(), first)
+    assert again == Decision((), first + TIMEOUT / STALL_LOOKS)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"attached": False}, {"left": True}, {"exits": (Exit(0, 0, NOW),)}],
+    ids=["no Checkpointer", "has left it", "one has ended"],
+)
+def test_only_workers_in_their_loop_are_looked_at(changed: dict[str, object]) -> None:
+    assert do.LookAtSteps() not in decided(local(**changed), seen(), NOW + 100).actions
+
+
+def test_without_a_stall_time_nobody_looks() -> None:
+    assert decided(local(), seen(timeout=0.0), NOW + 1e6) == Decision()
+
+
+def test_a_stall_is_dumped_then_ended_then_reported() -> None:
+    pace = Pace(NOW, (5, 5), STALL_LOOKS)
+    assert decided(local(pace=pace), seen(), NOW).actions == (do.DumpStacks(),)
+    dumped = local(pace=pace, dumped_at=NOW)
+    assert decided(dumped, seen(), NOW) == Decision((), NOW + DUMP_WITHIN)
+    ended = decided(dumped, seen(), NOW + DUMP_WITHIN)
+    assert ended.actions == (do.KillWorkers(), do.ReportStall(ROUND))
+
+
+def test_a_node_without_etcd_ends_its_stalled_workers_and_reports_them_later() -> None:
+    stalled = {"pace": Pace(NOW, (5, 5), STALL_LOOKS), "dumped_at": NOW}
+    alone = seen(healthy=False)
+    assert decided(local(**stalled), alone, NOW + DUMP_WITHIN).actions == (do.KillWorkers(),)
+    killed = local(**stalled, killed=True, alive=frozenset())
+    assert decided(killed, alone, NOW + 60) == Decision()
+    assert decided(killed, seen(), NOW + 60).actions == (do.ReportStall(ROUND),)
+
+
+def test_other_nodes_dump_theirs_before_the_next_round() -> None:
+    stalled = seen(after("stall"))
+    assert do.DumpStacks() in decided(local(), stalled, NOW).actions
+    dumped = local(dumped_at=NOW)
+    assert do.KillWorkers() not in decided(dumped, stalled, NOW).actions
+    assert do.KillWorkers() in decided(dumped, stalled, NOW + DUMP_WITHIN).actions
+
+
+@pytest.mark.parametrize("cause", ["worker", "loss", "arrival"])
+def test_workers_of_an_old_round_are_killed_at_once(cause: Cause) -> None:
+    assert decided(local(), seen(after(cause)), NOW).actions[0] == do.KillWorkers()
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+def test_what_a_worker_left_behind_keeps_it_alive_but_tells_its_end() -> None:
+    ended = observe(local(), Exited("r1/1", 1, gone=False), NOW)
+    assert ended.workers is not None
+    assert (ended.workers.exits, ended.workers.alive) == ((Exit(1, 1, NOW),), WORKERS.alive)
+    assert decided(ended, seen(), NOW).actions == (do.KillWorkers(), do.ReportFailure(ROUND))
+    gone = observe(ended, Exited("r1/1", 1), NOW + 1)
+    assert gone.workers is not None
+    assert (gone.workers.exits, gone.workers.alive) == ((Exit(1, 1, NOW),), frozenset({"r1/0"}))
+
+
+def test_a_worker_that_cannot_be_ended_makes_its_node_leave() -> None:
+    killed = local(killed=True, gone_by=NOW + GONE_WITHIN)
+    assert decided(killed, seen(), NOW) == Decision((), NOW + GONE_WITHIN)
+    (exit_,) = decided(killed, seen(), NOW + GONE_WITHIN).actions
+    assert isinstance(exit_, do.Exit) and exit_.code == STUCK
+    assert "rank 2, 3 cannot be ended" in exit_.reason
+
+
+def test_what_cannot_be_ended_after_its_worker_makes_the_node_leave_too() -> None:
+    ended = observe(local(), Exited("r1/1", 0, gone=False), NOW)
+    (exit_,) = decided(ended, seen(), NOW + GONE_WITHIN).actions
+    assert isinstance(exit_, do.Exit) and "rank" in exit_.reason
+
+
+def test_what_was_asked_to_end_has_its_grace_first() -> None:
+    asked = local(killed=True, kill_at=NOW + 60)
+    ended = observe(asked, Exited("r1/1", 0, gone=False), NOW)
+    assert decided(ended, seen(), NOW + 59) == Decision((), NOW + 60)
+    assert decided(ended, seen(), NOW + 60).actions == (do.KillWorkers(signal.SIGKILL),)
