@@ -425,7 +425,7 @@ class Actor:
     @_do.register
     def _(self, action: actions.ReportStall, local: Local, seen: Seen) -> Local:
         workers = local.workers
-        if workers is None:
+        if workers is None or seen.settings is None:
             return local
         pace, folder = workers.pace, self.config.round_logs(workers.number)
         rank = workers.first_rank + pace.behind
@@ -437,8 +437,8 @@ class Actor:
             local_rank=pace.behind,
             at=pace.step_at,
             exit_code=0,
-            message=f"has executed no step since step {pace.step}, "
-            f"{unbroken() - pace.step_at:.0f} s ago; "
+            message=f"has executed no step after step {pace.step} "
+            f"for {seen.settings.stall_timeout:g} s; "
             f"the stacks of this node's ranks are in {_stacks(folder, '*')}",
             traceback=read_stack(_stacks(folder, rank)),
             log=str(self._logs.path(folder, rank, pace.behind)),

@@ -68,7 +68,7 @@ def test_a_round_that_stalls_is_replaced_and_all_ranks_say_where_they_were(
     assert "in stands_still" in stacks["rank-1"]
     assert "in all_reduce" in stacks["rank-0"] and "in stands_still" not in stacks["rank-0"]
     told = "".join(node.output for node in pair.nodes.values())
-    assert "has executed no step since step" in told and "rank-*.stack" in told
+    assert "has executed no step after step" in told and "rank-*.stack" in told
     (tmp_path / "stop").touch()
     assert [node.wait(40) for node in pair.nodes.values()] == [0, 0]
 
