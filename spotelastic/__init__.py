@@ -7,6 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spotelastic.errors import JobFailed as JobFailed
+    from spotelastic.errors import WorkerFailed as WorkerFailed
+    from spotelastic.launcher import launch as launch
     from spotelastic.training.checkpointer import Checkpointer as Checkpointer
     from spotelastic.training.data import ElasticSampler as ElasticSampler
     from spotelastic.training.data import microbatches as microbatches
@@ -14,7 +17,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_TRAINING = {
+_LAZY = {
+    "JobFailed": "spotelastic.errors",
+    "WorkerFailed": "spotelastic.errors",
+    "launch": "spotelastic.launcher",
     "CheckpointReader": "spotelastic.training.reader",
     "Checkpointer": "spotelastic.training.checkpointer",
     "ElasticSampler": "spotelastic.training.data",
@@ -23,10 +29,10 @@ _TRAINING = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TRAINING:
-        return getattr(import_module(_TRAINING[name]), name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'spotelastic' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_TRAINING])
+    return sorted([*globals(), *_LAZY])

@@ -4,6 +4,7 @@
     ├── UsageError          the command or the script was given something wrong (exit code 2)
     ├── EnvironmentFailure  this machine or account lacks what is needed (exit code 2)
     ├── JobFailed           the user's script failed (exit code 1)
+    │   └── WorkerFailed    and this worker was the first
     ├── Unavailable         something outside did not answer in time; a later try may succeed
     └── LeaseLost           this process no longer owns what it was writing under
 
@@ -32,6 +33,24 @@ class EnvironmentFailure(SpotelasticError):
 
 class JobFailed(SpotelasticError):
     """The user's script failed; the message holds the first failing rank's traceback."""
+
+
+class WorkerFailed(JobFailed):
+    """The first failure of a job that was given up."""
+
+    def __init__(
+        self, reason: str, node: str, rank: int, message: str, traceback: str, log: str
+    ) -> None:
+        told = (traceback or message).rstrip()
+        super().__init__(f"{reason}; the first was rank {rank} on {node}: {told}")
+        self.reason = reason
+        self.node = node
+        self.rank = rank
+        self.message = message
+        self.traceback = traceback
+        """As text; empty where the worker could not write one."""
+        self.log = log
+        """Path on that node of what the worker printed."""
 
 
 class Unavailable(SpotelasticError):

@@ -35,8 +35,8 @@ from spotelastic.agent.observe import (
 from spotelastic.agent.workers.child import STACKS
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import Order, Zygote, read_error_file, read_stack
-from spotelastic.agent.workers.process import end_marked
-from spotelastic.agent.workers.zygote import END_WITHIN, Plan
+from spotelastic.agent.workers.process import END_WITHIN, end_marked, mark
+from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
@@ -68,8 +68,6 @@ PRELOAD = (
 )
 NEEDED = ("torch.distributed",)
 """By a round's store; all that is imported where workers are not forked."""
-MARK = "SPOTELASTIC_STATE"
-"""Names, among the variables of whatever the workers start, the agent that it belongs to."""
 FALSE_STARTS = 3
 """Zygotes that end before they are ready; the last is tried without the user's modules."""
 WRITE_RETRY = 0.2
@@ -89,9 +87,10 @@ class Actor:
         self._session = session
         self._post = post
         self._shared_env = environment.base({**os.environ, **config.env}, config.address)
-        self._shared_env[MARK] = str(config.state)
-        self._mark = f"{MARK}={config.state}"
-        end_marked(self._mark, END_WITHIN)  # left by an agent that was killed with its zygote
+        self._shared_env |= mark(config.state)
+        end_marked(
+            mark(config.state), END_WITHIN
+        )  # left by an agent that was killed with its zygote
         self._zygote: Zygote | None = None
         self._false_starts = 0
         self._checkpoints = Checkpoints(config, post)
@@ -141,7 +140,7 @@ class Actor:
             base=PRELOAD if self.config.warm else NEEDED,
             preload=preload,
         )
-        self._zygote = Zygote(plan, self._shared_env, self._mark, self._post)
+        self._zygote = Zygote(plan, self._shared_env, mark(self.config.state), self._post)
         return replace(local, zygote=True, fingerprint=None)
 
     @_do.register

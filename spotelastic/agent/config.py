@@ -10,9 +10,9 @@ from spotelastic.agent.workers.output import Output
 from spotelastic.model.job import Settings
 from spotelastic.store.tls import Tls
 
-Entry = Literal["script", "module", "program", "path"]
+Entry = Literal["script", "module", "program", "path", "function"]
 """What the first word of a command names: a Python file, run as `python FILE`; a module, as
-`python -m`; an executable; a file for `runpy.run_path`."""
+`python -m`; an executable; a file for `runpy.run_path`; what `workers/function.py` has packed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,20 @@ class StoreChanged:
 Happening = LocalEvent | StoreChanged
 
 
-def run(config: AgentConfig) -> int:
-    """Run this node until the job ends or the node leaves; the exit code.
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended for this node."""
 
-    0: the job succeeded; 1: it failed; 128 + n: ended by signal n. Must be called on the main
-    thread. Raises `UsageError` when this node does not match the run, `EnvironmentFailure` when
+    code: int
+    """0: the job succeeded; 1: it failed; 2: this machine cannot go on; 128 + n: by signal n."""
+    job: Job | None
+    """As it stood at the end, if it was known."""
+
+
+def run(config: AgentConfig) -> Ended:
+    """Run this node until the job ends or the node leaves. Must be called on the main thread.
+
+    Raises `UsageError` when this node does not match the run, `EnvironmentFailure` when
     no etcd member answers.
     """
     name_process("se-agent")
@@ -88,7 +97,7 @@ class _Agent:
         self._seen = Seen()
         self._said = ""
 
-    def serve(self) -> int:
+    def serve(self) -> Ended:
         """Until a decision says to exit."""
         handlers = {sig: signal.signal(sig, self._signalled) for sig in self._config.signals}
         poller = None
@@ -96,7 +105,7 @@ class _Agent:
             if self._config.imds:
                 poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
             self._watch(self._keys.all)
-            return self._loop()
+            return Ended(self._loop(), self._seen.job)
         finally:
             if poller is not None:
                 poller.close()
@@ -112,6 +121,8 @@ class _Agent:
             decision = decide(self._local, self._seen, unbroken(), _new_id)
             for action in decision.actions:
                 if isinstance(action, Exit):
+                    if action.reason:
+                        self._session.close()  # the others need not wait for this node
                     self._say_goodbye(action.reason, self._seen.job)
                     return action.code
                 self._local = self._actor.perform(self._local, self._seen, action)

@@ -192,7 +192,7 @@ def _agent() -> int:
             line=lambda rank, text: logs.write(stream(me.instance, rank), text),
         )
         try:
-            return run(config)
+            return run(config).code
         finally:
             logs.close()
     except (Unavailable, EnvironmentFailure) as error:

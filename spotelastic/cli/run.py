@@ -12,16 +12,21 @@ import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.config import AgentConfig, Entry
+from spotelastic.agent.workers.process import END_WITHIN, end_marked, mark
 from spotelastic.cli import bagua, run_options
 from spotelastic.cli.meet import Place, local_address, meet, own_address, part
 from spotelastic.cli.meeting import meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
+
+if TYPE_CHECKING:
+    from spotelastic.agent.run import Ended
 
 PREFIX = "spotelastic-run-"
 """Of folders, followed by the pid of the run that they belong to."""
@@ -46,39 +51,62 @@ Configure = Callable[[Place, Folders], AgentConfig]
 def main(args: Sequence[str]) -> int:
     """Run this machine's node until the job ends; the exit code."""
     options = parse(args)
+    entry, command = run_options.command(options, Path.cwd(), os.environ)
+    with own_folders() as folders:
+        return serve(options, entry, command, folders).code
+
+
+@contextmanager
+def own_folders() -> Iterator[Folders]:
+    """New ones; all are removed at the end but for logs that `serve` has kept."""
+    mine = f"{PREFIX}{os.getpid()}-"
+    state = Path(tempfile.mkdtemp(prefix=mine))
+    shm = SHARED_MEMORY / f"{mine}{uuid.uuid4().hex[:12]}"
+    logs = Path(tempfile.gettempdir(), f"{LOGS_PREFIX}{state.name.removeprefix(PREFIX)}")
+    try:
+        yield Folders(state, shm, logs)
+    finally:
+        for folder in (state, shm):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve(
+    options: argparse.Namespace, entry: Entry, command: tuple[str, ...], folders: Folders
+) -> "Ended":
+    """Run a node that runs `command` until the job ends. Logs are kept when the job failed."""
+    from spotelastic.agent.run import Ended
+
     where = meeting(options, *run_options.sizes(options.nnodes))
-    configure = _plan(options)
+    configure = _plan(options, entry, command)
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
         _say(f"no effect here: {', '.join(ignored)} (see --help)")
     _sweep()
-    folders = _make_folders()
-    code = 2
+    ended = Ended(128 + signal.SIGINT, None)
     try:
         with meet(where, folders.state / "etcd", _say) as place:
-            code = _run(configure(place, folders), place)
+            ended = _run(configure(place, folders), place)
     except KeyboardInterrupt:  # while waiting for the others' etcd
-        code = 128 + signal.SIGINT
+        pass
     finally:
-        for folder in (folders.state, folders.shm, *(() if code == 1 else (folders.logs,))):
-            shutil.rmtree(folder, ignore_errors=True)
-    return code
+        if ended.code != 1:
+            shutil.rmtree(folders.logs, ignore_errors=True)
+    return ended
 
 
-def _run(config: AgentConfig, place: Place) -> int:
+def _run(config: AgentConfig, place: Place) -> "Ended":
     from spotelastic.agent.run import run
 
-    code = run(config)
-    part(place, config.run, ended=code in (0, 1))
-    return code
+    ended = run(config)
+    part(place, config.run, ended=ended.code in (0, 1))
+    return ended
 
 
-def _plan(options: argparse.Namespace) -> Configure:
+def _plan(options: argparse.Namespace, entry: Entry, command: tuple[str, ...]) -> Configure:
     """Check all options, and say what the agent is told once this node has its place."""
     environ, workdir = os.environ, Path.cwd()
     settings = run_options.settings(options)
     run_options.check_devices(options, settings.workers, environ)
-    entry, command = run_options.command(options, workdir, environ)
     output, signals = run_options.output(options), run_options.signals(options.signals_to_handle)
     grace = run_options.grace(options, environ)
     preload = run_options.preload(options)
@@ -127,16 +155,6 @@ def _plan(options: argparse.Namespace) -> Configure:
     return configure
 
 
-def _make_folders() -> Folders:
-    mine = f"{PREFIX}{os.getpid()}-"
-    state = Path(tempfile.mkdtemp(prefix=mine))
-    return Folders(
-        state,
-        SHARED_MEMORY / f"{mine}{uuid.uuid4().hex[:12]}",
-        Path(tempfile.gettempdir(), f"{LOGS_PREFIX}{state.name.removeprefix(PREFIX)}"),
-    )
-
-
 def _sweep() -> None:
     """Remove what runs left that were killed before they could clean up, their daemons too."""
     commands = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
@@ -145,6 +163,7 @@ def _sweep() -> None:
             pid = folder.name.removeprefix(PREFIX).partition("-")[0]
             in_use = any(str(folder).encode() in command for command in commands)
             if not Path("/proc", pid).exists() and not in_use:
+                end_marked(mark(folder), END_WITHIN)
                 shutil.rmtree(folder, ignore_errors=True)
 
 

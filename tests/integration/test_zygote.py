@@ -23,7 +23,7 @@ from spotelastic.agent.workers.pool import (
     ZygoteGone,
     read_stack,
 )
-from spotelastic.agent.workers.process import end_marked
+from spotelastic.agent.workers.process import end_marked, mark
 from spotelastic.agent.workers.zygote import Plan
 
 WITHIN = 20.0
@@ -34,11 +34,10 @@ class Pool:
 
     def __init__(self, folder: Path, **plan: object) -> None:
         self.folder = folder
-        self.mark = f"SPOTELASTIC_STATE={folder}"
-        self.env = {**os.environ, "SPOTELASTIC_STATE": str(folder)}
+        self.env = {**os.environ, **mark(folder)}
         self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
         made = Plan(os.getpid(), str(folder), **plan)  # type: ignore[arg-type]
-        self.zygote = Zygote(made, self.env, self.mark, self._events.put)
+        self.zygote = Zygote(made, self.env, mark(folder), self._events.put)
         warm = self.next()
         assert isinstance(warm, Warm)
         self.info: Mapping[str, object] = warm.info
@@ -86,7 +85,10 @@ def lives(pid: int) -> bool:
 
 
 def tell(name: str) -> str:
-    return f"open(os.environ['FOLDER'] + '/{name}', 'w').write(f'{{os.getpid()}}\\n')"
+    """Code that writes the own pid to a file, whole or not at all."""
+    file = f"os.environ['FOLDER'] + '/{name}'"
+    write = f"open({file} + '.new', 'w').write(f'{{os.getpid()}}\\n')"
+    return f"{write}; os.rename({file} + '.new', {file})"
 
 
 DETACHED = f"""
@@ -234,9 +236,9 @@ def test_what_a_worker_left_behind_ends_with_it(
     pool: Callable[..., Pool], end: str, code: int
 ) -> None:
     made = pool()
-    made.start(
-        0, DETACHED + f"\nwhile not os.path.exists({str(made.folder / 'detached')!r}): pass{end}"
-    )
+    there = f"os.path.exists({str(made.folder / 'detached')!r})"
+    wait = f"import time\nwhile not {there}: time.sleep(0.01)"
+    made.start(0, f"{DETACHED}\n{wait}\n{end}")
     assert made.next() == Exited("round/0", code, gone=False)
     assert made.next() == Exited("round/0", code)
     assert not lives(made.pid("detached"))
@@ -301,7 +303,7 @@ def test_nothing_survives_a_killed_agent(tmp_path: Path, zygote_too: bool) -> No
         os.kill(zygote, signal.SIGKILL)
         wait_until(lambda: not lives(worker), "the worker is gone")
         assert lives(detached)
-        assert end_marked(f"SPOTELASTIC_STATE={tmp_path}", WITHIN) == []  # as the next agent does
+        assert end_marked(mark(tmp_path), WITHIN) == []  # as the next agent does
     wait_until(lambda: not any(map(lives, (worker, detached, zygote))), "nothing is left")
 
 
@@ -312,9 +314,9 @@ def test_a_mark_ends_only_those_that_carry_it(tmp_path: Path) -> None:
         for state in (mine, other)
     ]
     try:
-        assert end_marked(f"STATE={mine[:-1]}", 0.0) == []
+        assert end_marked({"STATE": mine[:-1]}, 0.0) == []
         assert all(process.poll() is None for process in started)
-        end_marked(f"STATE={mine}", 0.0)
+        end_marked({"STATE": mine}, 0.0)
         assert started[0].wait(WITHIN) == -signal.SIGKILL
         assert started[1].poll() is None
     finally:

@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 import types
+from pathlib import Path
 from typing import Any
 
 from spotelastic.agent.workers.process import die_with_parent, name_process
@@ -152,7 +153,20 @@ def _execute(program: str) -> None:
         raise SystemExit(f"cannot run {program}: {error.strerror}") from error
 
 
-_ENTRIES = {"script": _run_script, "module": _run_module, "path": _run_path, "program": _execute}
+def _call_function(file: str) -> None:
+    """As multiprocessing calls one in a process that it has spawned."""
+    from spotelastic.agent.workers import function
+
+    function.call(Path(file))
+
+
+_ENTRIES = {
+    "script": _run_script,
+    "module": _run_module,
+    "path": _run_path,
+    "program": _execute,
+    "function": _call_function,
+}
 _kept: list[dict[str, Any]] = []
 
 

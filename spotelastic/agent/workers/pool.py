@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spotelastic.agent.workers.process import end_marked, send
-from spotelastic.agent.workers.zygote import END_WITHIN, PACKET, Plan
+from spotelastic.agent.workers.process import END_WITHIN, end_marked, send
+from spotelastic.agent.workers.zygote import PACKET, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,15 @@ class Order:
 class Zygote:
     """A running zygote. Must be made on the agent's main thread: it dies with that thread.
 
-    `mark` is a `NAME=value` in `env` by which what it leaves behind is known, and is ended.
+    `mark` is the variable in `env` by which what it leaves behind is known, and is ended.
     """
 
     def __init__(
-        self, plan: Plan, env: Mapping[str, str], mark: str, sink: Callable[[PoolEvent], None]
+        self,
+        plan: Plan,
+        env: Mapping[str, str],
+        mark: Mapping[str, str],
+        sink: Callable[[PoolEvent], None],
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)

@@ -5,12 +5,15 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+END_WITHIN = 10.0
+"""Seconds that what gets SIGKILL may take to end; longer only where it is stuck."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -60,9 +63,15 @@ def send(pid: int, sig: int) -> None:
         os.kill(pid, sig)
 
 
-def marked(mark: str) -> Iterator[int]:
-    """Living processes that were started with `NAME=value` among their variables."""
-    wanted = mark.encode()
+def mark(state: Path) -> dict[str, str]:
+    """The variable by which whatever the workers of an agent start is known to be its own."""
+    return {"SPOTELASTIC_STATE": str(state)}
+
+
+def marked(variable: Mapping[str, str]) -> Iterator[int]:
+    """Living processes that were started with it."""
+    ((name, value),) = variable.items()
+    wanted = f"{name}={value}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):  # ended meanwhile, or somebody else's
@@ -70,10 +79,10 @@ def marked(mark: str) -> Iterator[int]:
                     yield int(entry.name)
 
 
-def end_marked(mark: str, within: float) -> list[int]:
+def end_marked(variable: Mapping[str, str], within: float) -> list[int]:
     """SIGKILL them until none is left; those that are still there after so many seconds."""
     deadline = time.monotonic() + within
-    while found := list(marked(mark)):
+    while found := list(marked(variable)):
         for pid in found:
             send(pid, signal.SIGKILL)
         if time.monotonic() >= deadline:

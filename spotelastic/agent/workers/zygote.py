@@ -29,6 +29,7 @@ from typing import Any
 
 from spotelastic.agent.workers.children import Children
 from spotelastic.agent.workers.process import (
+    END_WITHIN,
     adopt_orphans,
     die_with_parent,
     name_process,
@@ -36,8 +37,6 @@ from spotelastic.agent.workers.process import (
 )
 
 PACKET = 1 << 20
-END_WITHIN = 10.0
-"""Seconds that what a gone agent left may take to end; longer only where it is stuck."""
 _SETTLE_WITHIN = 0.5
 """Seconds that threads which a module has joined take to disappear."""
 

@@ -1,0 +1,125 @@
+"""`spotelastic.launch`: functions in real workers."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import spotelastic
+from spotelastic.errors import UsageError, WorkerFailed
+
+
+def add_ranks(offset: int, *, scale: int) -> tuple[int, int]:
+    """What all ranks compute together, and the own rank."""
+    dist.init_process_group("gloo")
+    total = torch.tensor(dist.get_rank() + offset)
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return int(total) * scale, int(os.environ["LOCAL_RANK"])
+
+
+def fail_on_1() -> None:
+    if os.environ["RANK"] == "1":
+        raise ValueError("no such column")
+    threading.Event().wait()
+
+
+def test_results_come_back_by_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = spotelastic.launch(add_ranks, (10,), {"scale": 2}, nproc_per_node=2)
+    assert results == {0: (42, 0), 1: (42, 1)}
+
+
+def test_the_first_failure_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WorkerFailed) as raised:
+        spotelastic.launch(
+            fail_on_1, nproc_per_node=2, max_restarts=0, node_id="n", log_dir=tmp_path / "logs"
+        )
+    failed = raised.value
+    assert (failed.node, failed.rank) == ("n", 1)
+    assert failed.message == "ValueError: no such column"
+    assert "in fail_on_1" in failed.traceback and "in fail_on_1" in str(failed)
+    assert "in fail_on_1" in Path(failed.log).read_text()
+
+
+PROGRAM = """\
+import spotelastic
+
+def double(value):
+    return value * 2
+
+print("loaded as", __name__)
+if __name__ == "__main__":
+    print(spotelastic.launch(double, (21,), no_warm=True))
+"""
+
+
+def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "program.py").write_text(program)
+    return subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_function_of_the_script_itself_is_found(tmp_path: Path) -> None:
+    done = run(PROGRAM, tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines == ["loaded as __main__", "[0] loaded as __mp_main__", "{0: 42}"]
+
+
+def test_a_script_that_launches_whenever_it_is_loaded_is_told_so(tmp_path: Path) -> None:
+    told = PROGRAM.replace('if __name__ == "__main__":', "if True:")
+    told = told.replace("no_warm=True", "max_restarts=0")
+    done = run(told, tmp_path)
+    assert done.returncode == 1
+    assert 'below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
+def test_what_workers_cannot_load_is_refused_before_anything_starts() -> None:
+    offset = 3
+    with pytest.raises(UsageError, match="top level of a module"):
+        spotelastic.launch(lambda: offset)
+    code = "import spotelastic\ndef f(): pass\nspotelastic.launch(f)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "define it in a module" in done.stderr.splitlines()[-1]
+
+
+def test_wrong_keywords_and_threads_are_named() -> None:
+    with pytest.raises(UsageError, match="nodes is no flag"):
+        spotelastic.launch(add_ranks, nodes=2)
+    with pytest.raises(UsageError, match="--nnodes 4:2"):
+        spotelastic.launch(fail_on_1, nnodes="4:2")
+    told: list[Exception] = []
+
+    def elsewhere() -> None:
+        try:
+            spotelastic.launch(fail_on_1)
+        except UsageError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert "main one" in str(told[0])
+
+
+def test_the_name_is_there_without_torch() -> None:
+    code = "import spotelastic, sys; spotelastic.launch; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False\n"
