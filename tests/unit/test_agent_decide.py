@@ -1,5 +1,6 @@
 """The agent's decisions about its workers: when they stall, end, or cannot be ended."""
 
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +35,7 @@ def local(**workers: object) -> Local:
         zygote=True,
         daemon=NODE.daemon,
         registered=True,
-        told_step=0,
+        told_at=math.inf,
         workers=replace(WORKERS, **workers),  # type: ignore[arg-type]
     )
 
