@@ -288,7 +288,7 @@ class Actor:
             self._session.renew()
         if local.node is not None and not action.anew:
             node = replace(local.node, daemon=local.daemon)
-            membership.renew(self._store, self.keys, node, self._session.lease)
+            membership.renew(self._store, self.keys, node, self._session.lease, local.vote)
             return replace(local, node=node, registered=True, offered="", told_step=-1)
         if local.fingerprint is None:
             return local

@@ -454,7 +454,7 @@ def _agree(
     vote = local.vote
     mine = vote if vote is not None and vote.proposal == proposal.id else None
     if proposal.cancelled:
-        if mine is not None and mine.confirmed:
+        if mine is not None and mine.aimed:
             yield Release(proposal)
         return
     if mine is not None and mine.refused:

@@ -255,7 +255,13 @@ def observe(local: Local, event: LocalEvent, now: float) -> Local:
         case Noticed(notice):
             return _noticed(local, notice)
         case SessionLost():
-            return replace(local, registered=False, leadership=None, nodes_seen=False)
+            return replace(
+                local,
+                registered=False,
+                leadership=None,
+                nodes_seen=False,
+                acknowledged=("", "", 0),  # went with the lease
+            )
         case Signalled(sig):
             return _asked_to_leave(local, sig, now)
         case Claimed():

@@ -4,7 +4,7 @@ Must never happen: a target goes down, or counts as reached before every member 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.model.agreement import Proposal, Vote
@@ -12,6 +12,8 @@ from spotelastic.model.round import Round
 from spotelastic.rendezvous.view import Seen
 
 SMALLEST_MARGIN = 3
+SETTLES_WITHIN = 3.0
+"""Seconds from the setting of a target in which those who stay may still reach it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,20 @@ def advance(
         return Standing(f"saves at step {current.target}", current.deadline)
     raised = _raised(current, votes, now)
     return Standing(f"saves at step {raised.target}", current.deadline, raised)
+
+
+def settles_at(seen: Seen, round_: Round, gone: Collection[str]) -> float:
+    """Until when the save of those who stay is worth waiting for, although the `gone`, which were
+    to leave anyway, are no longer heard of: perhaps only their lease was lost. 0: not at all."""
+    current = current_of(seen, round_)
+    if current is None or not current.target:
+        return 0.0
+    votes = [vote for vote in votes_on(seen, round_, current) if vote.node not in gone]
+    sure = all(current.target in (vote.confirmed, vote.sealed) for vote in votes)
+    sealed = all(vote.sealed == current.target for vote in votes)
+    if not sure or sealed or len(votes) < len(round_.members) - len(gone):
+        return 0.0
+    return min(current.deadline, seen.proposal_at + SETTLES_WITHIN)
 
 
 def current_of(seen: Seen, round_: Round) -> Proposal | None:

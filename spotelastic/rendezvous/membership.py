@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from spotelastic.model.agreement import Vote
 from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -35,10 +36,12 @@ def create(store: Store, key: str, value: object) -> bool:
     return store.commit([Compare(key, "created", 0)], [Put(key, encode(value))]).succeeded
 
 
-def renew(store: Store, keys: Keys, node: Node, lease: int) -> None:
-    """The same incarnation under a new lease: it is taken back where it was, drain and all. Its
-    node rank may have gone to another meanwhile."""
+def renew(store: Store, keys: Keys, node: Node, lease: int, vote: Vote | None = None) -> None:
+    """The same incarnation under a new lease: it is taken back where it was, drain, vote and all.
+    Its node rank may have gone to another meanwhile."""
     store.put(keys.live(node.id), encode(node), lease)
+    if vote is not None:
+        store.put(keys.vote(node.id), encode(vote), lease)
     rank = _rank(store, keys, node, lease)
     if not isinstance(rank, Refusal):
         store.commit(*rank)

@@ -203,6 +203,7 @@ class Participant:
         if self._session_lost:
             self._session_lost = False
             self._registered, self._leadership = False, None
+            self._acknowledged, self._vote = ("", ""), ""
             watch = self._watches.pop(self._keys.nodes, None)
             if watch is not None:
                 watch.close()

@@ -223,6 +223,27 @@ def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock
     finish(world)
 
 
+@pytest.mark.parametrize("back", [True, False], ids=["taken back", "gone"])
+def test_a_lease_that_is_lost_while_leaving_costs_no_step(back: bool) -> None:
+    """Its workers go on to the agreed step all the same, unless they are gone with it."""
+    world = cluster(3)
+    world.run(lambda: world.step() > 25, 60)
+    leaver = world.nodes[next(name for name in ("n0", "n1", "n2") if name != world.holder)]
+    leaver.leave()
+    training = world.trainings[world.started[-1].incarnation]
+    world.run(lambda: len(training.target) == 3, 10)
+    world.store.revoke(leaver.lease)
+    if not back:
+        leaver.client.cut()
+    others = sorted({"n0", "n1", "n2"} - {leaver.name})
+    left_at = world.now
+    world.run(lambda: world.trains(*others), 5)
+    first, second = world.started
+    assert second.cause == "drain" and lost_steps(world, first, second) == 0
+    assert world.now < left_at + 3
+    finish(world)
+
+
 def test_a_step_is_agreed_on_also_before_the_workers_have_restored() -> None:
     """Their pages say nothing then: a target that lies behind them would never be reached."""
     world = cluster(3)

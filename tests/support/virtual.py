@@ -564,7 +564,7 @@ class SimNode:
             lease = self.lease
             self.world.after(self.world.settings.lease / 3, lambda: self._refresh(lease))
         if local.node is not None and not anew:
-            membership.renew(self.client, keys, local.node, self.lease)
+            membership.renew(self.client, keys, local.node, self.lease, local.vote)
             return replace(local, registered=True, offered="")
         assert local.fingerprint is not None
         node = Node(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from spotelastic.model.agreement import Vote
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -161,3 +162,13 @@ def test_registering_again_clears_what_an_earlier_life_left(store: MemoryStore) 
     store.put(KEYS.drain("a"), encode(Drain("a", Notice("leave", "a", "signal", 1.0, 1.0))))
     assert membership.join(store, KEYS, node("a"), SETTINGS, store.grant(2)) is None
     assert store.get(KEYS.drain("a")) is None and store.get(KEYS.live("a")) is not None
+
+
+def test_what_a_node_has_voted_stands_under_its_new_lease_too(store: MemoryStore) -> None:
+    lost, vote = store.grant(2), Vote("a", "p", 40, confirmed=50)
+    assert membership.join(store, KEYS, node("a"), SETTINGS, lost) is None
+    store.put(KEYS.vote("a"), encode(vote), lost)
+    store.revoke(lost)
+    membership.renew(store, KEYS, node("a"), store.grant(2), vote)
+    value = store.get(KEYS.vote("a"))
+    assert value is not None and decode(value.data, Vote) == vote
