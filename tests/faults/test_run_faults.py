@@ -44,24 +44,22 @@ def lost(run: Run, number: int) -> int:
     return run.record(number - 1).last_step - seen.round.resume.step
 
 
-def test_a_killed_zygote_costs_one_round(pair: Run) -> None:
+def test_a_zygote_that_freezes_is_waited_for_and_one_that_dies_costs_one_round(pair: Run) -> None:
+    """Until its old workers are reaped a node is not ready, and does not say so."""
     before = pair.trains("a", "b")
-    os.kill(process(pair, "b", "se-zygote"), signal.SIGKILL)
-    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+    zygote = process(pair, "b", "se-zygote")
+    os.kill(zygote, signal.SIGSTOP)
+    pair.trains("a", "b", beyond=pair.step() + 20)
+    os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
+    pair.wait(lambda s: "b" in s.acks and s.acks["b"].phase == "seen", "b has seen a proposal")
+    os.kill(zygote, signal.SIGCONT)
+    waited = pair.trains("a", "b")
+    assert (waited.number, waited.missed) == (before.number + 1, ())
+    os.kill(zygote, signal.SIGKILL)
+    pair.wait(lambda s: s.round and s.round.number > waited.number, "a new round")
     after = pair.trains("a", "b")
     assert after.resume.kind == "memory"
     assert 0 <= lost(pair, after.number) <= after.schedule.snapshot_every
-
-
-def test_a_killed_daemon_comes_back_with_its_slots(pair: Run) -> None:
-    before = pair.trains("a", "b")
-    step = pair.step()
-    os.kill(process(pair, "b", "se-daemon"), signal.SIGKILL)
-    pair.trains("a", "b", beyond=step + 30)
-    os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
-    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
-    after = pair.trains("a", "b", beyond=step + 30)
-    assert after.resume.kind == "memory"
 
 
 def test_a_killed_round_store_costs_an_uncharged_round(pair: Run) -> None:
@@ -75,6 +73,7 @@ def test_a_killed_round_store_costs_an_uncharged_round(pair: Run) -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["holder", "member"])
 def test_a_frozen_agent_is_left_behind_and_comes_back_as_a_newcomer(pair: Run, first: bool) -> None:
+    before = pair.trains("a", "b", beyond=55)
     seen = pair.wait(lambda s: s.holder, "a holder")
     frozen = seen.holder if first else next(n for n in ("a", "b") if n != seen.holder)
     other = next(n for n in ("a", "b") if n != frozen)
@@ -84,7 +83,7 @@ def test_a_frozen_agent_is_left_behind_and_comes_back_as_a_newcomer(pair: Run, f
     alone = pair.trains(other)
     step = pair.step()
     pair.trains(other, beyond=step + 10)
-    stale = pair.nodes[frozen].workers()
+    stale, newest, written = pair.nodes[frozen].workers(), pair.newest(), pair.stored(before.epoch)
     os.kill(stale[0], signal.SIGCONT)
     pair.nodes[frozen].signal(signal.SIGCONT)
     wait_until(lambda: stale[0] not in pair.nodes[frozen].workers(), "the old worker is gone")
@@ -93,6 +92,8 @@ def test_a_frozen_agent_is_left_behind_and_comes_back_as_a_newcomer(pair: Run, f
     assert member is not None and both.number > alone.number
     assert member.incarnation != was or both.parent, "it did not go on in its old round"
     assert both.resume.step >= step, "what it had missed was not thrown away"
+    assert pair.stored(before.epoch) <= written, "it wrote nothing for its old round"
+    assert pair.newest().epoch >= newest.epoch, "nor did the newest commit go back"
 
 
 def test_a_killed_agent_takes_its_workers_along(pair: Run) -> None:
@@ -133,8 +134,14 @@ def test_a_frozen_worker_is_found_and_charged(etcd: EtcdMember, tmp_path: Path) 
         assert after.resume.kind == "memory"
 
 
-def test_a_frozen_daemon_is_replaced_and_keeps_its_slots(pair: Run) -> None:
+def test_a_daemon_that_dies_or_freezes_is_replaced_and_keeps_its_slots(pair: Run) -> None:
     before = pair.trains("a", "b")
+    os.kill(process(pair, "b", "se-daemon"), signal.SIGKILL)
+    pair.trains("a", "b", beyond=pair.step() + 30)
+    os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
+    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+    after = pair.trains("a", "b")
+    assert after.resume.kind == "memory"
     frozen = process(pair, "b", "se-daemon")
     os.kill(frozen, signal.SIGSTOP)
     committed = pair.newest().step
@@ -142,23 +149,8 @@ def test_a_frozen_daemon_is_replaced_and_keeps_its_slots(pair: Run) -> None:
     wait_until(lambda: not Path(f"/proc/{frozen}").exists(), "it is given up", 30)
     pair.commits(beyond=committed + 50)
     os.kill(pair.nodes["b"].workers()[0], signal.SIGKILL)
-    pair.wait(lambda s: s.round and s.round.number > before.number, "a new round")
+    pair.wait(lambda s: s.round and s.round.number > after.number, "a new round")
     assert pair.trains("a", "b").resume.kind == "memory"
-
-
-def test_a_round_waits_for_a_node_whose_zygote_was_frozen_for_a_while(pair: Run) -> None:
-    """Until its old workers are reaped a node is not ready, and does not say so."""
-    before = pair.trains("a", "b")
-    zygote = process(pair, "b", "se-zygote")
-    os.kill(zygote, signal.SIGSTOP)
-    pair.trains("a", "b", beyond=pair.step() + 20)
-    os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
-    key = pair.keys.ack("b")
-    pair.wait(lambda s: "b" in s.acks and s.acks["b"].phase == "seen", f"{key} is seen")
-    os.kill(zygote, signal.SIGCONT)
-    after = pair.trains("a", "b")
-    assert (after.number, after.missed) == (before.number + 1, ())
-    assert after.resume.kind == "memory"
 
 
 @pytest.mark.skipif(not os.environ.get("SOAK_TURN"), reason="takes most of a minute: make soak")

@@ -202,6 +202,10 @@ class Run:
         found = Commits(open_storage(str(self.folder / "checkpoints")), self.run).latest()
         return Commit(found.epoch, found.step) if found is not None else Commit(0, 0)
 
+    def stored(self, epoch: int) -> set[str]:
+        """All objects that were written under a storage epoch and are still there."""
+        return set(open_storage(str(self.folder / "checkpoints")).keys(f"{epoch}/"))
+
     def commits(self, beyond: int, timeout: float = 30.0) -> None:
         """Waits until a step beyond the given one is committed: training goes on."""
         wait_until(lambda: self.newest().step > beyond, f"a commit beyond step {beyond}", timeout)
