@@ -66,8 +66,17 @@ def _encrypted(address: tuple[str, int], host: str, tls: Tls) -> Diagnosis:
             mine = "this client's certificate (cert=, key=)"
             return Diagnosis(f"it does not accept {mine}: {_reason(error)}", final=True)
         return Diagnosis(f"it does not speak TLS ({_reason(error)})", final=True)
-    except ConnectionResetError:
-        return Diagnosis("it ended the TLS handshake: does it speak TLS?", final=True)
+    except ConnectionResetError:  # which may overtake the reason
+        return _broken_off(address)
+
+
+def _broken_off(address: tuple[str, int]) -> Diagnosis:
+    with socket.create_connection(address, PATIENCE) as connection:
+        plain = _version(connection).startswith(b"HTTP/1.1 2")
+    if plain:
+        return Diagnosis("it does not speak TLS (it answers in the clear)", final=True)
+    mine = "this client's certificate (cert=, key=)"
+    return Diagnosis(f"it does not accept {mine}: it ended the TLS handshake", final=True)
 
 
 def read(said: bytes) -> Diagnosis:
@@ -105,14 +114,18 @@ def _speaks_tls(address: tuple[str, int]) -> bool:
     """Whether somebody shakes hands there, whoever that may be."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with (
-            socket.create_connection(address, PATIENCE) as connection,
-            context.wrap_socket(connection),
-        ):
-            return True
-    except OSError as error:
-        return _is_alert(error)
+    for _ in range(3):
+        try:
+            with (
+                socket.create_connection(address, PATIENCE) as connection,
+                context.wrap_socket(connection),
+            ):
+                return True
+        except ConnectionResetError:
+            continue  # which may overtake the reason
+        except OSError as error:
+            return _is_alert(error)
+    return False
 
 
 def _resolve(host: str, port: int) -> tuple[str, int] | None:
