@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spotelastic.training.data import ElasticSampler as ElasticSampler
     from spotelastic.training.data import microbatches as microbatches
     from spotelastic.training.reader import CheckpointReader as CheckpointReader
+    from spotelastic.training.writer import CheckpointWriter as CheckpointWriter
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ _LAZY = {
     "WorkerFailed": "spotelastic.errors",
     "launch": "spotelastic.launcher",
     "CheckpointReader": "spotelastic.training.reader",
+    "CheckpointWriter": "spotelastic.training.writer",
     "Checkpointer": "spotelastic.training.checkpointer",
     "ElasticSampler": "spotelastic.training.data",
     "microbatches": "spotelastic.training.data",

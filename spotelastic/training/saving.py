@@ -152,10 +152,16 @@ class Saver:
 
 def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
     """The item's tensor, in place."""
-    dtype = getattr(torch, item.dtype)
-    count = encoding.nbytes(item.dtype, item.sizes) // encoding.ITEM_SIZES[item.dtype]
-    if not count:
-        return torch.empty(item.sizes, dtype=dtype)
     start = item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
-    flat = torch.frombuffer(data, dtype=dtype, count=count, offset=start)
-    return flat.view(item.sizes)
+    return raw_tensor(data, start, item.dtype, item.sizes)
+
+
+def raw_tensor(
+    data: memoryview, start: int, dtype_name: str, sizes: tuple[int, ...]
+) -> torch.Tensor:
+    """The tensor whose elements begin at `start`, in place."""
+    dtype = getattr(torch, dtype_name)
+    count = encoding.nbytes(dtype_name, sizes) // encoding.ITEM_SIZES[dtype_name]
+    if not count:
+        return torch.empty(sizes, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype, count=count, offset=start).view(sizes)

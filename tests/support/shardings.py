@@ -149,6 +149,9 @@ def live(rank: int, world: int, folder: Path, before: int, step: int) -> None:
     read(rank, world, FsspecReader(f"file://{saved}"), expected)
     read(rank, world, se.CheckpointReader(saved), expected)
     dcp.save(result, storage_writer=FileSystemWriter(folder / f"stock-{step + 1}"))
+    switched = folder / f"switched-{step + 1}"
+    dcp.save(result, storage_writer=se.CheckpointWriter(switched))
+    read(rank, world, FileSystemReader(switched), expected)
     if rank == 0:
         torch.save(expected, folder / f"expected-{step + 1}.pt")
     dist.barrier()

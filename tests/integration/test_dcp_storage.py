@@ -1,0 +1,224 @@
+"""CheckpointWriter and CheckpointReader in the place of stock DCP's, in one process."""
+
+import gzip
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from moto.server import ThreadedMotoServer
+from torch import nn
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+from torch.distributed.checkpoint.api import CheckpointException
+
+import spotelastic as se
+from spotelastic.errors import SpotelasticError, UsageError
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
+
+
+def make(seed: int) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    wide = torch.randn(6, 10)
+    return {
+        "model": nn.Linear(30, 20).state_dict(),
+        "view": wide[:, 2:5],
+        "half": torch.randn(7).to(torch.bfloat16),
+        "eighth": torch.randn(9).to(torch.float8_e4m3fn),
+        "scalar": torch.tensor(float(seed)),
+        "empty": torch.empty(0, 3),
+        "step": seed,
+        "nested": {"list": [1, torch.full((2,), float(seed))], "name": f"run {seed}"},
+    }
+
+
+def equal(left: Any, right: Any) -> bool:
+    match left:
+        case torch.Tensor():
+            return left.dtype == right.dtype and left.float().equal(right.float())
+        case dict():
+            return left.keys() == right.keys() and all(equal(left[k], right[k]) for k in left)
+        case list():
+            return len(left) == len(right) and all(map(equal, left, right))
+    return bool(left == right)
+
+
+def save(state: dict[str, Any], writer: Any) -> None:
+    dcp.save(state, storage_writer=writer, no_dist=True)
+
+
+def load(reader: Any) -> dict[str, Any]:
+    state = make(99)
+    dcp.load(state, storage_reader=reader, no_dist=True)
+    return state
+
+
+@pytest.mark.parametrize("options", [{}, {"single_file_per_rank": False, "thread_count": 7}])
+def test_what_we_write_is_read_by_stock_readers_and_ours(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    save(make(1), se.CheckpointWriter(tmp_path / "saved", **options))
+    for reader in FileSystemReader, FsspecReader, se.CheckpointReader:
+        assert equal(load(reader(str(tmp_path / "saved"))), make(1))
+
+
+def test_what_stock_writers_write_is_read_by_ours(tmp_path: Path) -> None:
+    save(make(2), FileSystemWriter(tmp_path, thread_count=3))
+    assert equal(load(se.CheckpointReader(tmp_path)), make(2))
+
+
+def test_a_large_state_goes_to_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotelastic.training.writer.FILE", 4096)
+    monkeypatch.setattr("spotelastic.training.reader.RANGE", 1000)
+    monkeypatch.setattr("spotelastic.training.reader.BUDGET", 5000)
+    state = {f"t{i}": torch.randn(200 * (i + 1)) for i in range(12)}
+    save(state, se.CheckpointWriter(tmp_path))
+    assert len(list(tmp_path.glob("__0_*.distcp"))) > 3
+    for reader in FileSystemReader(tmp_path), se.CheckpointReader(tmp_path):
+        other = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+        dcp.load(other, storage_reader=reader, no_dist=True)
+        assert equal(other, state)
+
+
+class Zipped(StreamTransformExtension):
+    """Compresses with what the standard library has."""
+
+    @staticmethod
+    def registry_name() -> str:
+        return "test.zipped"
+
+    @staticmethod
+    def from_descriptor(version: str) -> "Zipped":
+        return Zipped()
+
+    def get_descriptor(self) -> str:
+        return "test.zipped/1"
+
+    def transform_to(self, output: Any) -> Any:
+        return gzip.GzipFile(fileobj=output, mode="wb")
+
+    def transform_from(self, input: Any) -> Any:
+        return gzip.GzipFile(fileobj=input, mode="rb")
+
+
+def test_extensions_of_the_stream_are_used(tmp_path: Path) -> None:
+    save(make(3), se.CheckpointWriter(tmp_path, _extensions=[Zipped()]))
+    registry = ExtensionRegistry()
+    registry.register(Zipped)
+    for reader in FileSystemReader, se.CheckpointReader:
+        assert equal(load(reader(tmp_path, _extension_registry=registry)), make(3))
+
+
+def test_async_save_copies_before_it_returns_and_reuses_its_memory(
+    tmp_path: Path, gloo: None
+) -> None:
+    writer = se.CheckpointWriter(tmp_path / "1")
+    copies = set()
+    for number in (1, 2, 3):
+        state = make(number)
+        folder = tmp_path / str(number)
+        future = dcp.async_save(state, storage_writer=writer, checkpoint_id=folder)
+        state["model"]["weight"].zero_()
+        future.result()
+        copies.add(writer._staged["model"]["weight"].data_ptr())
+        assert equal(load(FileSystemReader(folder)), make(number))
+    assert len(copies) == 1
+
+
+def test_a_save_during_another_does_not_touch_its_copy(tmp_path: Path) -> None:
+    writer = se.CheckpointWriter(tmp_path)
+    first = writer.stage(make(1))
+    second = writer.stage(make(2))
+    assert equal(first, make(1))
+    assert equal(second, make(2))
+
+
+def test_nothing_is_overwritten_unless_allowed(tmp_path: Path) -> None:
+    save(make(1), se.CheckpointWriter(tmp_path))
+    with pytest.raises(CheckpointException, match="holds a checkpoint already"):
+        save(make(2), se.CheckpointWriter(tmp_path, overwrite=False))
+    assert equal(load(se.CheckpointReader(tmp_path)), make(1))
+    save(make(2), se.CheckpointWriter(tmp_path))
+    assert equal(load(se.CheckpointReader(tmp_path)), make(2))
+
+
+class Unsaveable:
+    def __reduce__(self) -> Any:
+        raise RuntimeError("not this one")
+
+
+def test_a_save_that_fails_leaves_no_checkpoint(tmp_path: Path) -> None:
+    save(make(1), se.CheckpointWriter(tmp_path))
+    with pytest.raises(CheckpointException, match="not this one"):
+        save({**make(2), "bad": Unsaveable()}, se.CheckpointWriter(tmp_path))
+    with pytest.raises(CheckpointException, match="holds no checkpoint"):
+        load(se.CheckpointReader(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"garbage", "cannot be read"),
+        (pickle.dumps({"a": 1}), "no checkpoint's: it holds a dict"),
+        (b"cposix\nsystem\n(S'exit 1'\ntR.", "names posix.system, which does not belong there"),
+        (b"cbuiltins\neval\n(S'1'\ntR.", "names builtins.eval"),
+    ],
+)
+def test_a_foreign_metadata_file_is_refused_and_runs_nothing(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises(SpotelasticError, match=message):
+        se.CheckpointReader(tmp_path).read_metadata()
+
+
+def test_a_reader_of_nothing_says_so_and_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder"):
+        se.CheckpointReader(tmp_path / "typo").read_metadata()
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_file_that_was_cut_off_is_noticed(tmp_path: Path) -> None:
+    save(make(1), se.CheckpointWriter(tmp_path))
+    shard = tmp_path / "__0_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    with pytest.raises(CheckpointException, match="is shorter than its"):
+        load(se.CheckpointReader(tmp_path))
+
+
+def test_s3_takes_what_a_folder_takes(bucket: str) -> None:
+    url = f"s3://{bucket}/runs/1"
+    save(make(4), se.CheckpointWriter(url))
+    assert equal(load(FsspecReader(url)), make(4))
+    assert equal(load(se.CheckpointReader(url)), make(4))
+
+
+@pytest.fixture
+def gloo(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    boto3.client("s3").create_bucket(Bucket="states")
+    yield "states"
+    server.stop()
