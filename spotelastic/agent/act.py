@@ -32,10 +32,9 @@ from spotelastic.agent.observe import (
     Workers,
     look,
 )
-from spotelastic.agent.workers.child import STACKS
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import Order, Zygote, read_error_file, read_stack
-from spotelastic.agent.workers.process import END_WITHIN, end_marked, mark
+from spotelastic.agent.workers.process import END_WITHIN, STACKS, end_marked, mark
 from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError

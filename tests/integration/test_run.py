@@ -132,3 +132,31 @@ def test_a_script_that_raises_ends_the_job_with_its_traceback(tmp_path: Path) ->
     assert done.returncode == 1
     assert "ValueError: no such column" in done.stderr
     assert "line 2, in go" in done.stderr and "rank-0.log" in done.stderr
+
+
+RECORDED = """\
+import os, threading
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    if os.environ["RANK"] == "1":
+        raise ValueError("no such column")
+    threading.Event().wait()
+
+main()
+"""
+
+
+def test_every_node_names_the_rank_that_failed_first(
+    etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    script = tmp_path / "recorded.py"
+    script.write_text(RECORDED)
+    with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
+        flags = ("--max-restarts", "0", "--nproc-per-node", "1")
+        nodes = [run.add(name, str(script), args=flags) for name in ("a", "b")]
+        assert [node.wait(60) for node in nodes] == [1, 1]
+        for node in nodes:
+            assert "first failure: rank 1 on" in node.output
+            assert "ValueError: no such column" in node.output

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from support.etcd import wait_until
 
-from spotelastic.agent.workers.child import STACKS
 from spotelastic.agent.workers.pool import (
     Exited,
     Order,
@@ -23,7 +22,7 @@ from spotelastic.agent.workers.pool import (
     ZygoteGone,
     read_stack,
 )
-from spotelastic.agent.workers.process import end_marked, mark
+from spotelastic.agent.workers.process import STACKS, end_marked, mark
 from spotelastic.agent.workers.zygote import Plan
 
 WITHIN = 20.0

@@ -25,10 +25,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from spotelastic.agent.workers.process import die_with_parent, name_process
-
-STACKS = signal.SIGRTMAX - 2
-"""Asks a worker for the stacks of its threads; a real-time signal, which scripts leave alone."""
+from spotelastic.agent.workers.process import STACKS, die_with_parent, name_process
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ class Order:
     entry: str = "script"
     numa: str = ""
     stacks: str = ""
-    """File for the stacks of all threads, which the signal `child.STACKS` asks for."""
+    """File for the stacks of all threads, which the signal `process.STACKS` asks for."""
 
 
 class Zygote:

@@ -11,6 +11,8 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+STACKS = signal.SIGRTMAX - 2
+"""Asks a worker for the stacks of its threads; a real-time signal, which scripts leave alone."""
 END_WITHIN = 10.0
 """Seconds that what gets SIGKILL may take to end; longer only where it is stuck."""
 
