@@ -134,7 +134,7 @@ class Catalog:
         """Reads every byte; what is wrong, naming file and item. Empty: all is as it was saved."""
         found = []
         record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
-        if record is None or record.data != metadata.write(checkpoint.manifests):
+        if record is None or metadata.unpinned(record.data) != metadata.write(checkpoint.manifests):
             found.append(f"{metadata.NAME} does not say what the manifests say")
         with ThreadPoolExecutor(AT_ONCE) as pool:
             jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
@@ -178,6 +178,7 @@ class Catalog:
             step,
             "damaged" if manifest.complaint(manifests) else "committed",
             latest=found.commit == latest,
+            pinned=metadata.is_pinned(record.data),
             world_size=len(manifests),
             nbytes=sum(content.nbytes for content in manifests),
         )

@@ -16,7 +16,7 @@ call may be made again.
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,7 +25,7 @@ from spotelastic_checkpoints import manifest, metadata, stages
 from spotelastic_checkpoints.errors import Fenced, Outrun, RestoreFailed, StorageRefused
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.stages import Stage
-from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.storage.port import Storage, unseen
 from spotelastic_checkpoints.wire import Claim, Commit
 
 LATEST = "LATEST"
@@ -153,8 +153,14 @@ class Commits:
         name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
         return self.storage.get(name) is not None
 
-    def put_shard(self, commit: Commit, rank: int, data: memoryview) -> None:
-        self.storage.put(f"{folder(commit)}/{manifest.shard_name(rank)}", data)
+    def put_shard(
+        self,
+        commit: Commit,
+        rank: int,
+        data: memoryview,
+        progress: Callable[[int], None] = unseen,
+    ) -> None:
+        self.storage.put(f"{folder(commit)}/{manifest.shard_name(rank)}", data, progress)
         stages.reached(Stage.SHARD_PUT)
 
     def put_manifest(self, content: Manifest) -> None:
@@ -193,7 +199,7 @@ class Commits:
         record = metadata.write(manifests)
         if not self.storage.create(key, record):
             there = self.storage.get(key)
-            if there is None or there.data != record:
+            if there is None or metadata.unpinned(there.data) != record:
                 raise Fenced(f"step {commit.step} of epoch {commit.epoch} was retired")
         stages.reached(Stage.RECORD_PUT)
         return True

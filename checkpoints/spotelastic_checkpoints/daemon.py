@@ -22,6 +22,7 @@ from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.arena import MOST_SLOTS, Arena
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.peers import PeerServer
+from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Client, Service
 
 NAME = b"se-daemon"
@@ -49,6 +50,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--node", required=True)
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for other daemons")
     parser.add_argument("--workers", type=int, default=1, help="workers on this node")
+    parser.add_argument("--keep-last", type=int, default=3, help="newest checkpoints to keep")
+    parser.add_argument("--keep-every", type=int, default=0, help="keep multiples of this step")
     parser.add_argument("--lifeline", type=int, help="descriptor whose end ends the daemon")
     return parser.parse_args()
 
@@ -64,6 +67,7 @@ async def _serve(options: argparse.Namespace) -> int:
         node=options.node,
         token=token,
         most_slots=_most_slots(),
+        keep=Keep(max(1, options.keep_last), options.keep_every),
     )
     over = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -20,6 +20,8 @@ def start_daemon(
     listen: str = "127.0.0.1:0",
     workers: int = 1,
     token: str = "",
+    keep_last: int = 3,
+    keep_every: int = 0,
     lifeline: int | None = None,
     log: Path | None = None,
     timeout: float = 10.0,
@@ -32,6 +34,7 @@ def start_daemon(
     command = [sys.executable, "-m", "spotelastic_checkpoints.daemon"]
     command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
     command += ["--owner", owner, "--node", node, "--listen", listen, "--workers", str(workers)]
+    command += ["--keep-last", str(keep_last), "--keep-every", str(keep_every)]
     if lifeline is not None:
         command += ["--lifeline", str(lifeline)]
     log = log or socket.with_suffix(".log")

@@ -18,6 +18,23 @@ _DCP = "torch.distributed.checkpoint.metadata"
 _FILES = "torch.distributed.checkpoint.filesystem"
 _DCP_VERSION = "1.0.0"
 
+_PIN = b"spotelastic: pinned\n"
+"""At the end of the commit record of a step that must not be collected: what stands behind a
+pickle's end is nobody's business."""
+
+
+def is_pinned(data: bytes) -> bool:
+    return data.endswith(_PIN) and not is_tombstone(data)
+
+
+def pinned(data: bytes) -> bytes:
+    return data + _PIN
+
+
+def unpinned(data: bytes) -> bytes:
+    """The record as it was committed."""
+    return data.removesuffix(_PIN)
+
 
 def is_tombstone(data: bytes) -> bool:
     return data.startswith(TOMBSTONE[:-1])

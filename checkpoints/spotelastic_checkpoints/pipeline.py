@@ -7,6 +7,8 @@ and a newer save takes the place of one that has not begun or does not get on.
 """
 
 import asyncio
+import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -21,6 +23,7 @@ from spotelastic_checkpoints import manifest, retention, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, Fenced, Outrun, StorageUnavailable
+from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.wire import Commit, Item
 
@@ -49,6 +52,24 @@ class Save:
         return sum(header.owned_bytes for _, header in self.slots)
 
 
+class Progress:
+    """Of one attempt at an upload; told from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = time.monotonic()
+        self.done = 0
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self.done += nbytes
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second since the attempt began."""
+        return self.done / max(time.monotonic() - self._begun, 1e-3)
+
+
 def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
     data = slot.data
     return tuple(
@@ -69,16 +90,20 @@ class Pipeline:
         emit: Callable[[wire.DaemonEvent], None],
         moved_on: Callable[[], None],
         executor: Executor,
+        keep: Keep,
     ) -> None:
         self._commits = commits
         self._emit = emit
         self._moved_on = moved_on
         self._executor = executor
+        self._keep = keep
+        self._swept = 0
+        """The epoch in which unfinished uploads of earlier ones were ended."""
         self._changed = asyncio.Event()
         self._wanted: Save | None = None
         self._active: Save | None = None
         self._outrun: Save | None = None
-        self._done = 0
+        self._progress = Progress()
         self._outage = ""
         self.newest: Commit | None = None
         """The newest commit that LATEST is known to name."""
@@ -101,7 +126,10 @@ class Pipeline:
         save = self._active or self._wanted
         if save is None:
             return None
-        return wire.Upload(save.commit.epoch, save.commit.step, self._done, save.nbytes)
+        progress = self._progress if self._active else Progress()
+        return wire.Upload(
+            save.commit.epoch, save.commit.step, progress.done, save.nbytes, progress.rate
+        )
 
     @property
     def outage(self) -> str:
@@ -148,7 +176,7 @@ class Pipeline:
                 self._changed.clear()
                 await self._changed.wait()
             save, self._wanted = self._wanted, None
-            self._active, self._done = save, 0
+            self._active = save
             try:
                 await self._finish(save)
             finally:
@@ -167,7 +195,8 @@ class Pipeline:
                 self._complain(str(error))
                 if self._wanted is not None:
                     return
-                await self._pause(wait)
+                # With jitter: all nodes of a cluster lose the store at the same moment.
+                await self._pause(wait * random.uniform(0.5, 1.5))
                 wait = min(wait * 2, _RETRY_MOST)
                 continue
             except Outrun:
@@ -194,6 +223,7 @@ class Pipeline:
 
     async def _shards(self, save: Save) -> None:
         stages.reached(Stage.UPLOAD_STARTED)
+        self._progress = Progress()
         await asyncio.gather(
             *(self._in_thread(self._put, save, slot, header) for slot, header in save.slots)
         )
@@ -201,11 +231,14 @@ class Pipeline:
     def _put(self, save: Save, slot: Slot, header: SlotHeader) -> None:
         commits = self._commits()
         if commits.has_manifest(save.commit, header.rank):
+            self._progress.add(header.owned_bytes)
             return
         generation = slot.generation
         items = checksummed(slot, slot.items(header)[: header.owned])
         stages.reached(Stage.SHARD_HASHED)
-        commits.put_shard(save.commit, header.rank, slot.data[: header.owned_bytes])
+        commits.put_shard(
+            save.commit, header.rank, slot.data[: header.owned_bytes], self._progress.add
+        )
         if slot.generation != generation or slot.header() != header:
             # A worker may still hold a grant of the daemon before us.
             raise CheckpointsError(f"the slot of rank {header.rank} was overwritten meanwhile")
@@ -224,7 +257,6 @@ class Pipeline:
                 items=items,
             )
         )
-        self._done += header.owned_bytes
 
     async def _record(self, save: Save) -> bool:
         """Wait for the other nodes' manifests; False when a newer save is to go first."""
@@ -243,7 +275,12 @@ class Pipeline:
         if not self.collects or self.hurried:
             return
         try:
-            await self._in_thread(retention.collect, self._commits(), latest, self.epoch)
+            await self._in_thread(
+                retention.collect, self._commits(), latest, self.epoch, self._keep
+            )
+            if self._swept != self.epoch == latest.epoch:
+                await self._in_thread(retention.sweep_uploads, self._commits(), self.epoch)
+                self._swept = self.epoch
         except CheckpointsError as error:
             self._complain(f"old checkpoints were not collected: {error}")
 

@@ -1,8 +1,9 @@
 """What is collected, and in which order (docs/protocols.md, Commit).
 
 A commit record is never deleted: a tombstone takes its place before the shards go, so that a late
-or repeated write cannot bring the step back. Uncommitted steps go by epoch, never by age, and only
-once a newer commit makes them useless.
+or repeated write cannot bring the step back. A pin is a mark at the record's end: whoever swaps the
+record first, to pin the step or to bury it, makes the other's swap fail. Uncommitted steps go by
+epoch, never by age, and only once a newer commit makes them useless.
 """
 
 from collections.abc import Mapping, Set
@@ -10,11 +11,23 @@ from dataclasses import dataclass
 
 from spotelastic_checkpoints import metadata, stages
 from spotelastic_checkpoints.commits import Commits, StepFolder, folder, step_folders
+from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.stages import Stage
+from spotelastic_checkpoints.storage.port import Blob
 from spotelastic_checkpoints.wire import Commit
 
-KEEP = 3
-"""Commits that stay."""
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What stays besides pinned commits."""
+
+    last: int = 3
+    """The newest so many, at least 1."""
+    every: int = 0
+    """And all whose step is a multiple of this; 0: none."""
+
+    def always(self, step: int) -> bool:
+        return self.every > 0 and step % self.every == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +45,24 @@ class Collection:
 def decide(
     folders: Mapping[Commit, StepFolder],
     buried: Set[Commit],
+    pinned: Set[Commit],
     latest: Commit,
     epoch: int,
-    keep: int = KEEP,
+    keep: Keep,
 ) -> Collection:
     """`buried` have a tombstone, `latest` is what LATEST names, `epoch` our own.
 
     A folder that holds its record alone has been collected.
     """
     full = [found for found in folders.values() if found.has_record and len(found.names) > 1]
-    older = [found for found in full if found.commit < latest and found.commit not in buried]
+    alive = [found for found in full if found.commit <= latest and found.commit not in buried]
     uncommitted = [found for found in folders.values() if not found.has_record]
     return Collection(
-        retire=tuple(older[: max(0, len(older) - (keep - 1))]),
+        retire=tuple(
+            found
+            for found in alive[: -keep.last]
+            if found.commit not in pinned and not keep.always(found.commit.step)
+        ),
         sweep=tuple(
             found for found in uncommitted if found.commit.epoch < epoch and found.commit < latest
         ),
@@ -52,37 +70,96 @@ def decide(
     )
 
 
-def collect(commits: Commits, latest: Commit, epoch: int, keep: int = KEEP) -> None:
+def collect(commits: Commits, latest: Commit, epoch: int, keep: Keep) -> None:
     """Carries out `decide`. May die anywhere: what is left is found again next time."""
     storage = commits.storage
     folders = step_folders(storage.keys())
     records = {
-        commit: storage.get(_record_key(found))
+        commit: record
         for commit, found in folders.items()
-        if found.has_record and len(found.names) > 1
+        if found.has_record and len(found.names) > 1 and not keep.always(commit.step)
+        if (record := storage.get(_record_key(commit))) is not None
     }
-    buried = {
-        commit
-        for commit, record in records.items()
-        if record is not None and metadata.is_tombstone(record.data)
-    }
-    collection = decide(folders, buried, latest, epoch, keep)
+    buried = {c for c, record in records.items() if metadata.is_tombstone(record.data)}
+    pinned = {c for c, record in records.items() if metadata.is_pinned(record.data)}
+    collection = decide(folders, buried, pinned, latest, epoch, keep)
     for found in collection.finish:
         _delete(commits, found)
     for found in collection.retire:
-        record = records[found.commit]
-        if record is not None and storage.swap(_record_key(found), metadata.TOMBSTONE, record.etag):
-            stages.reached(Stage.TOMBSTONE_PUT)
+        record = records.get(found.commit)
+        if record is not None and _bury(commits, found.commit, record):
             _delete(commits, found)
     for found in collection.sweep:
-        if storage.create(_record_key(found), metadata.TOMBSTONE):
+        if storage.create(_record_key(found.commit), metadata.TOMBSTONE):
             _delete(commits, found)
-    for old in sorted({found.commit.epoch for found in collection.sweep}):
-        storage.abort_uploads(f"{old}/")
 
 
-def _record_key(found: StepFolder) -> str:
-    return f"{folder(found.commit)}/{metadata.NAME}"
+def sweep_uploads(commits: Commits, epoch: int) -> int:
+    """End what uploads of earlier epochs left unfinished: it costs money and is listed nowhere.
+
+    Once the epoch has a commit of its own, nothing of theirs can count any more.
+    """
+    storage = commits.storage
+    epochs = {key.partition("/")[0] for key in storage.unfinished()}
+    old = [name for name in sorted(epochs) if name.isdigit() and int(name) < epoch]
+    return sum(storage.abort_uploads(f"{name}/") for name in old)
+
+
+def pin(commits: Commits, commit: Commit) -> None:
+    """The commit stays until it is unpinned. Raises `RestoreFailed` where there is none."""
+    record = _alive(commits, commit)
+    if not metadata.is_pinned(record.data):
+        _swap(commits, commit, metadata.pinned(record.data), record)
+
+
+def unpin(commits: Commits, commit: Commit) -> None:
+    """Back to what the policy says. Raises `RestoreFailed` where there is no such commit."""
+    record = _alive(commits, commit)
+    if metadata.is_pinned(record.data):
+        _swap(commits, commit, metadata.unpinned(record.data), record)
+
+
+def remove(commits: Commits, commit: Commit) -> None:
+    """Raises `StorageRefused` for what LATEST names, and for what is pinned."""
+    place = f"{commits.storage.url}/{folder(commit)}"
+    if commits.latest() == commit:
+        raise StorageRefused(f"{place} is what LATEST names: a resume would find nothing")
+    found = step_folders(commits.storage.keys(folder(commit) + "/")).get(commit)
+    record = commits.storage.get(_record_key(commit))
+    if found is None or record is None:
+        raise RestoreFailed(f"{place} is not a committed checkpoint")
+    if metadata.is_pinned(record.data):
+        raise StorageRefused(f"{place} is pinned: unpin it first")
+    if not metadata.is_tombstone(record.data) and not _bury(commits, commit, record):
+        raise StorageUnavailable(f"{place} changed meanwhile: try again")
+    _delete(commits, found)
+
+
+def _alive(commits: Commits, commit: Commit) -> Blob:
+    record = commits.storage.get(_record_key(commit))
+    if record is None or metadata.is_tombstone(record.data):
+        place = f"{commits.storage.url}/{folder(commit)}"
+        raise RestoreFailed(f"{place} is not a committed checkpoint")
+    return record
+
+
+def _swap(commits: Commits, commit: Commit, data: bytes, record: Blob) -> None:
+    if not commits.storage.swap(_record_key(commit), data, record.etag):
+        now = commits.storage.get(_record_key(commit))
+        if now is None or now.data != data:
+            place = f"{commits.storage.url}/{folder(commit)}"
+            raise StorageUnavailable(f"{place} changed meanwhile: try again")
+
+
+def _bury(commits: Commits, commit: Commit, record: Blob) -> bool:
+    if not commits.storage.swap(_record_key(commit), metadata.TOMBSTONE, record.etag):
+        return False
+    stages.reached(Stage.TOMBSTONE_PUT)
+    return True
+
+
+def _record_key(commit: Commit) -> str:
+    return f"{folder(commit)}/{metadata.NAME}"
 
 
 def _delete(commits: Commits, found: StepFolder) -> None:

@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from spotelastic_checkpoints import fence, restore, slots, wire
-from spotelastic_checkpoints.arena import MOST_SLOTS, Arena
+from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.pipeline import Pipeline, Save
 from spotelastic_checkpoints.restore import Source, Staging
+from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
 
@@ -77,7 +78,8 @@ class Service:
         owner: str,
         node: str,
         token: str,
-        most_slots: int = MOST_SLOTS,
+        most_slots: int,
+        keep: Keep,
     ) -> None:
         self.arena = arena
         self._most_slots = most_slots
@@ -96,7 +98,9 @@ class Service:
         self._fetches: dict[bytes, Fetching] = {}
         self._last_fetch = 0
         self._settled = asyncio.Event()
-        self.pipeline = Pipeline(self.commits, self.emit, self._uploads_changed, self._executor)
+        self.pipeline = Pipeline(
+            self.commits, self.emit, self._uploads_changed, self._executor, keep
+        )
         self._handlers = self._table()
         self._adopt_round()
 

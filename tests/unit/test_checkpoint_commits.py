@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from spotelastic_checkpoints import layout, manifest, retention
+from spotelastic_checkpoints import layout, manifest, metadata, retention
+from spotelastic_checkpoints.catalog import Catalog
 from spotelastic_checkpoints.commits import Commits, step_folders
-from spotelastic_checkpoints.errors import Fenced, StorageUnavailable
+from spotelastic_checkpoints.errors import Fenced, RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.layout import Declaration, Declared
+from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.wire import Claim, Commit
@@ -102,13 +104,14 @@ def scenario(commits: Commits) -> int:
     for step in (1, 2, 3):
         put_all(commits, first, step)
         assert retried(lambda step=step: commits.commit(Commit(first, step), first))
+    retried(lambda: retention.pin(commits, Commit(first, 1)))
     put_all(commits, first, 4, ranks=[0])
     claim = retried(commits.claim)
     assert claim == Claim(first + 1, Commit(first, 3))
     put_all(commits, claim.epoch, 4)
     latest = Commit(claim.epoch, 4)
     assert retried(lambda: commits.commit(latest, claim.epoch))
-    retried(lambda: retention.collect(commits, latest, claim.epoch, keep=2))
+    retried(lambda: retention.collect(commits, latest, claim.epoch, Keep(2)))
     return claim.epoch
 
 
@@ -133,9 +136,10 @@ def test_a_failure_at_any_call_leaves_the_same_commits(tmp_path: Path, carried_o
         assert {Commit(epoch - 1, 3), Commit(epoch, 4)} <= set(kept), fail_at
         reader.checkpoint(Commit(epoch - 1, 3))
         reader.checkpoint(Commit(epoch, 4))
-        retention.collect(reader, Commit(epoch, 4), epoch, keep=2)
+        retention.collect(reader, Commit(epoch, 4), epoch, Keep(2))
         kept = [c for c, found in step_folders(folder.keys()).items() if len(found.names) > 1]
-        assert kept == [Commit(epoch - 1, 3), Commit(epoch, 4)], fail_at
+        assert kept == [Commit(epoch - 1, 1), Commit(epoch - 1, 3), Commit(epoch, 4)], fail_at
+        reader.checkpoint(Commit(epoch - 1, 1))
 
 
 def test_a_step_that_was_swept_can_no_longer_be_committed(tmp_path: Path) -> None:
@@ -145,12 +149,73 @@ def test_a_step_that_was_swept_can_no_longer_be_committed(tmp_path: Path) -> Non
     new = commits.claim().epoch
     put_all(commits, new, 5)
     assert commits.commit(Commit(new, 5), new)
-    retention.collect(commits, Commit(new, 5), new)
+    retention.collect(commits, Commit(new, 5), new, Keep())
     # The missing rank of the old round comes late.
     put_all(commits, old, 5, ranks=[0, 1])
     with pytest.raises(Fenced, match="retired"):
         commits.commit(Commit(old, 5), old)
     assert commits.latest() == Commit(new, 5)
+
+
+def committed(commits: Commits, epoch: int, *steps: int) -> None:
+    for step in steps:
+        put_all(commits, epoch, step)
+        assert commits.commit(Commit(epoch, step), epoch)
+
+
+def test_pinned_commits_and_multiples_stay_until_they_are_let_go(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    epoch = commits.claim().epoch
+    committed(commits, epoch, 10, 15, 20, 25, 30)
+    retention.pin(commits, Commit(epoch, 15))
+    retention.pin(commits, Commit(epoch, 15))
+    latest = Commit(epoch, 30)
+    retention.collect(commits, latest, epoch, Keep(last=1, every=20))
+    entries = Catalog(commits.storage).entries()
+    assert [(e.step, e.pinned) for e in entries] == [(15, True), (20, False), (30, False)]
+    commits.checkpoint(Commit(epoch, 15))
+    # Writing it again is still a no-op.
+    assert commits.commit(Commit(epoch, 15), epoch)
+
+    with pytest.raises(StorageRefused, match="pinned"):
+        retention.remove(commits, Commit(epoch, 15))
+    with pytest.raises(StorageRefused, match="LATEST"):
+        retention.remove(commits, latest)
+    retention.unpin(commits, Commit(epoch, 15))
+    retention.collect(commits, latest, epoch, Keep(last=1, every=20))
+    retention.remove(commits, Commit(epoch, 20))
+    assert [e.step for e in Catalog(commits.storage).entries()] == [30]
+    with pytest.raises(RestoreFailed):
+        retention.pin(commits, Commit(epoch, 15))
+
+
+def test_of_a_pin_and_a_burial_that_race_the_first_wins(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    epoch = commits.claim().epoch
+    committed(commits, epoch, 1, 2)
+
+    class PinsMeanwhile(FolderStorage):
+        """Between the collector's look at a record and its swap."""
+
+        def swap(self, key: str, data: bytes, etag: str) -> bool:
+            if metadata.is_tombstone(data):
+                retention.pin(commits, Commit(epoch, 1))
+            return super().swap(key, data, etag)
+
+    late = Commits(PinsMeanwhile(tmp_path), "me")
+    retention.collect(late, Commit(epoch, 2), epoch, Keep(last=1))
+    commits.checkpoint(Commit(epoch, 1))
+
+
+def test_uploads_that_earlier_epochs_left_are_ended(tmp_path: Path) -> None:
+    folder = FolderStorage(tmp_path)
+    commits = Commits(folder, "me")
+    left = [tmp_path / f"{epoch}/step-00000001/.writing-x" for epoch in (1, 2, 3)]
+    for path in left:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"half")
+    assert retention.sweep_uploads(commits, 3) == 2
+    assert [path.exists() for path in left] == [False, False, True]
 
 
 def test_latest_never_goes_back(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from spotelastic_checkpoints import layout, restore, slots
 from spotelastic_checkpoints.arena import SlotHeader, State
 from spotelastic_checkpoints.commits import StepFolder, step_folders
 from spotelastic_checkpoints.layout import Declaration, Declared
-from spotelastic_checkpoints.retention import decide
+from spotelastic_checkpoints.retention import Keep, decide
 from spotelastic_checkpoints.slots import SlotView
 from spotelastic_checkpoints.wire import Branch, Commit, Item, Member, RoundInfo, Schedule
 
@@ -132,7 +132,7 @@ def listing(**steps: str) -> dict[Commit, StepFolder]:
 
 def test_the_last_commits_stay_and_tombstones_are_left_alone() -> None:
     folders = listing(e1s1="c", e1s2="cms", e1s3="cms", e2s1="cms", e2s4="cms")
-    collection = decide(folders, {Commit(2, 1)}, Commit(2, 4), epoch=2, keep=2)
+    collection = decide(folders, {Commit(2, 1)}, set(), Commit(2, 4), 2, Keep(2))
     assert [found.commit for found in collection.retire] == [Commit(1, 2)]
     assert [found.commit for found in collection.finish] == [Commit(2, 1)]
     assert collection.sweep == ()
@@ -140,10 +140,10 @@ def test_the_last_commits_stay_and_tombstones_are_left_alone() -> None:
 
 def test_uncommitted_steps_go_by_epoch_and_only_below_a_commit() -> None:
     folders = listing(e1s9="ms", e2s3="s", e2s4="cms", e1s10="cms", e2s5="s")
-    collection = decide(folders, set(), Commit(2, 4), epoch=2)
+    collection = decide(folders, set(), set(), Commit(2, 4), 2, Keep())
     assert [found.commit for found in collection.sweep] == [Commit(1, 9)]
     # Before the new epoch has a commit, what the one before has in flight is left to finish.
-    assert decide(folders, set(), Commit(1, 8), epoch=2).sweep == ()
+    assert decide(folders, set(), set(), Commit(1, 8), 2, Keep()).sweep == ()
 
 
 def test_neighbouring_items_are_read_together_and_long_ranges_in_parts() -> None:
