@@ -9,7 +9,6 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import s3, s3fs_adapter
@@ -20,15 +19,13 @@ from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.storage.s3 import PART, S3Storage
 from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
 from support.faulty_s3 import FaultyS3
+from support.s3 import s3_server, use_s3
 
 
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(params=["folder", "s3", "s3fs", "memory"])
@@ -51,16 +48,6 @@ def storage(
 def read(storage: Storage, key: str, offset: int, length: int) -> bytes:
     target = bytearray(length)
     return bytes(target[: storage.read(key, offset, memoryview(target))])
-
-
-def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    bucket = f"bucket-{os.urandom(4).hex()}"
-    boto3.client("s3").create_bucket(Bucket=bucket)
-    return bucket
 
 
 @pytest.fixture
@@ -198,6 +185,9 @@ def test_a_conflict_is_neither_won_nor_lost(
     kind: type[S3Storage | S3fsStorage], faulty: FaultyS3
 ) -> None:
     storage = kind(faulty.url)
+    faulty.answer("PUT", "shard", 409)
+    with pytest.raises(StorageUnavailable):
+        storage.put("shard", memoryview(b"data"))
     faulty.answer("PUT", "LATEST", 409)
     with pytest.raises(StorageUnavailable):
         storage.create("LATEST", b"first")

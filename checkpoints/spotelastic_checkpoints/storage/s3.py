@@ -75,20 +75,12 @@ class S3Storage:
             return 0
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        with self._explained(key):
-            if len(data) <= 2 * PART:
-                obstore.put(self._bulk, key, data, use_multipart=False)
-                progress(len(data))
-                return
-            # A failure in between aborts the upload.
-            obstore.put(
-                self._bulk,
-                key,
-                _pieces(data, progress),
-                use_multipart=True,
-                chunk_size=max(PART, -(-len(data) // MOST_PARTS)),
-                max_concurrency=PARTS_AT_ONCE,
-            )
+        try:
+            with self._explained(key):
+                self._put(key, data, progress)
+        except FileExistsError as error:
+            # 409 without a condition: S3 was busy with another write of the key.
+            raise StorageUnavailable(f"{self.url}/{key}: {error}") from error
 
     def create(self, key: str, data: bytes) -> bool:
         try:
@@ -131,6 +123,21 @@ class S3Storage:
 
     def close(self) -> None:
         self._ranges.close()
+
+    def _put(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
+        if len(data) <= 2 * PART:
+            obstore.put(self._bulk, key, data, use_multipart=False)
+            progress(len(data))
+            return
+        # A failure in between aborts the upload.
+        obstore.put(
+            self._bulk,
+            key,
+            _pieces(data, progress),
+            use_multipart=True,
+            chunk_size=max(PART, -(-len(data) // MOST_PARTS)),
+            max_concurrency=PARTS_AT_ONCE,
+        )
 
     def _store(self, access: s3_access.Access, within: float) -> S3Store:
         options: dict[str, Any] = {

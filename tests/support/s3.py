@@ -1,0 +1,30 @@
+"""An S3 server for tests, and the environment that leads to it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Its endpoint."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
+    """A new bucket."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    bucket = f"bucket-{os.urandom(4).hex()}"
+    boto3.client("s3").create_bucket(Bucket=bucket)
+    return bucket
