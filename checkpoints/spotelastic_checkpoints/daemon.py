@@ -50,8 +50,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--node", required=True)
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for other daemons")
     parser.add_argument("--workers", type=int, default=1, help="workers on this node")
-    parser.add_argument("--keep-last", type=int, default=3, help="newest checkpoints to keep")
-    parser.add_argument("--keep-every", type=int, default=0, help="keep multiples of this step")
+    parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
+    parser.add_argument("--keep-every", type=int, help="keep multiples of this step")
     parser.add_argument("--lifeline", type=int, help="descriptor whose end ends the daemon")
     return parser.parse_args()
 
@@ -66,8 +66,11 @@ async def _serve(options: argparse.Namespace) -> int:
         owner=options.owner,
         node=options.node,
         token=token,
-        most_slots=_most_slots(),
-        keep=Keep(max(1, options.keep_last), options.keep_every),
+        most_slots=_number("SPOTELASTIC_SLOTS", None, least=1, default=MOST_SLOTS),
+        keep=Keep(
+            _number("SPOTELASTIC_KEEP_LAST", options.keep_last, least=1, default=3),
+            _number("SPOTELASTIC_KEEP_EVERY", options.keep_every, least=0, default=0),
+        ),
     )
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -99,10 +102,11 @@ async def _serve(options: argparse.Namespace) -> int:
     os._exit(0)
 
 
-def _most_slots() -> int:
-    told = os.environ.get("SPOTELASTIC_SLOTS", str(MOST_SLOTS))
-    if not told.isdigit() or not 1 <= int(told) <= 16:
-        raise CheckpointsError(f"SPOTELASTIC_SLOTS={told}: slots per worker, 1 to 16")
+def _number(name: str, given: int | None, *, least: int, default: int) -> int:
+    """As given, or else as the environment says."""
+    told = os.environ.get(name, str(default)) if given is None else str(given)
+    if not told.isdigit() or int(told) < least:
+        raise CheckpointsError(f"{name}={told}: a number of at least {least} is needed")
     return int(told)
 
 

@@ -20,8 +20,8 @@ def start_daemon(
     listen: str = "127.0.0.1:0",
     workers: int = 1,
     token: str = "",
-    keep_last: int = 3,
-    keep_every: int = 0,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
     lifeline: int | None = None,
     log: Path | None = None,
     timeout: float = 10.0,
@@ -29,12 +29,17 @@ def start_daemon(
     """The process, once its socket answers. It is in a session of its own.
 
     `lifeline` is a descriptor whose end of file makes the daemon finish and clean up; without one
-    it lives until SIGTERM. Raises `DaemonUnavailable` with what the daemon printed.
+    it lives until SIGTERM. What is not kept by `keep_last` and `keep_every`, which default to
+    SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY, is collected. Raises `DaemonUnavailable` with
+    what the daemon printed.
     """
     command = [sys.executable, "-m", "spotelastic_checkpoints.daemon"]
     command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
     command += ["--owner", owner, "--node", node, "--listen", listen, "--workers", str(workers)]
-    command += ["--keep-last", str(keep_last), "--keep-every", str(keep_every)]
+    if keep_last is not None:
+        command += ["--keep-last", str(keep_last)]
+    if keep_every is not None:
+        command += ["--keep-every", str(keep_every)]
     if lifeline is not None:
         command += ["--lifeline", str(lifeline)]
     log = log or socket.with_suffix(".log")

@@ -85,6 +85,7 @@ class Service:
         self._most_slots = most_slots
         self._furnishing: dict[int, asyncio.Task[tuple[str, ...]]] = {}
         self._furnished: set[Path] = set()
+        self._warned = False
         self.owner = owner
         self.node = node
         self.token = token
@@ -265,7 +266,14 @@ class Service:
                 wait = min(2 * wait, 2.0)
             else:
                 self.pipeline.learned(claim.commit)
+                self._warn(self.commits().storage.weaker)
                 return claim
+
+    def _warn(self, weaker: str) -> None:
+        """Once per daemon."""
+        if weaker and not self._warned:
+            self._warned = True
+            self.emit(wire.Failed(weaker))
 
     def _claim_once(self, request: wire.ClaimEpoch) -> wire.Claim:
         commits = self.commits()
