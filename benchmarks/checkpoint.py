@@ -28,6 +28,7 @@ T = TypeVar("T")
 RANKS = 4
 """Of the node that restores from S3."""
 PATIENCE = 900.0
+PARTS = ("daemon", "training", "memory", "save", "restore")
 SERVERS = {"moto": s3_servers.moto, "rclone": s3_servers.rclone}
 
 
@@ -164,6 +165,21 @@ def daemon() -> Iterator[Row]:
     yield Row("daemon start", f"{start:.2f} s", "", "<= 0.3 s", start <= 0.3)
 
 
+def training(shape: Shape) -> Iterator[Row]:
+    """One core trains, the daemon and the server have the others."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[1:])
+    try:
+        server = SERVERS["rclone" if s3_servers.has_rclone() else "moto"]()
+        with server as opened, environment(opened):
+            os.sched_setaffinity(0, cores)
+            quiet, busy = alone(jobs.train_beside_uploads, opened.url("train"), shape, 10.0)
+    finally:
+        os.sched_setaffinity(0, cores)
+    yield Row("training beside an upload", f"{busy / quiet:.1%}", f"{quiet:.0f} steps/s without",
+              ">= 95 %", busy >= 0.95 * quiet)  # fmt: skip
+
+
 def growth(saves: int) -> Iterator[Row]:
     """Whether the daemon's memory grows from save to save."""
     shape = Shape(16 << 20, 60)
@@ -198,14 +214,15 @@ def main() -> int:
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--saves", type=int, default=5, help="of ours, per state (5)")
     parser.add_argument("--growth", type=int, default=200, help="saves of a small state (200)")
-    parser.add_argument("--only", nargs="+", choices=["memory", "save", "restore", "daemon"],
-                        default=["memory", "save", "restore", "daemon"])  # fmt: skip
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
     met = True
     if "daemon" in options.only:
         met &= show("the daemon", daemon())
         met &= show("the daemon's memory", growth(options.growth))
+    if "training" in options.only and len(os.sched_getaffinity(0)) > 1:
+        met &= show("training", training(Shape(options.mib[0] << 20, options.tensors[0])))
     shapes = [Shape(mib << 20, count) for mib in options.mib for count in options.tensors]
     for shape in shapes:
         title = f"{shape.nbytes >> 20} MiB in {shape.tensors} tensors"

@@ -8,6 +8,7 @@ import contextlib
 import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -205,6 +206,50 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
                 here.flush()
                 memory.append(here.memory())
     return memory[len(memory) // 10], memory[-1]
+
+
+def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> tuple[float, float]:
+    """Steps per second without and with an upload under way, on the first core; the daemon runs on
+    the others. The stalls of the saves themselves are not counted."""
+    cores = sorted(os.sched_getaffinity(0))
+    torch.set_num_threads(1)
+    weights = torch.rand(384, 384)
+    state = shape.make()
+    os.sched_setaffinity(0, cores[1:])
+    with node(storage) as here:
+        here.begin("r1", epoch=here.claim().epoch)
+        os.sched_setaffinity(0, cores[:1])
+        with se.Checkpointer(state) as checkpoint:
+            here.make_ready(checkpoint)
+            alone = [_train(weights, seconds / 2)]
+            steps, spent, step = 0, 0.0, 1
+            while spent < seconds:
+                step += 1
+                checkpoint.step(step)
+                committed = threading.Event()
+                waiter = threading.Thread(target=lambda done=committed: (here.flush(), done.set()))
+                waiter.start()
+                begun = time.perf_counter()
+                while not committed.is_set():
+                    _train_step(weights)
+                    steps += 1
+                spent += time.perf_counter() - begun
+                waiter.join()
+            alone.append(_train(weights, seconds / 2))
+    return statistics.mean(alone), steps / spent
+
+
+def _train_step(weights: torch.Tensor) -> None:
+    for _ in range(10):
+        torch.mm(weights, weights)
+
+
+def _train(weights: torch.Tensor, seconds: float) -> float:
+    steps, begun = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begun) < seconds:
+        _train_step(weights)
+        steps += 1
+    return steps / spent
 
 
 class Crash(Exception):

