@@ -92,13 +92,29 @@ class Restored:
         if isinstance(value, torch.nn.Module):
             self._load_extra_state(name, value)
         elif state.is_stateful(name):
-            nested: dict[str, Any] = {}
-            for fqn, pieces in self._pieces.items():
-                if pieces[0].item.path[0] == name:
-                    set_element(nested, pieces[0].item.path, self._whole(fqn))
-            value.load_state_dict(nested.get(name, {}))
+            value.load_state_dict(self._nested(name))
         elif not isinstance(value, torch.optim.Optimizer | torch.Tensor):
             state.values[name] = self._whole(name)
+
+    def _nested(self, name: str) -> Any:
+        """As its state_dict() was."""
+        structure = self.own_value(f"structure.{name}")
+        if structure is not None:
+            return self._filled(structure)
+        nested: dict[str, Any] = {}
+        for fqn, pieces in self._pieces.items():
+            if pieces[0].item.path[0] == name:
+                set_element(nested, pieces[0].item.path, self._whole(fqn))
+        return nested.get(name, {})
+
+    def _filled(self, structure: Any) -> Any:
+        if isinstance(structure, str):
+            return self._whole(structure)
+        if isinstance(structure, list):
+            return [self._filled(entry) for entry in structure]
+        for key, entry in structure.items():
+            structure[key] = self._filled(entry)
+        return structure
 
     def _load_extra_state(self, name: str, module: torch.nn.Module) -> None:
         extra = {

@@ -6,8 +6,9 @@ very tensors that training updates: a save walks them and calls no `state_dict()
 optimizer. Whether they are still the right ones is a comparison of addresses.
 """
 
+import copy
 import io
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +120,8 @@ class State:
                     flat = followed.flat
                     checks.append(followed.is_current)
                     get = {path: followed.reader(path) for path in flat}
+                    own = OWN, "structure", name
+                    cells.append(Cell(".".join(own), own, followed.structure))
                 case _:
                     flat = {(name,): value}
                     get = {(name,): _reader(self.values, name)}
@@ -205,6 +208,21 @@ def _flat(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
     return {paths[fqn]: value for fqn, value in values.items()}
 
 
+def _structure(fqn: str, value: Any, leaves: Collection[str]) -> Any:
+    """The containers of a state, with the names of what they hold in its place.
+
+    DCP's names alone do not tell whether a key was "3" or 3, and forget what is empty.
+    """
+    if fqn in leaves:
+        return fqn
+    if isinstance(value, list):
+        return [_structure(f"{fqn}.{n}", entry, leaves) for n, entry in enumerate(value)]
+    kept = copy.copy(value) if isinstance(value, MutableMapping) else {}
+    for key, entry in value.items():
+        kept[key] = _structure(f"{fqn}.{key}", entry, leaves)
+    return kept
+
+
 def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
     """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
     shape = tuple(tensor.shape)
@@ -264,15 +282,23 @@ class _Followed:
 
     def __init__(self, name: str, value: Any) -> None:
         self._name, self._value = name, value
-        self.flat = _flat(name, value.state_dict())
+        self._ask()
         self._known = self._addresses()
 
     def is_current(self) -> bool:
-        self.flat = _flat(self._name, self._value.state_dict())
+        self._ask()
         return self._addresses() == self._known
+
+    def structure(self) -> Any:
+        leaves = {".".join(map(str, path)) for path in self.flat}
+        return _structure(self._name, self._state, leaves)
 
     def reader(self, path: Path) -> Callable[[], Any]:
         return lambda: self.flat[path]
+
+    def _ask(self) -> None:
+        self._state = dict(self._value.state_dict())
+        self.flat = _flat(self._name, self._state)
 
     def _addresses(self) -> dict[Path, int]:
         return {path: _address(leaf) for path, leaf in self.flat.items()}

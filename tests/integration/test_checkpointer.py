@@ -1,10 +1,12 @@
 """The Checkpointer as a script uses it: alone, under an agent's daemon, and across world sizes."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -428,3 +430,46 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
         for step in range(2, 8):
             checkpoint.step(step, loss=one_step(state))
         assert asked == []
+
+
+class Notes:
+    """Says in its state what names with dots in them cannot: kinds of keys, what is empty."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_a_state_comes_back_with_its_keys_and_containers_as_they_were(tmp_path: Path) -> None:
+    def others(seed: int) -> dict[str, Any]:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW([nn.Parameter(torch.full((2,), float(seed)))], lr=seed)
+        return {
+            "model": model,
+            "of_a_model_elsewhere": optimizer,
+            "schedule": torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5] if seed else [1]),
+            "partial": torch.optim.lr_scheduler.LambdaLR(optimizer, [functools.partial(pow, 0.5)]),
+            "notes": Notes({1: {"empty": {}, "1": [{}, {"t": torch.arange(seed)}], 2: (seed,)}}),
+        }
+
+    state = others(7)
+    optimizer = state["of_a_model_elsewhere"]
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimizer.step()
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    again = others(0)
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+    assert again["schedule"].milestones == Counter({3: 1, 5: 1})
+    assert again["schedule"].state_dict() == state["schedule"].state_dict()
+    assert again["partial"].state_dict() == state["partial"].state_dict()
+    assert repr(again["notes"].state) == repr(state["notes"].state)
+    [moments] = again["of_a_model_elsewhere"].state.values()
+    [expected] = optimizer.state.values()
+    assert torch.equal(moments["exp_avg"], expected["exp_avg"])

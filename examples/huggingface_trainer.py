@@ -1,0 +1,94 @@
+"""Spotelastic under the Hugging Face Trainer: a callback for the state, a loader for the data.
+
+spotelastic run --standalone --nproc-per-node 2 examples/huggingface_trainer.py
+
+The Trainer stops at `max_steps`. `ElasticTrainer` takes a global batch in place of a batch per
+device, so that it stays what it is when nodes come and go; without it the state is carried over all
+the same, and the data of a half-finished epoch start again.
+"""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+import spotelastic as se
+
+
+class Elastic(TrainerCallback):
+    """Restores when training begins, and saves when due. Switch the Trainer's own saves off."""
+
+    def __init__(self, data: se.ElasticSampler | None = None, **options) -> None:
+        self.data = data
+        self.options = options
+        self.checkpoint = None
+
+    def on_train_begin(self, args, state, control, model, optimizer, lr_scheduler, **_) -> None:
+        values = {
+            "model": model,
+            "optimizer": getattr(optimizer, "optimizer", optimizer),
+            "scheduler": lr_scheduler,
+        }
+        if self.data is not None:
+            values["data"] = self.data
+        self.checkpoint = se.Checkpointer(values, **self.options)
+        self.checkpoint.__enter__()
+        state.global_step = self.checkpoint.restore()
+
+    def on_step_end(self, args, state, control, **_) -> None:
+        self.checkpoint.step(state.global_step)
+
+    def on_train_end(self, args, state, control, **_) -> None:
+        self.checkpoint.__exit__(None, None, None)
+
+
+class ElasticTrainer(Trainer):
+    """Every step takes `global_batch` samples, over however many ranks there are."""
+
+    def __init__(self, *args, global_batch: int, storage: str | None = None, **more) -> None:
+        super().__init__(*args, **more)
+        if self.args.gradient_accumulation_steps != 1:
+            raise ValueError("the global batch says how much a step takes: no accumulation")
+        self.sampler = se.ElasticSampler(self.train_dataset, global_batch, seed=self.args.seed)
+        self.add_callback(Elastic(self.sampler, storage=storage))
+
+    def get_train_dataloader(self) -> DataLoader:
+        return DataLoader(
+            self.train_dataset,
+            batch_sampler=self.sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+        )
+
+
+class Regression(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": (self.layers(x).squeeze(1) - labels).square().mean()}
+
+
+def main(steps: int = 200, storage: str | None = None) -> ElasticTrainer:
+    torch.manual_seed(0)
+    rows = torch.randn(256, 8)
+    dataset = [{"x": row, "labels": row.sum()} for row in rows]
+    arguments = TrainingArguments(
+        output_dir="runs/huggingface",
+        max_steps=steps,
+        learning_rate=0.01,
+        lr_scheduler_type="constant",  # does not depend on max_steps
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    trainer = ElasticTrainer(
+        Regression(), arguments, train_dataset=dataset, global_batch=24, storage=storage
+    )
+    trainer.train()
+    return trainer
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Spotelastic under Lightning: one callback.
+
+spotelastic run --standalone --nproc-per-node 2 examples/lightning_callback.py
+
+Give the loader an ElasticSampler, let `max_steps` end training, and leave Lightning's own
+checkpoints and samplers off.
+"""
+
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import spotelastic as se
+
+
+class Elastic(L.Callback):
+    """Restores when training starts, and saves when due."""
+
+    def __init__(self, data: se.ElasticSampler, **options) -> None:
+        self.data = data
+        self.options = options
+        self.checkpoint = None
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        values = {"model": module, "data": self.data}
+        for number, optimizer in enumerate(trainer.optimizers):
+            values[f"optimizer_{number}"] = optimizer
+        for number, config in enumerate(trainer.lr_scheduler_configs):
+            values[f"scheduler_{number}"] = config.scheduler
+        self.checkpoint = se.Checkpointer(values, **self.options)
+        self.checkpoint.__enter__()
+        step = self.checkpoint.restore()
+        # The counter that trainer.global_step and max_steps go by.
+        progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
+        progress.optimizer.step.total.completed = step
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_) -> None:
+        self.checkpoint.step(trainer.global_step, loss=trainer.callback_metrics.get("loss"))
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.checkpoint.__exit__(None, None, None)
+
+
+class Regression(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+        rows, targets = batch
+        loss = (self.layers(rows).squeeze(1) - targets).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+def main(steps: int = 200, storage: str | None = None) -> Regression:
+    torch.manual_seed(0)
+    rows = torch.randn(256, 8)
+    dataset = TensorDataset(rows, rows.sum(1))
+    sampler = se.ElasticSampler(dataset, global_batch=24)
+    module = Regression()
+    trainer = L.Trainer(
+        max_steps=steps,
+        callbacks=[Elastic(sampler, storage=storage)],
+        use_distributed_sampler=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        logger=False,
+    )
+    trainer.fit(module, DataLoader(dataset, batch_sampler=sampler))
+    return module
+
+
+if __name__ == "__main__":
+    main()
