@@ -5,6 +5,7 @@ every worker agree on. `make soak` gives each turn seeds of its own; to repeat o
 `SEQUENCE_SEEDS=<seed> pytest tests/faults/test_random_sequences.py`.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -41,6 +42,7 @@ class Sequence:
         self.random = random.Random(seed)
         self.told: list[str] = []
         self._names = iter(f"n{i}" for i in range(100))
+        self._asked: list[str] = []
         self._frozen: list[str] = []
         self._down: str = ""
         for _ in range(2):
@@ -50,6 +52,11 @@ class Sequence:
     def alive(self) -> list[str]:
         return [name for name, node in self.run.nodes.items() if node.process.poll() is None]
 
+    @property
+    def staying(self) -> list[str]:
+        """Those that nobody has asked to leave."""
+        return [name for name in self.alive if name not in self._asked]
+
     def add(self) -> None:
         if len(self.alive) < NODES:
             name = next(self._names)
@@ -57,25 +64,27 @@ class Sequence:
             self.told.append(f"add {name}")
 
     def kill(self) -> None:
-        if len(self.alive) > 1:
-            name = self.random.choice(self.alive)
+        if len(self.staying) > 1:
+            name = self.random.choice(self.staying)
             self.run.nodes[name].kill()
             self.told.append(f"kill {name}")
 
     def leave(self) -> None:
-        if len(self.alive) > 1:
-            name = self.random.choice(self.alive)
+        if len(self.staying) > 1:
+            name = self.random.choice(self.staying)
             self.run.nodes[name].signal(signal.SIGTERM)
+            self._asked.append(name)
             self.told.append(f"ask {name} to leave")
 
     def fail(self) -> None:
-        name = self.random.choice(self.alive)
+        name = self.random.choice(self.staying)
         for pid in self.run.nodes[name].workers():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.told.append(f"kill the workers of {name}")
 
     def freeze(self) -> None:
-        name = self.random.choice(self.alive)
+        name = self.random.choice(self.staying)
         self.run.nodes[name].signal(signal.SIGSTOP)
         self._frozen.append(name)
         self.told.append(f"freeze {name}")
@@ -133,8 +142,7 @@ class Sequence:
         return json.loads(lines[-1]) if lines else {"port": 0}
 
     def _leavers_gone(self) -> bool:
-        asked = {each.split()[1] for each in self.told if each.startswith("ask")}
-        return not asked & set(self.alive)
+        return self.staying == self.alive
 
 
 def port_of(round_: Round) -> int:
