@@ -22,6 +22,7 @@ import torch.distributed.checkpoint as dcp
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.launch import start_daemon
+from torch.distributed.checkpoint.api import CheckpointException
 
 import spotelastic as se
 
@@ -63,12 +64,12 @@ class Saves:
 
     @property
     def steady(self) -> float:
-        return statistics.median(self.stalls[1:])
+        return min(self.stalls[1:])
 
     @property
     def until_committed(self) -> float:
-        """Of the saves but the first."""
-        return statistics.median(self.committed[1:])
+        """The best of the saves but the first."""
+        return min(self.committed[1:])
 
 
 def warm_copy(state: State) -> float:
@@ -286,7 +287,7 @@ def restore_from_slots(shape: Shape) -> tuple[float, float]:
         for number in range(3):
             here.begin(f"r{number + 2}", resume=resume)
             times.append(_restored(state))
-    return warm_copy(state), statistics.median(times)
+    return warm_copy(state), min(times)
 
 
 def from_store(commit: wire.Commit) -> wire.Resume:
@@ -384,7 +385,11 @@ def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
     for step in range(1, times + 1):
         writer = _writer(kind, f"{url}/{step}")
         begun = time.perf_counter()
-        dcp.save(state, storage_writer=writer, no_dist=True)
+        try:
+            dcp.save(state, storage_writer=writer, no_dist=True)
+        except CheckpointException as error:
+            # It is a BaseException, which would end the process.
+            raise RuntimeError(str(error).strip().rpartition("\n")[2]) from None
         took.append(time.perf_counter() - begun)
     return Saves(copy, tuple(took), tuple(took))
 
