@@ -1,9 +1,9 @@
 """Checkpoints beside `torch.distributed.checkpoint`: stall, saving, restoring, memory, CPU.
 
 Servers, daemons and peers all run on this machine; each figure is the best of several, ours and
-theirs, because what disturbs a measurement only ever makes it slower. moto's S3 keeps conditional writes and counts
-what it serves; `rclone serve s3` is faster, and ignores conditions. A peer that is not installed,
-or does not run on a server, is said to be missing.
+theirs, because what disturbs a measurement only ever makes it slower. moto's S3 keeps conditional
+writes and counts what it serves; `rclone serve s3` is faster, and ignores conditions. A peer that
+is not installed, or does not run on a server, is said to be missing.
 """
 
 import argparse
