@@ -20,6 +20,8 @@ from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Entry, Progress, Tensor
+    from spotelastic_checkpoints.commits import Commits
+    from spotelastic_checkpoints.wire import Commit
 
 app = typer.Typer(
     help="Look at checkpoints, check them, and carry them in and out.",
@@ -52,6 +54,11 @@ spotelastic ckpt export s3://bucket/job/checkpoints folder/ --max-shard-size 2GB
 IMPORT_EXAMPLES = """[bold]Example[/]
 
 spotelastic ckpt import pretrained.pt s3://bucket/job/checkpoints --part model
+"""
+
+PIN_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt pin s3://bucket/job/checkpoints@4000
 """
 
 
@@ -148,6 +155,40 @@ def import_(
     typer.echo(f"{url}@{made.commit.step}: {len(made.tensors())} tensors and values")
 
 
+@app.command(epilog=PIN_EXAMPLES)
+def pin(url: Url) -> None:
+    """Keep a checkpoint until it is unpinned."""
+    from spotelastic_checkpoints import retention
+
+    with _open(url) as named:
+        retention.pin(named.commits, named.checkpoint.commit)
+        typer.echo(f"{named} is pinned")
+
+
+@app.command()
+def unpin(url: Url) -> None:
+    """Let a checkpoint be collected as others are."""
+    from spotelastic_checkpoints import retention
+
+    with _open(url) as named:
+        retention.unpin(named.commits, named.checkpoint.commit)
+        typer.echo(f"{named} is no longer pinned")
+
+
+@app.command()
+def rm(
+    url: Annotated[str, typer.Argument(metavar="URL@STEP", help="Never the latest, nor a pinned.")],
+) -> None:
+    """Remove a checkpoint."""
+    from spotelastic_checkpoints import retention
+
+    with _open(url) as named:
+        if named.step is None:
+            raise UsageError(f"{url}: say which step, as in {url}@4000")
+        retention.remove(named.commits, named.commit)
+        typer.echo(f"{named} is removed")
+
+
 # -- what the commands are made of ----------------------------------------------------------------
 
 
@@ -161,10 +202,27 @@ class _Named:
     step: int | None
 
     @property
+    def commits(self) -> "Commits":
+        from spotelastic_checkpoints.commits import Commits
+
+        return Commits(self.catalog.storage, "")
+
+    @property
     def checkpoint(self) -> "Checkpoint":
         found = self.catalog.find(self.step, self.epoch)
         self.step = found.commit.step
         return found
+
+    @property
+    def commit(self) -> "Commit":
+        """Of the step that was named, be it damaged or never committed."""
+        from spotelastic_checkpoints.wire import Commit
+
+        entries = self.catalog.entries()
+        found = [e for e in entries if e.step == self.step and self.epoch in (None, e.epoch)]
+        if not found:
+            raise UsageError(f"{self.url}: there is no step {self.step}")
+        return Commit(found[-1].epoch, found[-1].step)
 
     def __str__(self) -> str:
         return f"{self.url}@{self.step}"

@@ -230,6 +230,20 @@ def test_a_file_that_would_run_code_is_not_imported(tmp_path: Path) -> None:
     assert not (tmp_path / "new" / "LATEST").exists()
 
 
+def test_a_pinned_step_is_shown_and_only_removed_when_unpinned(saved: Path) -> None:
+    assert "pinned" in fine("pin", f"{saved}@10")
+    listed = {entry["step"]: entry for entry in json.loads(fine("ls", saved, "--json"))}
+    assert listed[10]["pinned"] and not listed[20]["pinned"]
+    assert "as they were saved" in fine("verify", f"{saved}@10")
+    assert "is pinned" in refused("rm", f"{saved}@10")
+    fine("unpin", f"{saved}@10")
+    fine("rm", f"{saved}@10")
+    assert [entry["step"] for entry in json.loads(fine("ls", saved, "--json"))] == [20, 30]
+    assert "LATEST" in refused("rm", f"{saved}@20")
+    assert "no step 10" in refused("rm", f"{saved}@10")
+    assert "say which step" in refused("rm", saved)
+
+
 def test_what_is_not_there_is_named(saved: Path, tmp_path: Path) -> None:
     assert "no committed step 30 (there: 10, 20)" in refused("inspect", f"{saved}@30")
     assert "no such folder" in refused("ls", tmp_path / "nowhere")
