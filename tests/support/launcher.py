@@ -227,6 +227,9 @@ class Run:
                 node.kill()
         self._hear_out()
         self._store.close()
+        for pid in self._daemons():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)  # a test that failed may have left one frozen
         # Daemons whose agents are gone finish their uploads, clean up, and end by themselves.
         wait_until(lambda: not self._daemons(), "the daemons have ended", 30.0)
 
