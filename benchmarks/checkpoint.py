@@ -202,7 +202,8 @@ def show(title: str, rows: Iterator[Row]) -> bool:
 
 
 def _brief(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[-1][:60]
+    said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+    return said.rpartition("Exception: ")[2][:60]
 
 
 def main() -> None:

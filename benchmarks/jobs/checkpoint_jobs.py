@@ -388,7 +388,9 @@ def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
         try:
             dcp.save(state, storage_writer=writer, no_dist=True)
         except CheckpointException as error:
-            # It is a BaseException, which would end the process.
+            # It is a BaseException, which would end the process; and what s3torchconnector leaves
+            # behind prints a page when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             raise RuntimeError(str(error).strip().rpartition("\n")[2]) from None
         took.append(time.perf_counter() - begun)
     return Saves(copy, tuple(took), tuple(took))

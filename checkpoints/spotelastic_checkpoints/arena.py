@@ -259,11 +259,11 @@ class Arena:
         fit.
         """
         existing = sum(slot.size for slot in self.slots())
-        free = self.free() + existing
+        free = self.free()
         least = min(2, most)
         for count in range(most, least - 1, -1):
             share = SPARE if count > least else NEEDED
-            if count * size * self.workers <= share * free:
+            if count * size * self.workers - existing <= share * free:
                 return count
         raise ArenaFull(self._shortage(least, size, existing))
 

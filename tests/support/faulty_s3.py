@@ -9,7 +9,12 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-_CODES = {403: "AccessDenied", 409: "ConditionalRequestConflict", 503: "SlowDown"}
+_CODES = {
+    301: "PermanentRedirect",
+    403: "AccessDenied",
+    409: "ConditionalRequestConflict",
+    503: "SlowDown",
+}
 _HOP = {"connection", "transfer-encoding", "host"}
 
 

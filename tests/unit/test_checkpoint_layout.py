@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spotelastic_checkpoints import layout, restore, slots
-from spotelastic_checkpoints.arena import SlotHeader, State
+from spotelastic_checkpoints.arena import Arena, SlotHeader, State
 from spotelastic_checkpoints.commits import StepFolder, step_folders
+from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.retention import Keep, decide
 from spotelastic_checkpoints.slots import SlotView
@@ -157,3 +159,19 @@ def test_neighbouring_items_are_read_together_and_long_ranges_in_parts() -> None
         (1 << 20, 50),
     ]
     assert list(restore.spans([], most=200)) == []
+
+
+def test_slots_that_exist_need_no_further_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena(tmp_path, workers=2)
+    size = 1 << 20
+    for local in range(2):
+        for number in range(2):
+            arena.allocate(arena.slot_path(local, number), size)
+    monkeypatch.setattr(arena, "free", lambda: 0)
+    assert arena.slots_that_fit(size, most=3) == 2
+    with pytest.raises(ArenaFull, match=r"two slots of 2 MiB for each of 2 workers need 8 MiB"):
+        arena.slots_that_fit(2 * size, most=3)
+    monkeypatch.setattr(arena, "free", lambda: 8 * size)
+    assert arena.slots_that_fit(size, most=3) == 3

@@ -41,6 +41,7 @@ SIGNED_FOR = timedelta(hours=1)
 
 _STATUS = re.compile(r"status code: (\d+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_TOOK = re.compile(r" in [\d.]+\w*s\b")
 _TRY_LATER = {408, 409, 425, 429}
 
 
@@ -188,6 +189,10 @@ class S3Storage:
             place = f"{self.url}/{what}"
             found = _STATUS.search(str(error))
             status = int(found[1]) if found else 0
+            if status == 301 or "redirect without LOCATION" in str(error):
+                raise StorageRefused(
+                    f"the bucket {self._bucket} is in another region: set AWS_REGION to it"
+                ) from error
             if 400 <= status < 500 and status not in _TRY_LATER:
                 raise StorageRefused(f"{place}: {_brief(error)}") from error
             raise StorageUnavailable(f"{place}: {_brief(error)}") from error
@@ -207,7 +212,8 @@ def _pieces(data: memoryview, progress: Callable[[int], None]) -> Iterator[memor
 
 def _brief(error: Exception) -> str:
     """What the server or the network said, without the request's story."""
-    text = str(error)
+    # How long it took is another number each time; the same outage has one message.
+    text = _TOOK.sub("", str(error))
     code = _CODE.search(text)
     status = _STATUS.search(text)
     if code and status:
