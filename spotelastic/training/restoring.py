@@ -27,6 +27,8 @@ class Restored:
         self.world_size = restore_set.world_size
         self._maps: dict[str, memoryview] = {}
         self._pieces: dict[str, list[Piece]] = defaultdict(list)
+        # Where the sharding is what it was: no parts to be looked for.
+        self._by_key = {piece.item.key: piece for piece in restore_set.pieces}
         for piece in restore_set.pieces:
             self._pieces[piece.item.fqn].append(piece)
 
@@ -37,9 +39,18 @@ class Restored:
         self._forget_state_that_was_not_saved(state)
         view = state.view()
         self._check(state, view)
+        targets, sources = [], []
         for chunk in view.chunks:
-            if not state.is_stateful(str(chunk.path[0])):
+            if state.is_stateful(str(chunk.path[0])):
+                continue
+            piece = self._by_key.get(chunk.key)
+            if piece is not None and piece.item.sizes == chunk.sizes:
+                targets.append(chunk.tensor)
+                sources.append(tensor_at(self._map(piece.file), piece.item))
+            else:
                 self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
+        if targets:
+            torch._foreach_copy_(targets, sources)
         for name in state.values:
             self._load_other(state, name)
         self._load_hyper_parameters(state)
