@@ -261,7 +261,13 @@ class Checkpointer:
         """The last step is what the run was for: it is committed before we leave."""
         if self._saver is None:
             return
-        if self._last_committing != self._last_step:
+        saved = self._last_committing == self._last_step or self._save(
+            self._last_step, waiting=False, due=True
+        )
+        # A script may have left the process group before it leaves us.
+        together = session.ranks.group is not None and dist.is_initialized()
+        if not all(session.ranks.gather(saved) if together else [saved]):
+            self._plan(session, client)
             self._save(self._last_step, waiting=False, due=True)
         if not client.flush(COMMIT_WITHIN) and session.ranks.local_rank == 0:
             print(

@@ -255,6 +255,19 @@ def test_a_parameter_that_wakes_up_late_costs_one_save(
             assert torch.equal(again["optimizer"].state[other]["exp_avg"], saved)
 
 
+def test_the_last_step_is_committed_although_its_layout_is_new(tmp_path: Path) -> None:
+    state = make()
+    state["model"][2].requires_grad_(False)
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        for step in (1, 2):
+            state["model"][2].requires_grad_(step == 2)
+            checkpoint.step(step, loss=one_step(state))
+    again = make(seed=1)
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 2
+    assert torch.equal(weights(again), weights(state))
+
+
 def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     state = make()
     with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
