@@ -10,11 +10,12 @@ import torch
 from spotelastic_checkpoints.wire import Item, Piece, RestoreSet, Resume
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.fitting import Kind, misfit
 from spotelastic.training.saving import tensor_at
-from spotelastic.training.state import OWN, State, View
+from spotelastic.training.state import OWN, State, View, chunks_of, flat_state
 
 
 class Restored:
@@ -27,6 +28,8 @@ class Restored:
         self.world_size = restore_set.world_size
         self._maps: dict[str, memoryview] = {}
         self._pieces: dict[str, list[Piece]] = defaultdict(list)
+        self._sharded: dict[str, DTensor] = {}
+        """Sharded tensors in the present state of what is being loaded, by name."""
         # Where the sharding is what it was: no parts to be looked for.
         self._by_key = {piece.item.key: piece for piece in restore_set.pieces}
         for piece in restore_set.pieces:
@@ -103,6 +106,12 @@ class Restored:
         if isinstance(value, torch.nn.Module):
             self._load_extra_state(name, value)
         elif state.is_stateful(name):
+            flat = flat_state(name, value.state_dict())
+            self._sharded = {
+                ".".join(map(str, path)): leaf
+                for path, leaf in flat.items()
+                if isinstance(leaf, DTensor)
+            }
             value.load_state_dict(self._nested(name))
         elif not isinstance(value, torch.optim.Optimizer | torch.Tensor):
             state.values[name] = self._whole(name)
@@ -137,7 +146,13 @@ class Restored:
             set_model_state_dict(module, extra, options=StateDictOptions(strict=False))
 
     def _whole(self, fqn: str) -> Any:
+        """A value, or a tensor; of one that is sharded here, this rank's part."""
         first = self._pieces[fqn][0]
+        if fqn in self._sharded:
+            sharded = torch.empty_like(self._sharded[fqn])
+            for chunk in chunks_of(fqn, first.item.path, sharded):
+                self._fill(fqn, chunk.tensor, chunk.offsets)
+            return sharded
         if not first.item.is_tensor:
             return self._value(first)
         tensor = torch.empty(first.item.shape, dtype=getattr(torch, first.item.dtype))

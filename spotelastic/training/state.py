@@ -103,12 +103,12 @@ class State:
         for name, value in self.values.items():
             match value:
                 case torch.nn.Module():
-                    flat = _flat(name, get_model_state_dict(value))
+                    flat = flat_state(name, get_model_state_dict(value))
                     checks.append(_module_check(value))
                     get = _extra_state(name, value, flat)
                 case torch.optim.Optimizer() if self._model_of(value) is not None:
                     state = self._optimizer_state(value)
-                    flat = _flat(name, state)
+                    flat = flat_state(name, state)
                     checks.append(_optimizer_check(value))
                     get = _optimizer_cells(value, state, flat)
                 case torch.Tensor():
@@ -162,10 +162,11 @@ class State:
         return not in_place and hasattr(value, "load_state_dict")
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
+        """The one that has all its parameters; without one it is saved by their numbers."""
         parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for value in self.values.values():
-            if isinstance(value, torch.nn.Module) and any(
-                id(parameter) in parameters for parameter in value.parameters()
+            if isinstance(value, torch.nn.Module) and parameters <= set(
+                map(id, value.parameters())
             ):
                 return value
         return None
@@ -203,7 +204,7 @@ def _is_plain(value: Any) -> bool:
     return False
 
 
-def _flat(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
+def flat_state(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
     values, paths = flatten_state_dict({name: dict(state)})
     return {paths[fqn]: value for fqn, value in values.items()}
 
@@ -298,7 +299,7 @@ class _Followed:
 
     def _ask(self) -> None:
         self._state = dict(self._value.state_dict())
-        self.flat = _flat(self._name, self._state)
+        self.flat = flat_state(self._name, self._state)
 
     def _addresses(self) -> dict[Path, int]:
         return {path: _address(leaf) for path, leaf in self.flat.items()}
@@ -318,7 +319,7 @@ def _extra_state(
     """What modules keep beside tensors (get_extra_state) is made anew whenever it is asked for."""
 
     def live(path: Path) -> Callable[[], Any]:
-        return lambda: _flat(name, get_model_state_dict(module))[path]
+        return lambda: flat_state(name, get_model_state_dict(module))[path]
 
     return {path: live(path) for path, leaf in flat.items() if not torch.is_tensor(leaf)}
 

@@ -486,3 +486,27 @@ def test_a_state_comes_back_with_its_keys_and_containers_as_they_were(tmp_path: 
     [moments] = again["of_a_model_elsewhere"].state.values()
     [expected] = optimizer.state.values()
     assert torch.equal(moments["exp_avg"], expected["exp_avg"])
+
+
+def test_an_optimizer_of_two_models_is_saved_by_numbers(tmp_path: Path) -> None:
+    def pair(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        left, right = nn.Linear(3, 2), nn.Linear(2, 1)
+        optimizer = torch.optim.AdamW([*left.parameters(), *right.parameters()])
+        return {"left": left, "right": right, "both": optimizer}
+
+    def one(state: dict[str, Any]) -> None:
+        state["right"](state["left"](torch.ones(1, 3))).sum().backward()
+        state["both"].step()
+        state["both"].zero_grad()
+
+    state, again = pair(1), pair(2)
+    one(state)
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+    one(state)
+    one(again)
+    assert torch.equal(again["left"].weight, state["left"].weight)
+    assert torch.equal(again["right"].weight, state["right"].weight)

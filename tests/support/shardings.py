@@ -18,7 +18,11 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -35,6 +39,19 @@ ROWS = 12
 KINDS = ("plain", "ddp", "fsdp", "hybrid", "tensor", "grid")
 
 
+class Wrapped:
+    """What trainers put around a sharded model: state in, state out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        return get_model_state_dict(self.model)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        set_model_state_dict(self.model, state)
+
+
 def build(seed: int, world: int) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for number, kind in enumerate(KINDS):
@@ -44,6 +61,8 @@ def build(seed: int, world: int) -> dict[str, Any]:
         model: nn.Module = nn.Sequential(nn.Linear(6, hidden), nn.Tanh(), nn.Linear(hidden, 3))
         state[kind] = model = distribute(model.double(), kind, world)
         state[f"{kind}_optimizer"] = torch.optim.AdamW(model.parameters(), lr=0.05)
+    torch.manual_seed(seed)
+    state["wrapped"] = Wrapped(distribute(nn.Linear(4, 3), "fsdp", world))
     state["schedule"] = torch.optim.lr_scheduler.StepLR(state["ddp_optimizer"], 1, 0.5)
     state["seen"] = 0
     return state
@@ -100,6 +119,7 @@ def stock(state: dict[str, Any]) -> dict[str, Any]:
         for_dcp[kind] = get_model_state_dict(state[kind])
         optimizer = state[f"{kind}_optimizer"]
         for_dcp[f"{kind}_optimizer"] = get_optimizer_state_dict(state[kind], optimizer)
+    for_dcp["wrapped"] = state["wrapped"].state_dict()
     for_dcp["schedule"] = state["schedule"].state_dict()
     for_dcp["seen"] = state["seen"]
     return for_dcp
