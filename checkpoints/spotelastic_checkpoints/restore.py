@@ -220,23 +220,46 @@ def from_memory(
 def share(
     shelves: Sequence[tuple[str, Shelf]], have: Mapping[Key, Piece], ranks: Sequence[int]
 ) -> list[tuple[str, Shelf, list[Item]]]:
-    """Pure: what to ask whom for, so that every holder sends about as much."""
+    """Pure: what to ask whom for, so that every holder sends about as much, and each of them
+    neighbours, which travel together."""
     holding: dict[Key, list[tuple[int, Item]]] = defaultdict(list)
     for number, (_, shelf) in enumerate(shelves):
         for item in shelf.items:
             if item.key not in have and wanted(item, ranks):
                 holding[item.key].append((number, item))
+    alike: dict[tuple[int, ...], list[list[tuple[int, Item]]]] = defaultdict(list)
+    for copies in holding.values():
+        alike[tuple(number for number, _ in copies)].append(copies)
     load = [0] * len(shelves)
     parts: list[list[Item]] = [[] for _ in shelves]
-    for copies in sorted(holding.values(), key=lambda copies: -copies[0][1].length):
-        number, item = min(copies, key=lambda copy: load[copy[0]])
-        load[number] += item.length
-        parts[number].append(item)
+    for holders in sorted(alike, key=lambda holders: (len(holders), holders)):
+        group = sorted(alike[holders], key=lambda copies: copies[0][1].offset)
+        total = sum(copies[0][1].length for copies in group)
+        quotas = _level([load[number] for number in holders], total)
+        turn = 0
+        for copies in group:
+            while turn < len(quotas) - 1 and quotas[turn] <= 0:
+                turn += 1
+            number, item = copies[turn]
+            quotas[turn] -= item.length
+            load[number] += item.length
+            parts[number].append(item)
     return [
         (address, shelf, items)
         for (address, shelf), items in zip(shelves, parts, strict=True)
         if items
     ]
+
+
+def _level(loads: Sequence[int], total: int) -> list[float]:
+    """How `total` more is shared out so that the smallest loads come to one level."""
+    ordered = sorted(loads)
+    level = 0.0
+    for count in range(1, len(ordered) + 1):
+        level = (sum(ordered[:count]) + total) / count
+        if count == len(ordered) or level <= ordered[count]:
+            break
+    return [max(0.0, level - load) for load in loads]
 
 
 def _shelves(address: str, save: Inventory, token: str) -> list[tuple[str, Shelf]]:
