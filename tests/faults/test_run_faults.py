@@ -51,7 +51,11 @@ def test_a_zygote_that_freezes_is_waited_for_and_one_that_dies_costs_one_round(p
     os.kill(zygote, signal.SIGSTOP)
     pair.trains("a", "b", beyond=pair.step() + 20)
     os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
-    pair.wait(lambda s: "b" in s.acks and s.acks["b"].phase == "seen", "b has seen a proposal")
+    proposed = pair.wait(lambda s: s.round and s.round.number > before.number, "a proposal").round
+    assert proposed is not None
+    pair.wait(
+        lambda s: "b" in s.acks and s.acks["b"].round == proposed.incarnation, "b has seen it"
+    )
     os.kill(zygote, signal.SIGCONT)
     waited = pair.trains("a", "b")
     assert (waited.number, waited.missed) == (before.number + 1, ())
