@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 #   make TORCH="torch==2.13.0 --index-url INDEX"
 TORCH ?= torch==2.13.0
 SOAK ?= 10
+# Most tests wait for processes and leases: two files at a time keep two cores no more than busy.
+AT_ONCE ?= 2
 
 .PHONY: help install demo test soak bench clean lock
 
@@ -16,7 +18,7 @@ help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make test      lint, types, import rules and all tests"
-	@echo "make soak      the fault tests, $(SOAK) times (SOAK=)"
+	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
 	@echo "make lock      refresh constraints.txt from .venv"
 	@echo "make clean     remove .venv and what was built"
@@ -48,10 +50,10 @@ test: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile
 
 soak: install
-	$(PYTHON) tests/support/soak.py $(SOAK)
+	$(PYTHON) tests/support/soak.py $(SOAK) -n $(AT_ONCE) --dist loadfile
 
 bench: install
 	@found=; for file in benchmarks/*.py; do \

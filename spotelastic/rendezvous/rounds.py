@@ -80,7 +80,6 @@ def _first(at: Moment) -> Decision:
         members=members,
         cause="start",
         reason=f"first round of {count_nodes(len(members))}",
-        nodes=tuple(m.node for m in members),
         proposed_at=at.now,
         schedule=at.settings.schedule,
     )

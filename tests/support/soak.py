@@ -1,6 +1,6 @@
-"""Runs the fault tests again and again: `python tests/support/soak.py TURNS` (make soak).
+"""Runs the fault tests again and again: `python tests/support/soak.py TURNS PYTEST_OPTIONS…`.
 
-Each turn gives the random tests seeds of their own, by SOAK_TURN. No turn stops the others; what
+TURNS is how many, or which (6-10). Each turn gives the random tests seeds of their own, by SOAK_TURN. No turn stops the others; what
 failed is named at the end with its turn, and the exit code is 1.
 """
 
@@ -8,8 +8,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -35,10 +36,12 @@ def seeds(turn: int) -> list[int]:
 
 
 def main(arguments: list[str], run: Callable[[int], Turn]) -> int:
-    turns, done = int(arguments[0]), []
-    for number in range(1, turns + 1):
+    low, _, high = arguments[0].rpartition("-")
+    first, last, done = int(low or 1), int(high), list[Turn]()
+    turns = last - first + 1
+    for number in range(first, last + 1):
         told = ", ".join(map(str, seeds(number)))
-        print(f"soak: {number} of {turns} (random sequences {told})", flush=True)
+        print(f"soak: {number} of {last} (random sequences {told})", flush=True)
         done.append(run(number))
     print("\nsoak: summary")
     for turn in done:
@@ -51,14 +54,14 @@ def main(arguments: list[str], run: Callable[[int], Turn]) -> int:
     return 0 if passed == turns else 1
 
 
-def pytest(number: int) -> Turn:
+def pytest(options: Sequence[str], number: int) -> Turn:
     """One turn."""
     BUILD.mkdir(exist_ok=True)
     report = BUILD / f"soak-{number}.xml"
     report.unlink(missing_ok=True)
     begun = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-m", "faults", f"--junit-xml={report}"]
-    command += ["-o", "junit_family=xunit1"]  # it tells each test's file
+    command += ["-o", "junit_family=xunit1", *options]  # this one tells each test's file
     ended = subprocess.run(command, env={**os.environ, "SOAK_TURN": str(number)}, check=False)
     return account(number, ended.returncode, report, time.monotonic() - begun)
 
@@ -86,4 +89,4 @@ def _name(case: ElementTree.Element) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], pytest))
+    sys.exit(main(sys.argv[1:], partial(pytest, sys.argv[2:])))
