@@ -4,11 +4,9 @@ Neither direction holds the whole state in memory: its tensors are mapped files.
 """
 
 import functools
-import io
 import math
 import mmap
 import os
-import re
 import tempfile
 import warnings
 import zipfile
@@ -30,8 +28,9 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element
 
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.training import values
 from spotelastic.training.saving import declare, tensor_at
-from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of, encode_value
+from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of
 
 ALONE = "import"
 """Name of the only node that an imported checkpoint was saved on."""
@@ -59,7 +58,7 @@ def to_torch(
                 tensors[item.fqn] = _backed(item, Path(folder) / str(len(tensors)))
                 value: Any = tensors[item.fqn]
             else:
-                value = _value(catalog.read(placed), item.fqn)
+                value = values.decode(item.fqn, catalog.read(placed))
             set_element(nested, item.path, value)
         if not nested:
             raise UsageError(f"step {checkpoint.commit.step} holds no {part or 'state'}")
@@ -126,13 +125,6 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
     return memoryview(array)
 
 
-def _value(data: memoryview, name: str) -> Any:
-    try:
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise UsageError(f"{name} is not a value that is safe to load{_why(error)}") from error
-
-
 # -- from torch -----------------------------------------------------------------------------------
 
 
@@ -153,27 +145,21 @@ def _load(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _why(error: Exception) -> str:
-    """What it refers to that is not plain data; torch's own advice is to load it all the same."""
-    found = re.search(r"GLOBAL ([\w.]+)", str(error))
-    return f": it refers to {found[1]}" if found else ""
-
-
 def _is_zip(path: Path) -> bool:
     """Only this one of torch's two formats can be mapped."""
     return path.is_file() and zipfile.is_zipfile(path)
 
 
 def _view(state: dict[str, Any]) -> View:
-    values, paths = flatten_state_dict(state)
+    flat, paths = flatten_state_dict(state)
     chunks: list[Chunk] = []
     cells: list[Cell] = []
-    for fqn, value in values.items():
+    for fqn, value in flat.items():
         path = tuple(paths[fqn])
         if isinstance(value, torch.Tensor):
             chunks += chunks_of(fqn, path, value)
         else:
-            cells.append(Cell(fqn, path, functools.partial(values.get, fqn)))
+            cells.append(Cell(fqn, path, functools.partial(flat.get, fqn)))
     return View(tuple(chunks), tuple(cells), {}, lambda: True)
 
 
@@ -191,7 +177,7 @@ def _fill_slot(
             memory[item.offset : item.offset + len(prefix)] = prefix
             tensor_at(memory, item).copy_(chunks[item.key].tensor)
         else:
-            data = encode_value(item.fqn, cells[item.key].get())
+            data = values.encode(item.fqn, cells[item.key].get())
             memory[item.offset : item.offset + len(data)] = data
             item = msgspec.structs.replace(item, length=len(data))  # noqa: PLW2901
         raw = memory[item.offset : item.offset + item.length]

@@ -1,6 +1,5 @@
 """From a restore set into the state: tensors in place, across any change of the ranks."""
 
-import io
 import mmap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training import values
 from spotelastic.training.fitting import Kind, misfit
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, State, View, chunks_of, flat_state
@@ -179,8 +179,8 @@ class Restored:
 
     def _value(self, piece: Piece) -> Any:
         item = piece.item
-        data = bytes(self._map(piece.file)[item.offset : item.offset + item.length])
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+        data = self._map(piece.file)[item.offset : item.offset + item.length]
+        return values.decode(item.fqn, data)
 
     def _map(self, file: str) -> memoryview:
         if file not in self._maps:

@@ -14,8 +14,9 @@ from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.wire import Item
 from spotelastic_checkpoints.worker import OpenSlot
 
+from spotelastic.training import values
 from spotelastic.training.environment import Ranks
-from spotelastic.training.state import Cell, Chunk, Key, View, encode_value
+from spotelastic.training.state import Cell, Chunk, Key, View
 
 
 class LayoutChanged(Exception):
@@ -25,7 +26,10 @@ class LayoutChanged(Exception):
 def declare(view: View) -> tuple[Declared, ...]:
     cells = []
     for cell in view.cells:
-        size = len(encode_value(cell.fqn, cell.get()))
+        value = cell.get()
+        data = values.encode(cell.fqn, value)
+        values.check(cell.fqn, value, data)
+        size = len(data)
         # Room to spare: a counter that grows by a digit must not change the layout.
         room = layout.aligned(size + size // 2 + 128)
         cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room))
@@ -88,8 +92,8 @@ class Saver:
     @torch.no_grad()
     def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
         """Fill and seal the slot. On a GPU this returns once the copies are done."""
-        values = [encode_value(cell.fqn, cell.get()) for cell in self._source.cells]
-        for item, data in zip(self._cell_items, values, strict=True):
+        encoded = [values.encode(cell.fqn, cell.get()) for cell in self._source.cells]
+        for item, data in zip(self._cell_items, encoded, strict=True):
             if len(data) > self._rooms[item.key]:
                 raise LayoutChanged(f"{item.fqn} has outgrown its place")
         if not slot.known:
@@ -99,9 +103,9 @@ class Saver:
             torch._foreach_copy_(targets, self._source.tensors, non_blocking=True)
         if self._source.on_gpu:
             torch.cuda.current_stream().synchronize()
-        for item, data in zip(self._cell_items, values, strict=True):
+        for item, data in zip(self._cell_items, encoded, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
-        slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in values])
+        slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in encoded])
 
     def look_at(self, path: str, memory: memoryview) -> None:
         """Make the tensors that lie in a slot. Takes time, writes nothing, and may be called from

@@ -7,7 +7,6 @@ optimizer. Whether they are still the right ones is a comparison of addresses.
 """
 
 import copy
-import io
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -179,29 +178,6 @@ class State:
 
 def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def encode_value(fqn: str, value: Any) -> bytes:
-    """As `torch.save` in its legacy format would write it."""
-    if _is_plain(value):
-        return encoding.plain_value(value)
-    buffer = io.BytesIO()
-    try:
-        torch.save(value, buffer, _use_new_zipfile_serialization=False)
-    except Exception as error:
-        raise UsageError(f"{fqn}: {type(value).__name__} cannot be saved: {error}") from error
-    return buffer.getvalue()
-
-
-def _is_plain(value: Any) -> bool:
-    match value:
-        case None | bool() | int() | float() | str() | bytes():
-            return True
-        case tuple() | list():
-            return all(map(_is_plain, value))
-        case dict():
-            return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
-    return False
 
 
 def flat_state(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
