@@ -1,43 +1,31 @@
 """Performs what `decide.py` decided: one method per action, each returning the new `Local`.
 
-Nothing here decides. A store that does not answer postpones further writes (`Local.write_at`); a
-daemon that does not answer is started again.
+Nothing here decides. What happens on this machine alone is in `machine.py`; here is what is written
+to etcd. A store that does not answer postpones further writes (`Local.write_at`); a daemon that
+does not answer is started again.
 """
 
 import contextlib
-import os
-import select
 import signal
-import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import singledispatchmethod
-from pathlib import Path
 from typing import Any
 
-from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.wire import WorkerStep
 
-from spotelastic.agent import actions, environment
-from spotelastic.agent.checkpoints import Checkpoints, newest_commit, snapshots
+from spotelastic.agent import actions
+from spotelastic.agent.checkpoints import newest_commit, snapshots
 from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.machine import Machine, Post, stacks
 from spotelastic.agent.observe import (
-    GONE_WITHIN,
     Local,
-    LocalEvent,
-    RoundStore,
-    StorageClaim,
-    Workers,
-    look,
 )
-from spotelastic.agent.workers.logs import Logs
-from spotelastic.agent.workers.pool import Order, Zygote, read_error_file, read_stack
-from spotelastic.agent.workers.process import END_WITHIN, STACKS, end_marked, mark
-from spotelastic.agent.workers.zygote import Plan
+from spotelastic.agent.workers.pool import read_error_file, read_stack
 from spotelastic.clock import unbroken
-from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable, UsageError
+from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Node
@@ -46,9 +34,7 @@ from spotelastic.model.progress import Event, Progress
 from spotelastic.model.round import (
     Acknowledgement,
     Commit,
-    Member,
     Offer,
-    Round,
 )
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import Seen
@@ -58,43 +44,18 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.session import Session
 
-PRELOAD = (
-    "torch",
-    "torch._dynamo",  # the first optimizer imports it: 1.0 to 1.3 s in each fork otherwise
-    "torch.distributed.checkpoint.state_dict",
-    "torch.nn.parallel",
-    "spotelastic.training.checkpointer",
-)
-NEEDED = ("torch.distributed",)
-"""By a round's store; all that is imported where workers are not forked."""
-FALSE_STARTS = 3
-"""Zygotes that end before they are ready; the last is tried without the user's modules."""
 WRITE_RETRY = 0.2
-FLUSH_TIMEOUT = 120.0
-STORE_TIMEOUT = 10.0
-
-Post = Callable[[LocalEvent], None]
 
 
 class Actor:
-    """Holds what an agent owns: its session, zygote, daemon, logs. Used by the main thread only."""
+    """Holds what an agent owns: its session and its machine. Used by the main thread only."""
 
     def __init__(self, config: AgentConfig, store: Store, session: Session, post: Post) -> None:
         self.config = config
         self.keys = Keys(config.run)
         self._store = store
         self._session = session
-        self._post = post
-        self._shared_env = environment.base({**os.environ, **config.env}, config.address)
-        self._shared_env |= mark(config.state)
-        end_marked(
-            mark(config.state), END_WITHIN
-        )  # left by an agent that was killed with its zygote
-        self._zygote: Zygote | None = None
-        self._false_starts = 0
-        self._checkpoints = Checkpoints(config, post)
-        line = config.line or (lambda _rank, _line: None)
-        self._logs = Logs(line, config.error_line, config.output)
+        self._machine = Machine(config, post)
 
     def perform(self, local: Local, seen: Seen, action: actions.Action) -> Local:
         """`local` after the action. What could not be done is tried again by the next decision."""
@@ -106,178 +67,11 @@ class Actor:
             return replace(local, daemon="")
 
     def close(self) -> None:
-        """End everything this agent started; nothing of it is left."""
-        if self._zygote is not None:
-            self._zygote.close()
-        self._checkpoints.close()
-        self._logs.close()
+        self._machine.close()
 
     @singledispatchmethod
     def _do(self, action: actions.Action, local: Local, seen: Seen) -> Local:
-        raise TypeError(f"no handler for {action!r}")
-
-    # -- processes ----------------------------------------------------------------------------
-
-    @_do.register
-    def _(self, action: actions.StartZygote, local: Local, seen: Seen) -> Local:
-        if self._zygote is not None:
-            self._zygote.close()
-            self._false_starts = 0 if self._zygote.warm else self._false_starts + 1
-        if self._false_starts >= FALSE_STARTS:
-            raise EnvironmentFailure(
-                "the process that imports torch ended each time before it was ready: "
-                f"see whether `{sys.executable} -c 'import torch'` works here"
-            )
-        preload = self.config.preload
-        if preload and self._false_starts == FALSE_STARTS - 1:
-            self.config.say(f"importing --preload {','.join(preload)} failed: left to the workers")
-            preload = ()
-        plan = Plan(
-            agent=os.getpid(),
-            path=str(environment.folder(self.config)),
-            warm=self.config.warm,
-            base=PRELOAD if self.config.warm else NEEDED,
-            preload=preload,
-        )
-        self._zygote = Zygote(plan, self._shared_env, mark(self.config.state), self._post)
-        return replace(local, zygote=True, fingerprint=None)
-
-    @_do.register
-    def _(self, action: actions.StartDaemon, local: Local, seen: Seen) -> Local:
-        local = replace(local, daemon=self._checkpoints.open())
-        workers, round_ = local.workers, seen.round
-        if workers is not None and round_ is not None and round_.incarnation == workers.round:
-            member = round_.member(self.config.node)
-            if member is not None:
-                self._checkpoints.begin(round_, member)
-        return local
-
-    @_do.register
-    def _(self, action: actions.KillWorkers, local: Local, seen: Seen) -> Local:
-        workers = local.workers
-        if workers is None or self._zygote is None:
-            return local
-        self._zygote.end(sorted(workers.alive), action.signal)
-        now, never = unbroken(), float("inf")
-        if action.signal == signal.SIGTERM:
-            kill_at, gone_by = now + self.config.grace, never
-        else:
-            kill_at, gone_by = never, min(workers.gone_by, now + GONE_WITHIN)
-        workers = replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by)
-        return replace(local, workers=workers)
-
-    @_do.register
-    def _(self, action: actions.DumpStacks, local: Local, seen: Seen) -> Local:
-        """A program that is not Python would be ended by the signal."""
-        workers = local.workers
-        if workers is None or self._zygote is None:
-            return local
-        if self.config.entry != "program":
-            self._zygote.send_signal(sorted(workers.alive), STACKS)
-        return replace(local, workers=replace(workers, dumped_at=unbroken()))
-
-    @_do.register
-    def _(self, action: actions.LookAtSteps, local: Local, seen: Seen) -> Local:
-        workers = local.workers
-        if workers is None:
-            return local
-        pace = look(workers.pace, self.daemon.status().workers, unbroken())
-        return replace(local, workers=replace(workers, pace=pace))
-
-    @_do.register
-    def _(self, action: actions.EndRound, local: Local, seen: Seen) -> Local:
-        workers = local.workers
-        if workers is None:
-            return local
-        local = replace(local, workers=None, vote=None)
-        with contextlib.suppress(DaemonUnavailable):
-            self.daemon.end()
-            return replace(local, end=self._checkpoints.round_end(workers))
-        return local
-
-    @_do.register
-    def _(self, action: actions.OpenStore, local: Local, seen: Seen) -> Local:
-        """Fork a store; its port comes through a pipe once it listens."""
-        name = f"store/{action.round.incarnation}"
-        read, write = os.pipe2(os.O_CLOEXEC)
-        try:
-            self.zygote.start(Order(name, "store", host=self.config.address), write)
-            os.close(write)
-            ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
-            port = os.read(read, 64).decode().strip() if ready else ""
-        except OSError:
-            port = ""
-        finally:
-            os.close(read)
-        if not port:
-            self.zygote.end([name])
-            return local
-        address = f"{self.config.address}:{port}"
-        return replace(local, store=RoundStore(action.round.incarnation, name, address))
-
-    @_do.register
-    def _(self, action: actions.CloseStore, local: Local, seen: Seen) -> Local:
-        if local.store is not None and not local.store.dead:
-            self.zygote.end([local.store.id])
-        return replace(local, store=None)
-
-    @_do.register
-    def _(self, action: actions.StartWorkers, local: Local, seen: Seen) -> Local:
-        round_, member, settings = action.round, action.member, seen.settings
-        if settings is None:
-            return local
-        self._checkpoints.begin(round_, member)
-        folder = self.config.round_logs(round_.number)
-        first, alive = round_.first_rank(member.slot), []
-        for local_rank in range(member.workers):
-            name = f"{round_.incarnation}/{local_rank}"
-            error_file = folder / f"error-{first + local_rank}.json"
-            streams = self._logs.open(folder, first + local_rank, local_rank)
-            error_file.unlink(missing_ok=True)
-            env = environment.worker(
-                self._shared_env,
-                self.config,
-                settings,
-                round_,
-                member,
-                local_rank,
-                daemon=self._checkpoints.socket,
-                error_file=error_file,
-            )
-            command = environment.command(self.config, local_rank)
-            order = Order(
-                name,
-                "worker",
-                command,
-                env,
-                str(self.config.workdir),
-                entry=self.config.entry,
-                numa=self.config.numa,
-                stacks=str(_stacks(folder, first + local_rank)) if settings.stall_timeout else "",
-            )
-            with contextlib.suppress(OSError):
-                self.zygote.start(order, *streams)
-            for stream in streams:
-                os.close(stream)
-            alive.append(name)
-        self.config.say(_describe(round_, member))
-        workers = Workers(
-            round_.incarnation,
-            round_.number,
-            first,
-            round_.epoch,
-            unbroken(),
-            frozenset(alive),
-            resumed=round_.resume.step,
-        )
-        return replace(local, workers=workers, vote=None, step=round_.resume.step)
-
-    @_do.register
-    def _(self, action: actions.AdoptEpoch, local: Local, seen: Seen) -> Local:
-        self._checkpoints.begin(action.round, action.member)
-        if local.workers is None:
-            return local
-        return replace(local, workers=replace(local.workers, epoch=action.round.epoch))
+        return self._machine.do(action, local, seen)
 
     # -- belonging to the run -----------------------------------------------------------------
 
@@ -341,7 +135,7 @@ class Actor:
             membership.write_drain(self._store, self.keys, Drain(notice.node, notice))
             if notice.deadline is not None and notice.kind != "leave":
                 with contextlib.suppress(DaemonUnavailable):
-                    self.daemon.hurry(notice.deadline)
+                    self._machine.daemon.hurry(notice.deadline)
         self._record(
             Event(
                 notice.seen_at,
@@ -369,7 +163,7 @@ class Actor:
         epoch = 0
         ack = Acknowledgement(node.id, node.incarnation, round_.incarnation, "seen")
         if action.ready:
-            status = self.daemon.status()
+            status = self._machine.daemon.status()
             if local.claim is not None and local.claim.round == round_.incarnation:
                 epoch = local.claim.epoch
             ack = replace(
@@ -386,13 +180,8 @@ class Actor:
         return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
 
     @_do.register
-    def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
-        self._checkpoints.claim(action.round.incarnation)
-        return replace(local, claim=StorageClaim(action.round.incarnation, unbroken()))
-
-    @_do.register
     def _(self, action: actions.OfferSlots, local: Local, seen: Seen) -> Local:
-        offer = Offer(action.round, local.daemon, snapshots(self.daemon.status()))
+        offer = Offer(action.round, local.daemon, snapshots(self._machine.daemon.status()))
         key = self.keys.snapshots(self.config.node)
         self._store.put(key, encode(offer), self._session.lease)
         return replace(local, offered=action.round)
@@ -416,7 +205,7 @@ class Actor:
             exit_code=first.code,
             message=message or _describe_exit(first.code),
             traceback=trace,
-            log=str(self._logs.path(folder, rank, first.local_rank)),
+            log=str(self._machine.log(workers.number, rank, first.local_rank)),
         )
         return self._report(local, failure, f"rank {rank}: {failure.message}")
 
@@ -437,9 +226,9 @@ class Actor:
             exit_code=0,
             message=f"has executed no step after step {pace.step} "
             f"for {seen.settings.stall_timeout:g} s; "
-            f"the stacks of this node's ranks are in {_stacks(folder, '*')}",
-            traceback=read_stack(_stacks(folder, rank)),
-            log=str(self._logs.path(folder, rank, pace.behind)),
+            f"the stacks of this node's ranks are in {stacks(folder, '*')}",
+            traceback=read_stack(stacks(folder, rank)),
+            log=str(self._machine.log(workers.number, rank, pace.behind)),
             stalled=True,
         )
         return self._report(local, failure, f"rank {rank} {failure.message}")
@@ -469,19 +258,11 @@ class Actor:
         return replace(local, workers=replace(local.workers, failed=True))
 
     @_do.register
-    def _(self, action: actions.Flush, local: Local, seen: Seen) -> Local:
-        within = FLUSH_TIMEOUT
-        if local.notice is not None and local.notice.deadline is not None:
-            within = min(within, max(local.notice.deadline - unbroken(), 1.0))
-        self._checkpoints.flush(action.round, within)
-        return replace(local, flushing=action.round)
-
-    @_do.register
     def _(self, action: actions.ReportFinished, local: Local, seen: Seen) -> Local:
         workers = local.workers
         if workers is None:
             return local
-        end = self._checkpoints.round_end(workers)
+        end = self._machine.round_end(workers)
         finished = Finished(
             self.config.node,
             workers.round,
@@ -502,14 +283,14 @@ class Actor:
 
     @_do.register
     def _(self, action: actions.AnswerSteps, local: Local, seen: Seen) -> Local:
-        steps = self.daemon.status().workers
+        steps = self._machine.daemon.status().workers
         return self._vote(local, action.proposal, steps, Vote(self.config.node, "", 0))
 
     @_do.register
     def _(self, action: actions.Aim, local: Local, seen: Seen) -> Local:
         """Target first, then steps: a worker that had not seen it must still be two steps short."""
         proposal = action.proposal
-        steps = self.daemon.set_target(proposal.round, proposal.id, proposal.target)
+        steps = self._machine.daemon.set_target(proposal.round, proposal.id, proposal.target)
         sure = _highest(local, steps) <= proposal.target - 2
         vote = Vote(
             self.config.node,
@@ -524,7 +305,7 @@ class Actor:
     def _(self, action: actions.VoteSealed, local: Local, seen: Seen) -> Local:
         target = action.proposal.target
         vote = Vote(self.config.node, "", 0, aimed=target, confirmed=target, sealed=target)
-        return self._vote(local, action.proposal, self.daemon.status().workers, vote)
+        return self._vote(local, action.proposal, self._machine.daemon.status().workers, vote)
 
     @_do.register
     def _(self, action: actions.Refuse, local: Local, seen: Seen) -> Local:
@@ -533,7 +314,7 @@ class Actor:
 
     @_do.register
     def _(self, action: actions.Release, local: Local, seen: Seen) -> Local:
-        self.daemon.set_target(action.proposal.round, action.proposal.id, 0)
+        self._machine.daemon.set_target(action.proposal.round, action.proposal.id, 0)
         return replace(local, vote=None)
 
     def _vote(self, local: Local, proposal: Proposal, steps: Any, vote: Vote) -> Local:
@@ -551,7 +332,7 @@ class Actor:
 
     @_do.register
     def _(self, action: actions.TellProgress, local: Local, seen: Seen) -> Local:
-        status = self.daemon.status()
+        status = self._machine.daemon.status()
         commit = newest_commit(status, local.commit)
         step = max((w.step for w in status.workers), default=local.step)
         progress = Progress(
@@ -575,38 +356,11 @@ class Actor:
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)
 
-    @property
-    def daemon(self) -> DaemonClient:
-        return self._checkpoints.client
-
-    @property
-    def zygote(self) -> Zygote:
-        if self._zygote is None:
-            raise OSError("the zygote is being started")
-        return self._zygote
-
-
-def _stacks(folder: Path, rank: int | str) -> Path:
-    """Where the worker of that rank writes the stacks of its threads when asked to."""
-    return folder / f"rank-{rank}.stack"
-
 
 def _highest(local: Local, steps: Iterable[WorkerStep]) -> int:
     """That a worker has finished; one that has not restored yet will go on from the round's."""
     resumed = local.workers.resumed if local.workers is not None else 0
     return max(resumed, *(worker.step for worker in steps), 0)
-
-
-def _describe(round_: Round, member: Member) -> str:
-    source = {
-        "fresh": "from the start",
-        "memory": f"from step {round_.resume.step} in memory",
-        "store": f"from step {round_.resume.step} in the object store",
-    }[round_.resume.kind]
-    return (
-        f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
-        f"{len(round_.members)}, {round_.world_size} workers, {source}"
-    )
 
 
 def _describe_notice(notice: Notice) -> str:

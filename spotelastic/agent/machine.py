@@ -1,0 +1,292 @@
+"""This node's own processes: zygote, workers, the round's store, the checkpoint daemon.
+
+What needs no etcd: `act.py` leaves these actions to a `Machine`. Each returns the new `Local`.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import singledispatchmethod
+from pathlib import Path
+
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.errors import DaemonUnavailable
+
+from spotelastic.agent import actions, environment
+from spotelastic.agent.checkpoints import Checkpoints
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.observe import (
+    GONE_WITHIN,
+    Local,
+    LocalEvent,
+    RoundStore,
+    StorageClaim,
+    Workers,
+    look,
+)
+from spotelastic.agent.workers.logs import Logs
+from spotelastic.agent.workers.pool import Order, Zygote
+from spotelastic.agent.workers.process import END_WITHIN, STACKS, end_marked, mark
+from spotelastic.agent.workers.zygote import Plan
+from spotelastic.clock import unbroken
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.round import Member, Round, RoundEnd
+from spotelastic.rendezvous.view import Seen
+
+PRELOAD = (
+    "torch",
+    "torch._dynamo",  # the first optimizer imports it: 1.0 to 1.3 s in each fork otherwise
+    "torch.distributed.checkpoint.state_dict",
+    "torch.nn.parallel",
+    "spotelastic.training.checkpointer",
+)
+NEEDED = ("torch.distributed",)
+"""By a round's store; all that is imported where workers are not forked."""
+FALSE_STARTS = 3
+"""Zygotes that end before they are ready; the last is tried without the user's modules."""
+FLUSH_TIMEOUT = 120.0
+STORE_TIMEOUT = 10.0
+
+Post = Callable[[LocalEvent], None]
+
+
+class Machine:
+    """Used by the agent's main thread only: the zygote dies with the thread that started it."""
+
+    def __init__(self, config: AgentConfig, post: Post) -> None:
+        self.config = config
+        self._post = post
+        self._shared_env = environment.base({**os.environ, **config.env}, config.address)
+        self._shared_env |= mark(config.state)
+        # Left by an agent that was killed together with its zygote.
+        end_marked(mark(config.state), END_WITHIN)
+        self._zygote: Zygote | None = None
+        self._false_starts = 0
+        self._checkpoints = Checkpoints(config, post)
+        line = config.line or (lambda _rank, _line: None)
+        self._logs = Logs(line, config.error_line, config.output)
+
+    @property
+    def daemon(self) -> DaemonClient:
+        return self._checkpoints.client
+
+    @property
+    def zygote(self) -> Zygote:
+        if self._zygote is None:
+            raise OSError("the zygote is being started")
+        return self._zygote
+
+    def round_end(self, workers: Workers) -> RoundEnd:
+        """What the node's pages say of the round that these workers were in."""
+        return self._checkpoints.round_end(workers)
+
+    def log(self, number: int, rank: int, local_rank: int) -> Path:
+        """The file with what the worker wrote to stderr in the round of that number."""
+        return self._logs.path(self.config.round_logs(number), rank, local_rank)
+
+    def close(self) -> None:
+        """End everything that was started; nothing of it is left."""
+        if self._zygote is not None:
+            self._zygote.close()
+        self._checkpoints.close()
+        self._logs.close()
+
+    @singledispatchmethod
+    def do(self, action: actions.Action, local: Local, seen: Seen) -> Local:
+        """Raises `DaemonUnavailable`, `OSError`."""
+        raise TypeError(f"no handler for {action!r}")
+
+    @do.register
+    def _(self, action: actions.StartZygote, local: Local, seen: Seen) -> Local:
+        if self._zygote is not None:
+            self._zygote.close()
+            self._false_starts = 0 if self._zygote.warm else self._false_starts + 1
+        if self._false_starts >= FALSE_STARTS:
+            raise EnvironmentFailure(
+                "the process that imports torch ended each time before it was ready: "
+                f"see whether `{sys.executable} -c 'import torch'` works here"
+            )
+        preload = self.config.preload
+        if preload and self._false_starts == FALSE_STARTS - 1:
+            self.config.say(f"importing --preload {','.join(preload)} failed: left to the workers")
+            preload = ()
+        plan = Plan(
+            agent=os.getpid(),
+            path=str(environment.folder(self.config)),
+            warm=self.config.warm,
+            base=PRELOAD if self.config.warm else NEEDED,
+            preload=preload,
+        )
+        self._zygote = Zygote(plan, self._shared_env, mark(self.config.state), self._post)
+        return replace(local, zygote=True, fingerprint=None)
+
+    @do.register
+    def _(self, action: actions.StartDaemon, local: Local, seen: Seen) -> Local:
+        local = replace(local, daemon=self._checkpoints.open())
+        workers, round_ = local.workers, seen.round
+        if workers is not None and round_ is not None and round_.incarnation == workers.round:
+            member = round_.member(self.config.node)
+            if member is not None:
+                self._checkpoints.begin(round_, member)
+        return local
+
+    @do.register
+    def _(self, action: actions.KillWorkers, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        self._zygote.end(sorted(workers.alive), action.signal)
+        now, never = unbroken(), float("inf")
+        if action.signal == signal.SIGTERM:
+            kill_at, gone_by = now + self.config.grace, never
+        else:
+            kill_at, gone_by = never, min(workers.gone_by, now + GONE_WITHIN)
+        workers = replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by)
+        return replace(local, workers=workers)
+
+    @do.register
+    def _(self, action: actions.DumpStacks, local: Local, seen: Seen) -> Local:
+        """A program that is not Python would be ended by the signal."""
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        if self.config.entry != "program":
+            self._zygote.send_signal(sorted(workers.alive), STACKS)
+        return replace(local, workers=replace(workers, dumped_at=unbroken()))
+
+    @do.register
+    def _(self, action: actions.LookAtSteps, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        pace = look(workers.pace, self.daemon.status().workers, unbroken())
+        return replace(local, workers=replace(workers, pace=pace))
+
+    @do.register
+    def _(self, action: actions.EndRound, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        local = replace(local, workers=None, vote=None)
+        with contextlib.suppress(DaemonUnavailable):
+            self.daemon.end()
+            return replace(local, end=self._checkpoints.round_end(workers))
+        return local
+
+    @do.register
+    def _(self, action: actions.OpenStore, local: Local, seen: Seen) -> Local:
+        """Fork a store; its port comes through a pipe once it listens."""
+        name = f"store/{action.round.incarnation}"
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            self.zygote.start(Order(name, "store", host=self.config.address), write)
+            os.close(write)
+            ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
+            port = os.read(read, 64).decode().strip() if ready else ""
+        except OSError:
+            port = ""
+        finally:
+            os.close(read)
+        if not port:
+            self.zygote.end([name])
+            return local
+        address = f"{self.config.address}:{port}"
+        return replace(local, store=RoundStore(action.round.incarnation, name, address))
+
+    @do.register
+    def _(self, action: actions.CloseStore, local: Local, seen: Seen) -> Local:
+        if local.store is not None and not local.store.dead:
+            self.zygote.end([local.store.id])
+        return replace(local, store=None)
+
+    @do.register
+    def _(self, action: actions.StartWorkers, local: Local, seen: Seen) -> Local:
+        round_, member, settings = action.round, action.member, seen.settings
+        if settings is None:
+            return local
+        self._checkpoints.begin(round_, member)
+        folder = self.config.round_logs(round_.number)
+        first, alive = round_.first_rank(member.slot), []
+        for local_rank in range(member.workers):
+            name = f"{round_.incarnation}/{local_rank}"
+            error_file = folder / f"error-{first + local_rank}.json"
+            streams = self._logs.open(folder, first + local_rank, local_rank)
+            error_file.unlink(missing_ok=True)
+            env = environment.worker(
+                self._shared_env,
+                self.config,
+                settings,
+                round_,
+                member,
+                local_rank,
+                daemon=self._checkpoints.socket,
+                error_file=error_file,
+            )
+            command = environment.command(self.config, local_rank)
+            order = Order(
+                name,
+                "worker",
+                command,
+                env,
+                str(self.config.workdir),
+                entry=self.config.entry,
+                numa=self.config.numa,
+                stacks=str(stacks(folder, first + local_rank)) if settings.stall_timeout else "",
+            )
+            with contextlib.suppress(OSError):
+                self.zygote.start(order, *streams)
+            for stream in streams:
+                os.close(stream)
+            alive.append(name)
+        self.config.say(_describe(round_, member))
+        workers = Workers(
+            round_.incarnation,
+            round_.number,
+            first,
+            round_.epoch,
+            unbroken(),
+            frozenset(alive),
+            resumed=round_.resume.step,
+        )
+        return replace(local, workers=workers, vote=None, step=round_.resume.step)
+
+    @do.register
+    def _(self, action: actions.AdoptEpoch, local: Local, seen: Seen) -> Local:
+        self._checkpoints.begin(action.round, action.member)
+        if local.workers is None:
+            return local
+        return replace(local, workers=replace(local.workers, epoch=action.round.epoch))
+
+    @do.register
+    def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
+        self._checkpoints.claim(action.round.incarnation)
+        return replace(local, claim=StorageClaim(action.round.incarnation, unbroken()))
+
+    @do.register
+    def _(self, action: actions.Flush, local: Local, seen: Seen) -> Local:
+        within = FLUSH_TIMEOUT
+        if local.notice is not None and local.notice.deadline is not None:
+            within = min(within, max(local.notice.deadline - unbroken(), 1.0))
+        self._checkpoints.flush(action.round, within)
+        return replace(local, flushing=action.round)
+
+
+def stacks(folder: Path, rank: int | str) -> Path:
+    """Where the worker of that rank writes the stacks of its threads when asked to."""
+    return folder / f"rank-{rank}.stack"
+
+
+def _describe(round_: Round, member: Member) -> str:
+    source = {
+        "fresh": "from the start",
+        "memory": f"from step {round_.resume.step} in memory",
+        "store": f"from step {round_.resume.step} in the object store",
+    }[round_.resume.kind]
+    return (
+        f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
+        f"{len(round_.members)}, {round_.world_size} workers, {source}"
+    )
