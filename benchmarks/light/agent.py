@@ -7,7 +7,6 @@ workers, which are there at once and always at step `STEP`.
 
 import math
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,6 +28,7 @@ from spotelastic.agent.workers.pool import Exited
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.ids import new_id
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
@@ -115,12 +115,12 @@ class LightAgent:
             inbox, self._inbox = self._inbox, []
         for event in inbox:
             self._take(event)
-        decision = decide(self._local, self._seen, unbroken(), _new_id)
+        decision = decide(self._local, self._seen, unbroken(), new_id)
         while decision.actions and not self._ended:
             for action in decision.actions:
                 self._perform(action)
             self._follow_leadership()
-            decision = decide(self._local, self._seen, unbroken(), _new_id)
+            decision = decide(self._local, self._seen, unbroken(), new_id)
         self._tell()
         if decision.wake_at < math.inf and not self._ended:
             self._crew.later(max(0.0, decision.wake_at - unbroken()), lambda: self.post(Wake()))
@@ -188,7 +188,7 @@ class LightAgent:
         store, keys, node = self._store, self._keys, self._node
         match action:
             case do.Register():
-                node = replace(node, incarnation=_new_id(), registered_at=unbroken())
+                node = replace(node, incarnation=new_id(), registered_at=unbroken())
                 refused = membership.join(store, keys, node, self._settings, self._lease)
                 assert refused is None, refused
                 return replace(local, node=node, registered=True, offered="")
@@ -299,7 +299,3 @@ def light_node(index: int) -> Node:
         fingerprint=Fingerprint("3.11.9", "2.13.0", "13.0", "c" * 64, 8),
         daemon=f"10.0.{index // 250}.{index % 250 + 1}:29501",
     )
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex

@@ -7,7 +7,6 @@ does not answer is started again.
 
 import contextlib
 import signal
-import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import singledispatchmethod
@@ -27,6 +26,7 @@ from spotelastic.agent.workers.pool import read_error_file, read_stack
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
@@ -87,7 +87,7 @@ class Actor:
             return local
         node = Node(
             id=self.config.node,
-            incarnation=uuid.uuid4().hex,
+            incarnation=new_id(),
             address=self.config.address,
             zone=self.config.zone,
             fingerprint=local.fingerprint,
@@ -196,7 +196,7 @@ class Actor:
         rank = workers.first_rank + first.local_rank
         message, trace = read_error_file(folder / f"error-{rank}.json")
         failure = Failure(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             node=self.config.node,
             round=workers.round,
             rank=rank,
@@ -217,7 +217,7 @@ class Actor:
         pace, folder = workers.pace, self.config.round_logs(workers.number)
         rank = workers.first_rank + pace.behind
         failure = Failure(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             node=self.config.node,
             round=workers.round,
             rank=rank,
@@ -236,7 +236,7 @@ class Actor:
     @_do.register
     def _(self, action: actions.ReportStoreDeath, local: Local, seen: Seen) -> Local:
         failure = Failure(
-            uuid.uuid4().hex, self.config.node, action.round.incarnation, -1, -1, unbroken(), 0,
+            new_id(), self.config.node, action.round.incarnation, -1, -1, unbroken(), 0,
             "the round's store ended",
         )  # fmt: skip
         return self._report(local, failure, failure.message)

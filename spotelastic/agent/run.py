@@ -8,7 +8,6 @@ import math
 import os
 import queue
 import signal
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -33,6 +32,7 @@ from spotelastic.agent.workers.pool import Warm
 from spotelastic.agent.workers.process import name_process
 from spotelastic.clock import steady, unbroken
 from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
@@ -118,7 +118,7 @@ class _Agent:
 
     def _loop(self) -> int:
         while True:
-            decision = decide(self._local, self._seen, unbroken(), _new_id)
+            decision = decide(self._local, self._seen, unbroken(), new_id)
             for action in decision.actions:
                 if isinstance(action, Exit):
                     if action.reason:
@@ -224,7 +224,3 @@ class _Agent:
         if failure is not None:
             self._config.say(f"first failure: rank {failure.rank} on {failure.node}, {failure.log}")
             self._config.say(failure.traceback or failure.message)
-
-
-def _new_id() -> str:
-    return uuid.uuid4().hex

@@ -13,7 +13,6 @@ with what this node has said. Must never happen:
 import math
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +20,7 @@ from dataclasses import replace
 from spotelastic.clock import steady, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
+from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Finished, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
@@ -216,7 +216,7 @@ class Participant:
         if not self._session.alive:
             self._session.renew()
         if missed:
-            self._node = replace(self._node, incarnation=uuid.uuid4().hex)
+            self._node = replace(self._node, incarnation=new_id())
         refused = membership.join(
             self._store, self._keys, self._node, self._settings, self._session.lease
         )
@@ -240,7 +240,7 @@ class Participant:
             return math.inf
         if seen.revision < self._lead_after and now < self._lead_at:
             return self._lead_at
-        decision = rounds.decide(seen, now, lambda: uuid.uuid4().hex)
+        decision = rounds.decide(seen, now, new_id)
         if not decision.actions:
             return math.inf if decision.wake_at is None else decision.wake_at
         held = self._leadership.compare

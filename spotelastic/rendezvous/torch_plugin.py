@@ -45,6 +45,7 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable, UsageError
+from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.round import Round
@@ -226,7 +227,7 @@ class SpotelasticHandler(RendezvousHandler):
         """Counts only while the round is the current one."""
         self._participant.report(
             Failure(
-                id=uuid.uuid4().hex,
+                id=new_id(),
                 node=self._participant.node,
                 round=round_.incarnation,
                 rank=rank,
@@ -240,7 +241,7 @@ class SpotelasticHandler(RendezvousHandler):
     def _failed(self, error: ChildFailedError) -> Job:
         rank, first = error.get_first_failure()
         failure = Failure(
-            id=uuid.uuid4().hex,
+            id=new_id(),
             node=self._participant.node,
             round=self._round.incarnation if self._round is not None else "",
             rank=rank,
@@ -291,7 +292,7 @@ def _node(params: RendezvousParameters, address: str) -> Node:
     python = ".".join(map(str, sys.version_info[:3]))
     return Node(
         id=name,
-        incarnation=uuid.uuid4().hex,
+        incarnation=new_id(),
         address=address,
         zone=params.get("zone", ""),
         fingerprint=Fingerprint(
