@@ -96,8 +96,8 @@ def test_a_job_on_its_own_members_outlives_the_loss_of_each_host(hosts: Hosts) -
 
     # A machine in the place of the lost one knows nothing; with it, another one may be lost.
     hosts.add(lost)
-    wait_until(lambda: len(set(hosts.members().values()) & before) == 2, "it was removed", 30)
-    wait_until(lambda: len(hosts.members()) == 3, "the replacement serves", 30)
+    wait_until(lambda: len(set(hosts.members().values()) & before) == 2, "it was removed", 60)
+    wait_until(lambda: len(hosts.members()) == 3, "the replacement serves", 60)
     run.nodes[left[0]].kill()
     run.trains(lost, left[1], "guest", beyond=run.step())
 

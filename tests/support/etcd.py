@@ -27,7 +27,7 @@ from spotelastic.store.server import (
 HOST = "127.0.0.1"
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout: float = 15.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, timeout: float = 45.0) -> None:
     """For states outside this process that announce themselves to nobody."""
     deadline = steady() + timeout
     pause = threading.Event()

@@ -156,7 +156,7 @@ class Run:
         self.nodes[name] = NodeProcess(name, command, self.folder, host, env)
         return self.nodes[name]
 
-    def wait(self, condition: Callable[[Seen], object], what: str, timeout: float = 40.0) -> Seen:
+    def wait(self, condition: Callable[[Seen], object], what: str, timeout: float = 90.0) -> Seen:
         deadline = steady() + timeout
         with self._changed:
             while not condition(self._seen):
@@ -273,7 +273,8 @@ class Run:
 
     def _account(self) -> str:
         told = [f"--- {n.name}\n{n.output[-2500:]}" for n in self.nodes.values()]
-        return f"round {self._seen.round}\n" + "\n".join(told)
+        steps = {name: (each.round, each.step) for name, each in self._seen.progress.items()}
+        return f"round {self._seen.round}\nround and step by node: {steps}\n" + "\n".join(told)
 
 
 @contextlib.contextmanager
