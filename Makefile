@@ -56,6 +56,7 @@ soak: install
 	$(PYTHON) tests/support/soak.py $(SOAK) -n $(AT_ONCE) --dist loadfile
 
 bench: install
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@found=; for file in benchmarks/*.py; do \
 	  test -e "$$file" || continue; found=1; \
 	  echo "== $$file"; $(PYTHON) "$$file" || exit 1; \
