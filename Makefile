@@ -50,10 +50,10 @@ test: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile
+	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 soak: install
-	$(PYTHON) tests/support/soak.py $(SOAK) -n $(AT_ONCE) --dist loadfile
+	$(PYTHON) tests/support/soak.py $(SOAK) -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 bench: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

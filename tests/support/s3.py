@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import boto3
 import pytest
+import s3fs
 from moto.server import ThreadedMotoServer
 
 
@@ -21,6 +22,8 @@ def s3_server() -> Iterator[str]:
 
 def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:
     """A new bucket."""
+    # fsspec keeps file systems by their arguments, and the endpoint is not one of them.
+    s3fs.S3FileSystem.clear_instance_cache()
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
