@@ -27,6 +27,9 @@ def find(bucket: str) -> Access:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         config["endpoint"] = endpoint
+    metadata = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+    if metadata:  # botocore's name for it, which obstore does not know
+        config["metadata_endpoint"] = metadata.rstrip("/")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     provider = None
     if "AWS_ACCESS_KEY_ID" not in os.environ and _has_profile():
