@@ -32,13 +32,11 @@ class Entry(msgspec.Struct, frozen=True):
     epoch: int
     step: int
     state: str
-    """committed, incomplete (never recorded), retired (its tombstone)."""
+    """committed, incomplete (never recorded), retired (its tombstone), damaged (its manifests)."""
     latest: bool = False
     pinned: bool = False
     world_size: int = 0
     nbytes: int = 0
-    saved_at: float = 0.0
-    """Epoch seconds of its commit; 0 where the store does not tell."""
 
 
 class Tensor(msgspec.Struct, frozen=True):

@@ -19,9 +19,7 @@ from spotelastic.agent import actions
 from spotelastic.agent.checkpoints import newest_commit, snapshots
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.machine import Machine, Post, stacks
-from spotelastic.agent.observe import (
-    Local,
-)
+from spotelastic.agent.observe import Local
 from spotelastic.agent.workers.pool import read_error_file, read_stack
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError

@@ -5,7 +5,6 @@ and `@EPOCH/STEP` one of an epoch that was branched off.
 """
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -324,7 +323,7 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
 
     if not entries:
         return Text("no checkpoints")
-    table = table_of("step", "epoch", "state", "ranks", "size", "age", "", right=("step", "size"))
+    table = table_of("step", "epoch", "state", "ranks", "size", "", right=("step", "size"))
     for entry in entries:
         whole = entry.state == "committed"
         notes = ("latest", entry.latest), ("pinned", entry.pinned)
@@ -334,7 +333,6 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
             entry.state,
             str(entry.world_size) if whole else "-",
             size(entry.nbytes) if whole else "-",
-            age(time.time() - entry.saved_at) if entry.saved_at else "-",
             ", ".join(note for note, so in notes if so),
         )
     return table
@@ -348,10 +346,3 @@ def _tensors_table(tensors: "list[Tensor]") -> "RenderableType":
         shape = "x".join(map(str, tensor.shape)) or ("-" if tensor.dtype == "value" else "scalar")
         table.add_row(tensor.name, tensor.dtype, shape, str(tensor.shards), size(tensor.nbytes))
     return table
-
-
-def age(seconds: float) -> str:
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
