@@ -17,6 +17,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -108,15 +109,20 @@ class Commits:
         if latest is None:
             latest = self._recovered()
         if self._claiming is None or self._claiming[0] != latest.nonce:
-            claimed = Latest(self.owner, latest.epoch + 1, latest.commit, os.urandom(8).hex())
+            # Before the swap, because we may die after it, and the next claim looks no further
+            # back than our epoch. After it again, for what was finished meanwhile.
+            newest = self._recorded(latest.epoch, latest.commit)
+            claimed = Latest(self.owner, latest.epoch + 1, newest, os.urandom(8).hex())
             self._claiming = claimed.nonce, latest.epoch
             if not self._write_latest(claimed, etag):
                 return self.claim(take_over=take_over)
             latest = claimed
         stages.reached(Stage.EPOCH_CLAIMED)
-        claim = Claim(latest.epoch, self._adopt(latest, self._claiming[1]))
+        newest = self._recorded(self._claiming[1], latest.commit)
+        if newest is not None and newest != latest.commit:
+            self._advance(newest, latest.epoch)
         self._claiming = None
-        return claim
+        return Claim(latest.epoch, newest)
 
     def _see_conditions(self) -> None:
         """Refuse a store on which two rounds could both commit, unless it was accepted."""
@@ -138,13 +144,15 @@ class Commits:
         highest = max((commit.epoch for commit in folders), default=0)
         return Latest(self.owner, highest, max(commits, default=None), "")
 
-    def _adopt(self, latest: Latest, epoch: int) -> Commit | None:
-        """Steps of the epoch before that were complete when their last writer died."""
-        newest = latest.commit
+    def _recorded(self, epoch: int, newest: Commit | None) -> Commit | None:
+        """Records the steps of an epoch that were complete when their last writer died; the newest
+        commit then."""
         for commit, found in step_folders(self.storage.keys(f"{epoch}/")).items():
-            if (newest is None or commit > newest) and found.ranks and self._record(commit, found):
-                self._advance(commit, latest.epoch)
-                newest = commit
+            if (newest is None or commit > newest) and found.ranks:
+                # One that was retired or is damaged stays what it is, and holds nobody up.
+                with suppress(Fenced, RestoreFailed):
+                    if self._record(commit, found):
+                        newest = commit
         return newest
 
     # -- committing -------------------------------------------------------------------------------
@@ -192,8 +200,10 @@ class Commits:
         ranks = found.ranks
         if ranks != frozenset(range(len(ranks))):
             return False
-        manifests = self.manifests(commit, ranks)
-        if manifest.complaint(manifests):
+        read = [self._manifest(commit, rank) for rank in sorted(ranks)]
+        manifests = [content for content in read if content is not None]
+        # One that was swept since it was listed is no error: the next look finds the tombstone.
+        if len(manifests) < len(read) or manifest.complaint(manifests):
             return False
         stages.reached(Stage.STEP_COMPLETE)
         record = metadata.write(manifests)
@@ -241,12 +251,17 @@ class Commits:
     def manifests(self, commit: Commit, ranks: Iterable[int]) -> list[Manifest]:
         read = []
         for rank in sorted(ranks):
-            name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
-            blob = self.storage.get(name)
-            if blob is None:
+            content = self._manifest(commit, rank)
+            if content is None:
+                name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
                 raise RestoreFailed(f"{self.storage.url}/{name} is missing")
-            read.append(manifest.decode(blob.data, name))
+            read.append(content)
         return read
+
+    def _manifest(self, commit: Commit, rank: int) -> Manifest | None:
+        name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
+        blob = self.storage.get(name)
+        return manifest.decode(blob.data, name) if blob is not None else None
 
     def checkpoint(self, commit: Commit) -> Sequence[Manifest]:
         """The manifests of a committed step; raises `RestoreFailed` for any other."""

@@ -1,145 +1,16 @@
-"""The commit protocol when the store fails at any call, before or after the work was done."""
+"""Commits, pins, tombstones and epochs on a folder. What races and fails is in tests/sim."""
 
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
-from spotelastic_checkpoints import layout, manifest, metadata, retention
+from spotelastic_checkpoints import metadata, retention
 from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.commits import Commits, step_folders
-from spotelastic_checkpoints.errors import Fenced, RestoreFailed, StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.layout import Declaration, Declared
+from spotelastic_checkpoints.commits import LATEST, Commits
+from spotelastic_checkpoints.errors import Fenced, RestoreFailed, StorageRefused
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.storage.port import Blob, unseen
-from spotelastic_checkpoints.wire import Claim, Commit
-
-T = TypeVar("T")
-
-
-class Unreliable:
-    """Answers 503 at the nth call: before it is carried out, or after, as a lost answer does."""
-
-    def __init__(self, storage: FolderStorage, fail_at: int, *, carried_out: bool) -> None:
-        self.url, self.weaker = storage.url, storage.weaker
-        self._storage = storage
-        self._fail_at = fail_at
-        self._carried_out = carried_out
-        self.calls = 0
-
-    def _call(self, work: Callable[[], T]) -> T:
-        self.calls += 1
-        if self.calls != self._fail_at:
-            return work()
-        if self._carried_out:
-            work()
-        raise StorageUnavailable("503")
-
-    def get(self, key: str) -> Blob | None:
-        return self._call(lambda: self._storage.get(key))
-
-    def read(self, key: str, offset: int, target: memoryview) -> int:
-        return self._call(lambda: self._storage.read(key, offset, target))
-
-    def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        self._call(lambda: self._storage.put(key, data, progress))
-
-    def create(self, key: str, data: bytes) -> bool:
-        return self._call(lambda: self._storage.create(key, data))
-
-    def swap(self, key: str, data: bytes, etag: str) -> bool:
-        return self._call(lambda: self._storage.swap(key, data, etag))
-
-    def keys(self, prefix: str = "") -> list[str]:
-        return self._call(lambda: self._storage.keys(prefix))
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._call(lambda: self._storage.delete(keys))
-
-    def unfinished(self) -> list[str]:
-        return self._call(self._storage.unfinished)
-
-    def abort_uploads(self, prefix: str) -> int:
-        return self._call(lambda: self._storage.abort_uploads(prefix))
-
-    def close(self) -> None:
-        self._storage.close()
-
-
-def retried(work: Callable[[], T]) -> T:
-    try:
-        return work()
-    except StorageUnavailable:
-        return work()
-
-
-def put_all(commits: Commits, epoch: int, step: int, ranks: Iterable[int] = (0, 1)) -> None:
-    plan = layout.plan(
-        [Declaration(rank, "n", (Declared(f"v{rank}", ("v",), room=64),)) for rank in (0, 1)]
-    )
-    for rank in ranks:
-        slot = plan.slots[rank]
-        data = memoryview(bytes(slot.owned_bytes))
-        retried(lambda rank=rank, data=data: commits.put_shard(Commit(epoch, step), rank, data))
-        content = manifest.Manifest(
-            version=1,
-            epoch=epoch,
-            step=step,
-            incarnation=f"round-{epoch}",
-            layout=plan.hash,
-            rank=rank,
-            world_size=2,
-            chunks=plan.chunks,
-            file=manifest.shard_name(rank),
-            nbytes=len(data),
-            items=slot.items[: slot.owned],
-        )
-        retried(lambda content=content: commits.put_manifest(content))
-
-
-def scenario(commits: Commits) -> int:
-    """Two rounds, commits that retire others; the epoch of the second round."""
-    first = retried(commits.claim).epoch
-    for step in (1, 2, 3):
-        put_all(commits, first, step)
-        assert retried(lambda step=step: commits.commit(Commit(first, step), first))
-    retried(lambda: retention.pin(commits, Commit(first, 1)))
-    put_all(commits, first, 4, ranks=[0])
-    claim = retried(commits.claim)
-    assert claim == Claim(first + 1, Commit(first, 3))
-    put_all(commits, claim.epoch, 4)
-    latest = Commit(claim.epoch, 4)
-    assert retried(lambda: commits.commit(latest, claim.epoch))
-    retried(lambda: retention.collect(commits, latest, claim.epoch, Keep(2)))
-    return claim.epoch
-
-
-def calls_of_the_scenario(folder: Path) -> int:
-    counted = Unreliable(FolderStorage(folder), 0, carried_out=False)
-    scenario(Commits(counted, "me"))
-    return counted.calls
-
-
-@pytest.mark.parametrize("carried_out", [False, True])
-def test_a_failure_at_any_call_leaves_the_same_commits(tmp_path: Path, carried_out: bool) -> None:
-    calls = calls_of_the_scenario(tmp_path / "count")
-    assert calls > 40
-    for fail_at in range(1, calls + 1):
-        folder = FolderStorage(tmp_path / str(fail_at))
-        storage = Unreliable(folder, fail_at, carried_out=carried_out)
-        epoch = scenario(Commits(storage, "me"))
-        reader = Commits(folder, "me")
-        assert reader.latest() == Commit(epoch, 4), fail_at
-        kept = [c for c, found in step_folders(folder.keys()).items() if len(found.names) > 1]
-        # A failure in the middle of collecting may leave more than is wanted, never less.
-        assert {Commit(epoch - 1, 3), Commit(epoch, 4)} <= set(kept), fail_at
-        reader.checkpoint(Commit(epoch - 1, 3))
-        reader.checkpoint(Commit(epoch, 4))
-        retention.collect(reader, Commit(epoch, 4), epoch, Keep(2))
-        kept = [c for c, found in step_folders(folder.keys()).items() if len(found.names) > 1]
-        assert kept == [Commit(epoch - 1, 1), Commit(epoch - 1, 3), Commit(epoch, 4)], fail_at
-        reader.checkpoint(Commit(epoch - 1, 1))
+from spotelastic_checkpoints.wire import Commit
+from support.committing import put_all
 
 
 def test_a_step_that_was_swept_can_no_longer_be_committed(tmp_path: Path) -> None:
@@ -242,4 +113,25 @@ def test_what_the_last_round_completed_is_adopted_by_the_next(tmp_path: Path) ->
     assert commits.claim().commit == Commit(epoch, 1)
     # But not what an older round completed after it was fenced: it may be another history.
     put_all(commits, epoch, 2)
+    assert commits.claim().commit == Commit(epoch, 1)
+
+
+def test_a_run_sent_back_by_hand_stays_there_once_the_later_step_is_removed(
+    tmp_path: Path,
+) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    epoch = commits.claim().epoch
+    committed(commits, epoch, 1, 2)
+    latest = tmp_path / LATEST
+    latest.write_bytes(latest.read_bytes().replace(b'"step":2', b'"step":1'))
+    retention.remove(commits, Commit(epoch, 2))
+    assert commits.claim().commit == Commit(epoch, 1)
+
+
+def test_a_damaged_manifest_of_an_unfinished_step_holds_up_no_claim(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    epoch = commits.claim().epoch
+    committed(commits, epoch, 1)
+    put_all(commits, epoch, 2)
+    (tmp_path / str(epoch) / "step-00000002" / "manifest-1.json").write_bytes(b"{")
     assert commits.claim().commit == Commit(epoch, 1)

@@ -1,0 +1,118 @@
+"""The commit protocol as two ranks' daemons carry it out, on a made-up state of two values."""
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+from spotelastic_checkpoints import layout, manifest, metadata, retention
+from spotelastic_checkpoints.commits import LATEST, Commits, Latest
+from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+from spotelastic_checkpoints.layout import Declaration, Declared
+from spotelastic_checkpoints.retention import Keep
+from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.wire import Commit
+
+T = TypeVar("T")
+
+_PLAN = layout.plan(
+    [Declaration(rank, "n", (Declared(f"v{rank}", ("v",), room=64),)) for rank in (0, 1)]
+)
+
+
+def retried(work: Callable[[], T]) -> T:
+    """As a daemon does."""
+    while True:
+        try:
+            return work()
+        except StorageUnavailable:
+            continue
+
+
+def put_all(commits: Commits, epoch: int, step: int, ranks: Iterable[int] = (0, 1)) -> None:
+    for rank in ranks:
+        slot = _PLAN.slots[rank]
+        data = memoryview(bytes(slot.owned_bytes))
+        retried(lambda rank=rank, data=data: commits.put_shard(Commit(epoch, step), rank, data))
+        content = manifest.Manifest(
+            version=1,
+            epoch=epoch,
+            step=step,
+            incarnation=f"round-{epoch}",
+            layout=_PLAN.hash,
+            rank=rank,
+            world_size=2,
+            chunks=_PLAN.chunks,
+            file=manifest.shard_name(rank),
+            nbytes=len(data),
+            items=slot.items[: slot.owned],
+        )
+        retried(lambda content=content: commits.put_manifest(content))
+
+
+def two_rounds(commits: Commits) -> Commit:
+    """Four commits, one of them pinned, the last by a second round; what LATEST names then."""
+    first = retried(commits.claim).epoch
+    for step in (1, 2, 3):
+        put_all(commits, first, step)
+        assert retried(lambda step=step: commits.commit(Commit(first, step), first))
+    retried(lambda: retention.pin(commits, Commit(first, 1)))
+    put_all(commits, first, 4, ranks=[0])
+    claim = retried(commits.claim)
+    assert claim.epoch > first and claim.commit == Commit(first, 3)
+    put_all(commits, claim.epoch, 4)
+    latest = Commit(claim.epoch, 4)
+    assert retried(lambda: commits.commit(latest, claim.epoch))
+    retried(lambda: retention.collect(commits, latest, claim.epoch, Keep(2)))
+    return latest
+
+
+class Auditor:
+    """Is told of every write as it happens, and notes each rule of the protocol that one broke."""
+
+    def __init__(self) -> None:
+        self.broken: list[str] = []
+        self.latest: Latest | None = None
+        self._buried: set[str] = set()
+
+    def __call__(self, key: str, storage: Storage) -> None:
+        if key == LATEST:
+            self._latest(storage)
+        elif key.endswith("/" + metadata.NAME):
+            self._record(key, storage)
+
+    def _latest(self, storage: Storage) -> None:
+        blob = storage.get(LATEST)
+        assert blob is not None
+        before, now = self.latest, msgspec.json.decode(blob.data, type=Latest)
+        self.latest = now
+        if before is not None and (now.epoch, now.commit or Commit(0, 0)) < (
+            before.epoch,
+            before.commit or Commit(0, 0),
+        ):
+            self.broken.append(f"LATEST went from {before} to {now}")
+        if now.commit is not None:
+            self._is_whole(now.commit, storage)
+
+    def _record(self, key: str, storage: Storage) -> None:
+        blob = storage.get(key)
+        assert blob is not None
+        epoch, step, _ = key.split("/")
+        commit = Commit(int(epoch), int(step.removeprefix("step-")))
+        if metadata.is_tombstone(blob.data):
+            self._buried.add(key)
+            if self.latest is not None and self.latest.commit == commit:
+                self.broken.append(f"{commit}, which LATEST names, was retired")
+        elif key in self._buried:
+            self.broken.append(f"{commit} came back after it was retired")
+        else:
+            self._is_whole(commit, storage)
+
+    def _is_whole(self, commit: Commit, storage: Storage) -> None:
+        try:
+            for content in Commits(storage, "auditor").checkpoint(commit):
+                length = content.nbytes
+                key = f"{commit.epoch}/step-{commit.step:08d}/{content.file}"
+                if storage.read(key, 0, memoryview(bytearray(length))) != length:
+                    self.broken.append(f"{commit} was committed without {content.file}")
+        except CheckpointsError as error:
+            self.broken.append(f"{commit} was committed, but {error}")
