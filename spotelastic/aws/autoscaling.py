@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotelastic.aws.clients import Aws, Rejected, calling
-from spotelastic.aws.identity import BUCKET, CLUSTER, MEMBER, ROLE
-from spotelastic.aws.names import TERMINATE_HOOK, Names
-from spotelastic.aws.template import boot_script
+from spotelastic.aws.identity import CLUSTER, MEMBER, ROLE
+from spotelastic.aws.names import TERMINATE_HOOK
 
-DRAIN_TIME = 180
-"""Seconds that a terminating instance may take to save before its group goes on without asking."""
 ALIVE = frozenset({"pending", "running"})
 GONE = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 
@@ -88,6 +85,27 @@ def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Machine, ...]:
         )
 
 
+def clusters(aws: Aws) -> frozenset[str]:
+    """Names of the clusters that have a group or an instance in the account and region."""
+    with calling("list the clusters"):
+        tagged = [{"Name": "tag-key", "Values": [CLUSTER]}]
+        groups = aws.autoscaling.get_paginator("describe_auto_scaling_groups").paginate(
+            Filters=tagged
+        )
+        found = [group for page in groups for group in page["AutoScalingGroups"]]
+        alive = {"Name": "instance-state-name", "Values": ["pending", "running", "stopped"]}
+        instances = aws.ec2.get_paginator("describe_instances").paginate(Filters=[*tagged, alive])
+        found += [
+            instance
+            for page in instances
+            for reservation in page["Reservations"]
+            for instance in reservation["Instances"]
+        ]
+    return frozenset(
+        tag["Value"] for item in found for tag in item.get("Tags", ()) if tag["Key"] == CLUSTER
+    )
+
+
 def _machine(item: dict[str, Any]) -> Machine:
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
     return Machine(
@@ -154,100 +172,3 @@ def end(aws: Aws, instances: Sequence[str]) -> None:
     except Rejected as error:
         if error.code != "InvalidInstanceID.NotFound":
             raise
-
-
-# -- the worker group ----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerGroup:
-    """What a cluster's worker group is made of."""
-
-    names: Names
-    types: tuple[str, ...]
-    size: int
-    spot: bool
-    image: str
-    bucket: str
-    profile: str
-    """ARN of the instance profile."""
-    security_group: str
-    subnets: tuple[str, ...]
-
-
-def create_workers(aws: Aws, wanted: WorkerGroup) -> None:
-    """Creates the launch template and the group, and lets it launch `size` instances."""
-    cluster, name = wanted.names.cluster, wanted.names.workers
-    with calling(f"create the launch template {name}"):
-        template = aws.ec2.create_launch_template(
-            LaunchTemplateName=name,
-            LaunchTemplateData=_launch(wanted),
-            TagSpecifications=[
-                {"ResourceType": "launch-template", "Tags": [{"Key": CLUSTER, "Value": cluster}]}
-            ],
-        )["LaunchTemplate"]
-    with calling(f"create the worker group {name}"):
-        aws.autoscaling.create_auto_scaling_group(
-            AutoScalingGroupName=name,
-            MinSize=0,
-            MaxSize=wanted.size,
-            DesiredCapacity=wanted.size,
-            VPCZoneIdentifier=",".join(wanted.subnets),
-            MixedInstancesPolicy=_policy(wanted, template["LaunchTemplateId"]),
-            CapacityRebalance=False,  # it would end instances on its own judgement
-            NewInstancesProtectedFromScaleIn=True,  # every victim is named by the controller
-            HealthCheckType="EC2",
-            LifecycleHookSpecificationList=[
-                {
-                    "LifecycleHookName": TERMINATE_HOOK,
-                    "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
-                    "HeartbeatTimeout": DRAIN_TIME,
-                    "DefaultResult": "CONTINUE",
-                }
-            ],
-            Tags=[{"Key": CLUSTER, "Value": cluster, "PropagateAtLaunch": False}],
-        )
-        aws.autoscaling.suspend_processes(
-            AutoScalingGroupName=name, ScalingProcesses=["AZRebalance"]
-        )
-
-
-def _launch(wanted: WorkerGroup) -> dict[str, Any]:
-    tags = {
-        CLUSTER: wanted.names.cluster,
-        ROLE: "worker",
-        BUCKET: wanted.bucket,
-        "Name": wanted.names.workers,
-    }
-    return {
-        "ImageId": wanted.image,
-        "InstanceType": wanted.types[0],
-        "IamInstanceProfile": {"Arn": wanted.profile},
-        "SecurityGroupIds": [wanted.security_group],
-        "UserData": boot_script(),
-        "MetadataOptions": {
-            "HttpTokens": "required",
-            "HttpPutResponseHopLimit": 1,
-            "InstanceMetadataTags": "enabled",
-        },
-        "TagSpecifications": [
-            {
-                "ResourceType": "instance",
-                "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
-            }
-        ],
-    }
-
-
-def _policy(wanted: WorkerGroup, template: str) -> dict[str, Any]:
-    return {
-        "LaunchTemplate": {
-            "LaunchTemplateSpecification": {"LaunchTemplateId": template, "Version": "1"},
-            "Overrides": [{"InstanceType": name} for name in wanted.types],
-        },
-        "InstancesDistribution": {
-            "OnDemandBaseCapacity": 0,
-            "OnDemandPercentageAboveBaseCapacity": 0 if wanted.spot else 100,
-            "SpotAllocationStrategy": "price-capacity-optimized",
-        },
-    }

@@ -2,25 +2,25 @@
 
 `create` goes in this order, so that whatever boots finds what it reads: the bucket with the code
 and the job; the stack (network, roles, queue, and the control nodes, which boot as soon as their
-groups exist); the worker group. What fails on the way is undone. `delete` goes the other way, and
-may be run again at any point.
+groups exist); the worker groups. `teardown.py` goes the other way. Both may be run again at any
+point.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
-from spotelastic.aws import autoscaling, names, stack, types
+from spotelastic.aws import account, autoscaling, names, stack, teardown, types, workers
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.identity import CLUSTER
-from spotelastic.aws.names import MEMBERS, Names
-from spotelastic.aws.objects import JOB, Objects
+from spotelastic.aws.names import CLIENT_PORT, MEMBERS, Names
+from spotelastic.aws.objects import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE, Objects
 from spotelastic.aws.template import boot_script
-from spotelastic.aws.waiting import until
 from spotelastic.clock import wall
-from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.job import JobSpec, Settings
 
 AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
@@ -28,7 +28,6 @@ DEEP_LEARNING = (
     "/aws/service/deeplearning/ami/x86_64/"
     "base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
 )
-TERMINATE_TIMEOUT = 300.0
 
 Say = Callable[[str], None]
 
@@ -55,6 +54,8 @@ class Request:
     control_type: str = "t3.small"
     image: str = ""
     """Image of the workers; by default a Deep Learning one for GPUs, else Amazon Linux."""
+    bucket: str = ""
+    """A bucket of the user's; by default the one that all clusters of the account share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +76,49 @@ class Cluster:
 
 
 def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
-    """Creates a cluster and starts its job; returns when all instances are asked for.
+    """Brings a cluster up and starts its job; returns when all instances are asked for.
 
-    Raises `UsageError` and `EnvironmentFailure` before anything is created; anything raised later
-    (also `KeyboardInterrupt`) is raised after what had been created is deleted.
+    What is there already stays, and is changed where the request differs, so that an `up` that was
+    interrupted anywhere can be run again. Raises `UsageError` and `EnvironmentFailure` before
+    anything is created; when a new cluster fails later (also by `KeyboardInterrupt`), what had been
+    created of it is deleted before the error is raised.
     """
     aws = aws or Aws()
     its = Names(request.name)
-    if stack.describe(aws, its.stack) is not None:
-        raise UsageError(
-            f"--name {request.name}: a cluster of this name exists already; "
-            f"choose another name, or end it with `spotelastic down {request.name}`"
-        )
+    known = stack.describe(aws, its.stack)
+    plan = _plan(request, aws, known)
+    bucket = plan.bucket
+    say(f"bucket {bucket}: shipping {len(request.archive) / 2**20:.1f} MiB of code")
+    try:
+        return _bring_up(request, plan, aws, say, new=known is None)
+    except BaseException:
+        if known is None:
+            _undo(request.name, bucket, say, aws)
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a request comes to in this account: everything that is looked up, nothing made."""
+
+    bucket: str
+    spec: JobSpec
+    parameters: dict[str, str]
+    """Of the stack."""
+    image: str
+
+
+def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
+    its = Names(request.name)
     kind = types.check_alike(types.describe(aws, request.instance_types))
-    zones = _zones(aws, request)
+    network = _network(aws, request, known)
     image = request.image or _image(aws, AMAZON_LINUX if kind.gpus == 0 else DEEP_LEARNING)
-    control_image = _image(aws, AMAZON_LINUX)
-    network = names.addresses(request.network, _networks(aws))
-    bucket = names.bucket(_account(aws), aws.region)
-    workers = request.settings.workers or kind.workers
-    settings = replace(request.settings, workers=workers, code=request.code)
+    bucket = request.bucket or account.default_bucket(aws)
+    if request.bucket:
+        account.check_bucket(aws, bucket)
+    workers_per_node = request.settings.workers or kind.workers
+    settings = replace(request.settings, workers=workers_per_node, code=request.code)
+    etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
     spec = JobSpec(
         cluster=request.name,
         run=request.run or request.name,
@@ -103,59 +127,80 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
         code=request.code,
         settings=settings,
         storage=f"s3://{bucket}/{request.name}/checkpoints",
-        etcd=network.etcd,
+        etcd=etcd,
         etcd_members=MEMBERS,
         log_group=its.log_group,
         queue=its.queue,
-        worker_group=its.workers,
+        worker_group=its.workers if request.spot else its.on_demand,
         instance_types=request.instance_types,
         created_at=wall(),
     )
-    cluster = Cluster(aws, spec, bucket)
-    try:
-        say(f"bucket {bucket}: shipping {len(request.archive) / 2**20:.1f} MiB of code")
-        _ship(cluster, request.archive)
-        if cluster.objects.has("checkpoints/LATEST"):
-            say(f"going on from the checkpoints of an earlier cluster named {request.name}")
-        say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
-        outputs = stack.create(
-            aws,
-            its.stack,
-            {
-                "Cluster": request.name,
-                "Bucket": bucket,
-                "Cidr": network.block,
-                "SubnetCidrs": ",".join(network.subnets),
-                "Zones": ",".join(zones),
-                "MemberAddresses": ",".join(network.members),
-                "ControlImage": control_image,
-                "ControlType": request.control_type,
-                "BootScript": boot_script(),
-            },
-            say,
+    parameters = {
+        "Cluster": request.name,
+        "Bucket": bucket,
+        **network,
+        "ControlImage": _image(aws, AMAZON_LINUX),
+        "ControlType": request.control_type,
+        "BootScript": boot_script(),
+    }
+    return _Plan(bucket, spec, parameters, image)
+
+
+def _network(aws: Aws, request: Request, known: Mapping[str, Any] | None) -> dict[str, str]:
+    """Of a cluster that is there already it stays as it is."""
+    names_of = ("Cidr", "SubnetCidrs", "Zones", "MemberAddresses")
+    if known is not None:
+        given = stack.parameters(known)
+        return {name: given[name] for name in names_of}
+    zones = _zones(aws, request)
+    free = names.addresses(request.network, _networks(aws))
+    values = (free.block, ",".join(free.subnets), ",".join(zones), ",".join(free.members))
+    return dict(zip(names_of, values, strict=True))
+
+
+def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -> Cluster:
+    its = Names(request.name)
+    cluster = Cluster(aws, plan.spec, plan.bucket)
+    objects = cluster.objects
+    if not request.bucket:
+        account.ensure_bucket(aws, plan.bucket)
+    if not new and objects.has(STOPPING):
+        raise UsageError(
+            f"the cluster {request.name} is being taken down: end that first with "
+            f"`spotelastic down {request.name}`, then run `spotelastic up` again"
         )
-        size = settings.max_nodes
-        purchase = "spot" if request.spot else "on-demand"
-        say(f"workers {its.workers}: {size} {purchase} instances of {request.instance_types[0]}")
-        autoscaling.create_workers(
-            aws,
-            autoscaling.WorkerGroup(
-                names=its,
-                types=request.instance_types,
-                size=size,
-                spot=request.spot,
-                image=image,
-                bucket=bucket,
-                profile=outputs["WorkerProfile"],
-                security_group=outputs["MemberGroup"],
-                subnets=tuple(outputs["Subnets"].split(",")),
-            ),
-        )
-    except BaseException:
-        say(f"creating {request.name} did not succeed: deleting what there is of it")
-        delete(request.name, say=say, aws=aws)
-        raise
+    _ship(cluster, request.archive, new=new)
+    if new and objects.has("checkpoints/LATEST"):
+        say(f"going on from the checkpoints of an earlier cluster named {request.name}")
+    say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
+    outputs = stack.ensure(aws, its.stack, plan.parameters, say)
+    size = plan.spec.settings.max_nodes
+    purchase = "spot" if request.spot else "on-demand"
+    group = plan.spec.worker_group
+    say(f"workers {group}: {size} {purchase} instances of {request.instance_types[0]}")
+    workers.ensure(
+        aws,
+        workers.Workers(
+            names=its,
+            types=request.instance_types,
+            size=size,
+            spot=request.spot,
+            image=plan.image,
+            bucket=plan.bucket,
+            profile=outputs["WorkerProfile"],
+            security_group=outputs["MemberGroup"],
+            subnets=tuple(outputs["Subnets"].split(",")),
+        ),
+    )
     return cluster
+
+
+def _undo(name: str, bucket: str, say: Say, aws: Aws) -> None:
+    say(f"creating {name} did not succeed: deleting what there is of it")
+    try:
+        teardown.delete(name, bucket=bucket, say=say, aws=aws)
+    except SpotelasticError as error:
+        say(f"not all of {name} could be deleted: {error}; run `spotelastic down {name}`")
 
 
 def find(name: str, aws: Aws | None = None) -> Cluster | None:
@@ -163,90 +208,35 @@ def find(name: str, aws: Aws | None = None) -> Cluster | None:
     aws = aws or Aws()
     if stack.describe(aws, Names(name).stack) is None:
         return None
-    bucket = names.bucket(_account(aws), aws.region)
+    bucket = teardown.bucket_of(aws, Names(name))
     spec = Objects(aws, bucket, name).job()
     return None if spec is None else Cluster(aws, spec, bucket)
 
 
 def all_names(aws: Aws | None = None) -> tuple[str, ...]:
-    """The names of all clusters of the account and region."""
-    return stack.clusters(aws or Aws())
-
-
-def delete(
-    name: str, *, keep_data: bool = True, say: Say = lambda _: None, aws: Aws | None = None
-) -> None:
-    """Deletes everything of the cluster but its objects in the bucket, and waits until it is gone.
-
-    `keep_data` False deletes these too, checkpoints included. What is not there is no error.
-    """
+    """The names of all clusters of the account and region, also of what is left of one."""
     aws = aws or Aws()
-    its = Names(name)
-    say(f"ending the instances of {name}")
-    for group in (its.workers, *(f"{its.stack}-control-{member}" for member in MEMBERS)):
-        _delete_group(aws, group)
-    _end_instances(aws, name)
-    _delete_template(aws, its.workers)
-    say(f"deleting the stack {its.stack}")
-    stack.delete(aws, its.stack)
-    _delete_token(aws, its.token)
-    if not keep_data:
-        objects = Objects(aws, names.bucket(_account(aws), aws.region), name)
-        say(f"deleting {objects.url('')}")
-        objects.delete_all()
+    return tuple(sorted({*stack.clusters(aws), *autoscaling.clusters(aws)}))
+
+
+delete = teardown.delete
 
 
 # -- create --------------------------------------------------------------------------------------
 
 
-def _ship(cluster: Cluster, archive: bytes) -> None:
-    """Bucket, secret, code and job: what an instance reads when it boots."""
+def _ship(cluster: Cluster, archive: bytes, *, new: bool) -> None:
+    """Secret, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
-    _ensure_bucket(aws, cluster.bucket)
     _ensure_token(aws, Names(spec.cluster))
     code = f"code/{spec.code}.tar.gz"
     if not objects.has(code):
         objects.put(code, archive)
-    # An earlier cluster of this name may have left its own account of things.
-    for name in ("status.json", "events.jsonl", "curve.json", "report.json", "usage.json"):
-        objects.delete(name)
+    if new:
+        # An earlier cluster of this name may have left its own account of things.
+        for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):
+            objects.delete(name)
     objects.put(JOB, msgspec.json.encode(spec))
-
-
-def _ensure_bucket(aws: Aws, bucket: str) -> None:
-    where = {} if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
-    try:
-        with calling(f"create the bucket {bucket}"):
-            aws.s3.create_bucket(
-                Bucket=bucket, **({"CreateBucketConfiguration": where} if where else {})
-            )
-    except Rejected as error:
-        if error.code != "BucketAlreadyOwnedByYou":
-            raise
-        return
-    with calling(f"protect the bucket {bucket}"):
-        aws.s3.put_public_access_block(
-            Bucket=bucket,
-            PublicAccessBlockConfiguration={
-                "BlockPublicAcls": True,
-                "IgnorePublicAcls": True,
-                "BlockPublicPolicy": True,
-                "RestrictPublicBuckets": True,
-            },
-        )
-        aws.s3.put_bucket_lifecycle_configuration(
-            Bucket=bucket,
-            LifecycleConfiguration={
-                "Rules": [
-                    {
-                        "ID": "abandoned-uploads",
-                        "Status": "Enabled",
-                        "Filter": {"Prefix": ""},
-                        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 2},
-                    }
-                ]
-            },
-        )
 
 
 def _ensure_token(aws: Aws, its: Names) -> None:
@@ -262,11 +252,6 @@ def _ensure_token(aws: Aws, its: Names) -> None:
     except Rejected as error:
         if error.code != "ParameterAlreadyExists":
             raise
-
-
-def _account(aws: Aws) -> str:
-    with calling("find out which AWS account this is"):
-        return str(aws.sts.get_caller_identity()["Account"])
 
 
 def _zones(aws: Aws, request: Request) -> tuple[str, ...]:
@@ -299,43 +284,3 @@ def _networks(aws: Aws) -> tuple[str, ...]:
 def _image(aws: Aws, parameter: str) -> str:
     with calling(f"find the machine image {parameter}"):
         return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
-
-
-# -- delete --------------------------------------------------------------------------------------
-
-
-def _delete_group(aws: Aws, group: str) -> None:
-    """With its instances, protected or not, and without waiting at its hooks."""
-    try:
-        with calling(f"delete the group {group}"):
-            aws.autoscaling.delete_auto_scaling_group(AutoScalingGroupName=group, ForceDelete=True)
-    except Rejected as error:
-        if error.code != "ValidationError":  # there is none
-            raise
-
-
-def _end_instances(aws: Aws, cluster: str) -> None:
-    """Waits until EC2 says that they are terminated: their interfaces are free only then."""
-
-    def ended() -> bool | None:
-        left = [m.id for m in autoscaling.machines(aws, cluster) if m.state != "terminated"]
-        autoscaling.end(aws, left)
-        return None if left else True
-
-    until(ended, f"instances of {cluster} are still there", TERMINATE_TIMEOUT)
-
-
-def _delete_template(aws: Aws, template: str) -> None:
-    with calling(f"delete the launch template {template}"):
-        named = [{"Name": "launch-template-name", "Values": [template]}]
-        for found in aws.ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]:
-            aws.ec2.delete_launch_template(LaunchTemplateId=found["LaunchTemplateId"])
-
-
-def _delete_token(aws: Aws, parameter: str) -> None:
-    try:
-        with calling(f"delete the secret {parameter}"):
-            aws.ssm.delete_parameter(Name=parameter)
-    except Rejected as error:
-        if error.code != "ParameterNotFound":
-            raise

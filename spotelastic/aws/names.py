@@ -12,6 +12,8 @@ CLIENT_PORT = 2379
 PEER_PORT = 2380
 PREFIX = "spotelastic-"
 TERMINATE_HOOK = "spotelastic-drain"
+SWITCH = "spotelastic-unattended"
+"""The scheduled action that empties a worker group which nobody looks after."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
@@ -38,17 +40,31 @@ class Names:
 
     @property
     def workers(self) -> str:
-        """The Auto Scaling group and the launch template of the workers."""
+        """The Auto Scaling group of spot workers, and the launch template of all workers."""
         return f"{PREFIX}{self.cluster}-workers"
+
+    @property
+    def on_demand(self) -> str:
+        """The Auto Scaling group of on-demand workers."""
+        return f"{PREFIX}{self.cluster}-workers-on-demand"
+
+    def control(self, member: str) -> str:
+        """The Auto Scaling group and the launch template of one control node."""
+        return f"{PREFIX}{self.cluster}-control-{member}"
 
     @property
     def log_group(self) -> str:
         return f"/spotelastic/{self.cluster}"
 
     @property
+    def secrets(self) -> str:
+        """The folder of the cluster's parameters."""
+        return f"/spotelastic/{self.cluster}"
+
+    @property
     def token(self) -> str:
         """The parameter that holds the secret which the cluster's nodes share."""
-        return f"/spotelastic/{self.cluster}/token"
+        return f"{self.secrets}/token"
 
 
 def bucket(account: str, region: str) -> str:

@@ -16,6 +16,8 @@ EVENTS = "events.jsonl"
 CURVE = "curve.json"
 REPORT = "report.json"
 USAGE = "usage.json"
+STOPPING = "stopping"
+"""There while the cluster is being taken down, and after it; empty."""
 
 T = TypeVar("T")
 _ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})

@@ -1,5 +1,6 @@
 """The CloudFormation stack of a cluster: its fixed part, from `infra/cluster.yaml`."""
 
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,17 @@ from spotelastic.errors import EnvironmentFailure
 
 CREATE_TIMEOUT = 900.0
 DELETE_TIMEOUT = 1200.0
+TEMPLATE = "spotelastic:template"
+"""The stack's tag with the hash of the template that it was made from."""
+UNUSABLE = frozenset(
+    {
+        "CREATE_FAILED",
+        "DELETE_FAILED",
+        "REVIEW_IN_PROGRESS",
+        "ROLLBACK_COMPLETE",
+        "ROLLBACK_FAILED",
+    }
+)
 
 Say = Callable[[str], None]
 
@@ -30,49 +42,109 @@ def describe(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 def clusters(aws: Aws) -> tuple[str, ...]:
-    """Names of all clusters of the account and region."""
+    """Names of the clusters of the account and region that have a stack."""
     with calling("list the clusters"):
         pages = aws.cloudformation.get_paginator("describe_stacks").paginate()
         stacks = [stack for page in pages for stack in page["Stacks"]]
     return tuple(
-        sorted(
-            tag["Value"]
-            for stack in stacks
-            if stack["StackName"].startswith(PREFIX) and stack["StackStatus"] != "DELETE_COMPLETE"
-            for tag in stack.get("Tags", ())
-            if tag["Key"] == CLUSTER
-        )
+        tag["Value"]
+        for stack in stacks
+        if stack["StackName"].startswith(PREFIX) and stack["StackStatus"] != "DELETE_COMPLETE"
+        for tag in stack.get("Tags", ())
+        if tag["Key"] == CLUSTER
     )
 
 
-def create(aws: Aws, name: str, parameters: Mapping[str, str], say: Say) -> dict[str, str]:
-    """Creates the stack, waits until it stands, and returns its outputs."""
-    with calling(f"create the stack {name}"):
-        aws.cloudformation.create_stack(
-            StackName=name,
-            TemplateBody=infra("cluster.yaml").read_text(),
-            Parameters=[
-                {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
-            ],
-            Capabilities=["CAPABILITY_IAM"],
-            Tags=[{"Key": CLUSTER, "Value": parameters["Cluster"]}],
-            OnFailure="DO_NOTHING",  # what failed stays readable until it is deleted
-        )
+def ensure(aws: Aws, name: str, wanted: Mapping[str, str], say: Say) -> dict[str, str]:
+    """Makes the stack, or changes the one there is, and returns its outputs when it stands.
+
+    One whose creation failed or was undone is deleted first. Raises `EnvironmentFailure` with
+    CloudFormation's reason.
+    """
+    body = infra("cluster.yaml").read_text()
+    found = _settled(aws, name, say)
+    if found is not None and found["StackStatus"] in UNUSABLE:
+        say(f"stack {name}: deleting what an earlier attempt has left")
+        delete(aws, name)
+        found = None
+    if found is None:
+        _create(aws, name, wanted, body)
+    elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != _digest(body):
+        _update(aws, name, wanted, body)
+    else:
+        return outputs(found)
+    found = _settled(aws, name, say)
+    if found is None or found["StackStatus"] not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+        raise EnvironmentFailure(f"the stack {name} failed: {_first_failure(aws, name)}")
+    return outputs(found)
+
+
+def _settled(aws: Aws, name: str, say: Say) -> dict[str, Any] | None:
+    """The stack once nothing is under way; None where there is none."""
     told = ""
 
-    def settled() -> dict[str, Any] | None:
+    def settled() -> tuple[dict[str, Any] | None] | None:
         nonlocal told
         stack = describe(aws, name)
         status = "" if stack is None else stack["StackStatus"]
-        if status != told and status.endswith("IN_PROGRESS"):
+        if not status.endswith("IN_PROGRESS"):
+            return (stack,)
+        if status != told:
             say(f"stack {name}: {status.lower().replace('_', ' ')}")
         told = status
-        return None if status.endswith("IN_PROGRESS") else stack
+        return None
 
-    stack = until(settled, f"the stack {name} is not complete", CREATE_TIMEOUT)
-    if stack["StackStatus"] != "CREATE_COMPLETE":
-        raise EnvironmentFailure(f"the stack {name} failed: {_first_failure(aws, name)}")
-    return outputs(stack)
+    return until(settled, f"the stack {name} does not settle", CREATE_TIMEOUT)[0]
+
+
+def _create(aws: Aws, name: str, wanted: Mapping[str, str], body: str) -> None:
+    with calling(f"create the stack {name}"):
+        aws.cloudformation.create_stack(
+            StackName=name,
+            TemplateBody=body,
+            Parameters=_pairs(wanted),
+            Capabilities=["CAPABILITY_IAM"],
+            Tags=_tags(wanted, body),
+            OnFailure="DO_NOTHING",  # what failed stays readable until it is deleted
+        )
+
+
+def _update(aws: Aws, name: str, wanted: Mapping[str, str], body: str) -> None:
+    try:
+        with calling(f"change the stack {name}"):
+            aws.cloudformation.update_stack(
+                StackName=name,
+                TemplateBody=body,
+                Parameters=_pairs(wanted),
+                Capabilities=["CAPABILITY_IAM"],
+                Tags=_tags(wanted, body),
+            )
+    except Rejected as error:
+        if "No updates are to be performed" not in str(error):
+            raise
+
+
+def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
+
+
+def _tags(wanted: Mapping[str, str], body: str) -> list[dict[str, str]]:
+    return [
+        {"Key": CLUSTER, "Value": wanted["Cluster"]},
+        {"Key": TEMPLATE, "Value": _digest(body)},
+    ]
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:32]
+
+
+def parameters(stack: Mapping[str, Any]) -> dict[str, str]:
+    return {item["ParameterKey"]: item["ParameterValue"] for item in stack.get("Parameters", ())}
+
+
+def tags(stack: Mapping[str, Any]) -> dict[str, str]:
+    return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
 
 
 def outputs(stack: Mapping[str, Any]) -> dict[str, str]:

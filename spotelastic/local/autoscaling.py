@@ -356,6 +356,9 @@ class AutoScaling:
             for key, hook in list(self._backend.lifecycle_hooks.items()):
                 if hook.auto_scaling_group_name == group.name:
                     del self._backend.lifecycle_hooks[key]
+            for key in list(self._backend.scheduled_actions):
+                if key[0] == group.name:
+                    del self._backend.scheduled_actions[key]
 
     def machine(self, member: Member) -> Machine | None:
         return self._machines.get(member.instance_id)

@@ -80,6 +80,7 @@ class Server:
         self._machines.changed = scaling.machine_changed
         completions.install(
             lock=lock,
+            agenda=self._agenda,
             machines=self._machines,
             scaling=scaling,
             market=market,

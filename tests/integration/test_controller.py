@@ -8,18 +8,17 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pytest
 
-from spotelastic.aws import autoscaling
+from spotelastic.aws import autoscaling, workers
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster, Request
 from spotelastic.aws.names import Names
 from spotelastic.aws.workdir import pack
-from spotelastic.errors import UsageError
 from spotelastic.local import cloud
 from spotelastic.local.faults import Faults
 from spotelastic.model.job import Job, Settings
@@ -55,7 +54,7 @@ def test_the_control_plane_outlives_each_of_its_parts(trial: "Trial") -> None:
 
 def test_from_up_to_down(trial: "Trial", monkeypatch: pytest.MonkeyPatch) -> None:
     what_the_laptop_finds_is_what_was_created(trial)
-    a_name_in_use_is_refused_and_nothing_is_touched(trial)
+    bringing_up_again_changes_what_differs_and_nothing_else(trial)
     a_noticed_worker_is_replaced_before_it_is_gone(trial)
     when_the_job_ends_the_workers_go_and_the_report_is_there(trial)
     a_deleted_cluster_leaves_nothing_but_its_objects(trial)
@@ -157,9 +156,13 @@ def what_the_laptop_finds_is_what_was_created(trial: Trial) -> None:
     assert len(machines) == 2
 
 
-def a_name_in_use_is_refused_and_nothing_is_touched(trial: Trial) -> None:
-    with pytest.raises(UsageError, match="exists already"):
-        clusters.create(trial.request, lambda _: None)
+def bringing_up_again_changes_what_differs_and_nothing_else(trial: Trial) -> None:
+    before = {machine.id for machine in autoscaling.machines(trial.cluster.aws, NAME)}
+    again = clusters.create(trial.request, lambda _: None)
+    assert again.spec.etcd == trial.cluster.spec.etcd
+    other_types = replace(trial.request, instance_types=("c5.large", "m5.large"))
+    clusters.create(other_types, lambda _: None)
+    assert {machine.id for machine in autoscaling.machines(trial.cluster.aws, NAME)} == before
     assert len(trial.group().places) == 2
 
 
@@ -272,7 +275,7 @@ def where_creating_fails_half_way_nothing_is_left(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(autoscaling, "create_workers", interrupted)
+    monkeypatch.setattr(workers, "ensure", interrupted)
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         clusters.create(trial.request, said.append, trial.cluster.aws)

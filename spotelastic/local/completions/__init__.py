@@ -1,19 +1,31 @@
 """Every change to moto 5.2.5, in one place. `install` applies them and logs each with its reason.
 
-locks.py    one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
-ec2.py      launches, states, spot prices
-network.py  addresses, interfaces, volumes
-groups.py   Auto Scaling
-stacks.py   CloudFormation
+locks.py      one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
+ec2.py        launches, states, spot prices
+network.py    addresses, interfaces, volumes
+buckets.py    bucket policies
+groups.py     Auto Scaling
+schedules.py  its scheduled actions
+stacks.py     CloudFormation
 """
 
 import logging
 from pathlib import Path
 from threading import RLock
 
+from spotelastic.local.agenda import Agenda
 from spotelastic.local.autoscaling import AutoScaling
 from spotelastic.local.capacity import Market
-from spotelastic.local.completions import ec2, groups, images, locks, network, stacks
+from spotelastic.local.completions import (
+    buckets,
+    ec2,
+    groups,
+    images,
+    locks,
+    network,
+    schedules,
+    stacks,
+)
 from spotelastic.local.completions.patch import Patches
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
@@ -24,6 +36,7 @@ _log = logging.getLogger(__name__)
 def install(
     *,
     lock: RLock,
+    agenda: Agenda,
     machines: Machines,
     scaling: AutoScaling,
     market: Market,
@@ -37,6 +50,8 @@ def install(
     ec2.install(patches, machines, market)
     network.install(patches, power, volumes)
     groups.install(patches, scaling)
+    buckets.install(patches)
+    schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling)
     images.install(account, region)
     for patch in patches.applied:

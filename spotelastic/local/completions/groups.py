@@ -17,7 +17,7 @@ _ACTIVITIES_PER_PAGE = 100
 
 
 def install(patches: Patches, scaling: AutoScaling) -> None:
-    models.InstanceState = Member  # type: ignore[misc]  # attach_instances makes them by this name
+    patches.addition(models, "InstanceState", "members need more than moto's have")(Member)
     _install_sizes(patches, scaling)
     _install_members(patches, scaling)
     _install_hooks(patches, scaling)

@@ -17,9 +17,10 @@ class Patch:
 
 @dataclass
 class Patches:
-    """Applies patches for as long as the process lives; `applied` lists them."""
+    """Applies patches until they are undone, or the process ends; `applied` lists them."""
 
     applied: list[Patch] = field(default_factory=list)
+    _before: list[tuple[Any, str, Any]] = field(default_factory=list)
 
     def method(self, owner: type, name: str, reason: str) -> Callable[[Method], Method]:
         """Wraps a method that exists: the function is called with the original before `self`.
@@ -36,8 +37,8 @@ class Patches:
             def method(*args: Any, **kwargs: Any) -> Any:
                 return function(original, *args[bound:], **kwargs)
 
-            setattr(owner, name, classmethod(method) if bound else method)
             self._record(owner, name, reason)
+            setattr(owner, name, classmethod(method) if bound else method)
             return function
 
         return apply
@@ -46,8 +47,8 @@ class Patches:
         """Sets an attribute of a class or a module, whatever was there."""
 
         def apply(value: Any) -> Any:
-            setattr(owner, name, value)
             self._record(owner, name, reason)
+            setattr(owner, name, value)
             return value
 
         return apply
@@ -56,6 +57,20 @@ class Patches:
         kind = isinstance(owner, type)
         path = f"{owner.__module__}.{owner.__qualname__}" if kind else owner.__name__
         self.applied.append(Patch(path, name, reason))
+        self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
+
+    def undo(self) -> None:
+        """Everything is as it was before the first patch."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+        self.applied.clear()
+
+
+_ABSENT = object()
 
 
 def _found(owner: type, name: str) -> Any:

@@ -112,9 +112,30 @@ class QueuePolicyResource(CloudFormationModel):
 
 
 def install(patches: Patches, scaling: AutoScaling) -> None:
+    _install_parameters(patches)
     _install_groups(patches, scaling)
     _install_tags(patches)
     _install_deletion(patches)
+
+
+def _install_parameters(patches: Patches) -> None:
+    def parameter_list(stack: Any) -> list[dict[str, Any]]:
+        hidden = stack.resource_map.no_echo_parameter_keys
+        return [
+            {
+                "ParameterKey": key,
+                "ParameterValue": "****" if key in hidden else _text(value),
+            }
+            for key, value in stack.resource_map.resolved_parameters.items()
+        ]
+
+    patches.addition(
+        Stack, "parameter_list", "moto shows a list as Python prints it, and hides by value"
+    )(property(parameter_list))
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _install_groups(patches: Patches, scaling: AutoScaling) -> None:

@@ -1,0 +1,130 @@
+"""What an account and region has once, for all its clusters: the bucket.
+
+It is made on the first `up`, and stays when clusters go: checkpoints live there.
+"""
+
+import json
+from typing import Any
+
+from spotelastic.aws import names
+from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
+"""The bucket's tag that says that everything below was done to it; put last."""
+_MISSING = frozenset({"404", "NoSuchBucket"})
+_FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
+
+
+def number(aws: Aws) -> str:
+    """The account's number, as its credentials tell it."""
+    with calling("find out which AWS account this is"):
+        return str(aws.sts.get_caller_identity()["Account"])
+
+
+def default_bucket(aws: Aws) -> str:
+    """The bucket that all clusters of the account and region share, unless they name another."""
+    return names.bucket(number(aws), aws.region)
+
+
+def ensure_bucket(aws: Aws, bucket: str) -> None:
+    """Makes the shared bucket if there is none, and protects it; may be run again at any point.
+
+    Raises `EnvironmentFailure` where another account has a bucket of this name.
+    """
+    where = {} if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
+    try:
+        with calling(f"create the bucket {bucket}"):
+            aws.s3.create_bucket(
+                Bucket=bucket, **({"CreateBucketConfiguration": where} if where else {})
+            )
+    except Rejected as error:
+        if error.code == "BucketAlreadyExists":
+            raise EnvironmentFailure(
+                f"the bucket {bucket} belongs to another account: name one of yours with --bucket"
+            ) from error
+        if error.code != "BucketAlreadyOwnedByYou":
+            raise
+    if PROTECTED not in _tags(aws, bucket):
+        _protect(aws, bucket)
+
+
+def check_bucket(aws: Aws, bucket: str) -> None:
+    """Raises `UsageError` for a bucket of the user's (`--bucket`) that cannot be used."""
+    try:
+        with calling(f"look at the bucket {bucket}"):
+            found = aws.s3.head_bucket(Bucket=bucket)
+    except Rejected as error:
+        if error.code in _MISSING:
+            raise UsageError(f"--bucket {bucket}: there is no such bucket") from error
+        if error.code in _FORBIDDEN:
+            raise UsageError(
+                f"--bucket {bucket}: it belongs to somebody else, or these credentials may not "
+                "use it"
+            ) from error
+        raise
+    region = found.get("BucketRegion") or aws.region
+    if region != aws.region:
+        raise UsageError(f"--bucket {bucket}: it is in {region}, the cluster in {aws.region}")
+
+
+def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
+    try:
+        with calling(f"read the tags of the bucket {bucket}"):
+            tags: list[dict[str, str]] = aws.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
+            return tags
+    except Rejected as error:
+        if error.code != "NoSuchTagSet":
+            raise
+        return []
+
+
+def _protect(aws: Aws, bucket: str) -> None:
+    with calling(f"protect the bucket {bucket}"):
+        aws.s3.put_public_access_block(
+            Bucket=bucket,
+            PublicAccessBlockConfiguration={
+                "BlockPublicAcls": True,
+                "IgnorePublicAcls": True,
+                "BlockPublicPolicy": True,
+                "RestrictPublicBuckets": True,
+            },
+        )
+        aws.s3.put_bucket_encryption(
+            Bucket=bucket,
+            ServerSideEncryptionConfiguration={
+                "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
+            },
+        )
+        aws.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(_tls_only(bucket)))
+        aws.s3.put_bucket_lifecycle_configuration(
+            Bucket=bucket,
+            LifecycleConfiguration={
+                "Rules": [
+                    {
+                        "ID": "abandoned-uploads",
+                        "Status": "Enabled",
+                        "Filter": {"Prefix": ""},
+                        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 2},
+                    }
+                ]
+            },
+        )
+        aws.s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [PROTECTED]})
+
+
+def _tls_only(bucket: str) -> dict[str, Any]:
+    arn = f"arn:aws:s3:::{bucket}"
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Sid": "TlsOnly",
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": [arn, f"{arn}/*"],
+                "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+            }
+        ],
+    }

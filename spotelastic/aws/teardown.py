@@ -1,0 +1,88 @@
+"""How a cluster ends, from the laptop or by its own leader: nothing that costs money is left.
+
+In this order, and from any point again: a note that the cluster is stopping, so that no controller
+launches and no `up` goes on; the worker groups and their instances, which are waited for, because
+their interfaces lie in the network; the launch template; the stack, with the control nodes; the
+secrets. The bucket's objects stay unless they are asked for, and so does the note, unless they go.
+"""
+
+from collections.abc import Callable
+
+from spotelastic.aws import account, autoscaling, stack, workers
+from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.names import MEMBERS, Names
+from spotelastic.aws.objects import STOPPING, Objects
+from spotelastic.aws.waiting import until
+
+TERMINATE_TIMEOUT = 600.0
+"""Seconds; a machine with many GPUs takes minutes to shut down."""
+
+Say = Callable[[str], None]
+
+
+def delete(
+    name: str,
+    *,
+    bucket: str = "",
+    keep_data: bool = True,
+    say: Say = lambda _: None,
+    aws: Aws | None = None,
+) -> None:
+    """Deletes everything of the cluster but its objects in the bucket, and waits until it is gone.
+
+    `keep_data` False deletes these too, checkpoints included. What is not there is no error.
+    """
+    aws = aws or Aws()
+    its = Names(name)
+    objects = Objects(aws, bucket or bucket_of(aws, its), name)
+    say(f"ending the instances of {name}")
+    _note(objects)
+    workers.delete(aws, its)
+    for member in MEMBERS:
+        workers.delete_group(aws, its.control(member))
+    _end_instances(aws, name)
+    workers.delete_template(aws, its)
+    say(f"deleting the stack {its.stack}")
+    stack.delete(aws, its.stack)
+    _delete_secrets(aws, its)
+    if not keep_data:
+        say(f"deleting {objects.url('')}")
+        objects.delete_all()
+
+
+def bucket_of(aws: Aws, its: Names) -> str:
+    """The bucket that the cluster was made with; without a stack the account's own."""
+    found = stack.describe(aws, its.stack)
+    given = stack.parameters(found).get("Bucket") if found else None
+    return given or account.default_bucket(aws)
+
+
+def _note(objects: Objects) -> None:
+    try:
+        objects.put(STOPPING, b"")
+    except Rejected as error:
+        if error.code != "NoSuchBucket":  # `up` never got as far as that
+            raise
+
+
+def _end_instances(aws: Aws, cluster: str) -> None:
+    """Waits until EC2 says that they are terminated: their interfaces are free only then."""
+
+    def ended() -> bool | None:
+        left = [m.id for m in autoscaling.machines(aws, cluster) if m.state != "terminated"]
+        autoscaling.end(aws, left)
+        return None if left else True
+
+    until(ended, f"instances of {cluster} are still there", TERMINATE_TIMEOUT)
+
+
+def _delete_secrets(aws: Aws, its: Names) -> None:
+    """Every parameter below the cluster's folder."""
+    with calling(f"list the secrets of {its.cluster}"):
+        pages = aws.ssm.get_paginator("get_parameters_by_path").paginate(
+            Path=its.secrets, Recursive=True, WithDecryption=False
+        )
+        found = [item["Name"] for page in pages for item in page["Parameters"]]
+    for first in range(0, len(found), 10):  # as many as one call takes
+        with calling(f"delete the secrets of {its.cluster}"):
+            aws.ssm.delete_parameters(Names=found[first : first + 10])

@@ -1,0 +1,290 @@
+"""A cluster's worker groups, one of spot and one of on-demand instances, and what they launch.
+
+They are made here and not by the stack, so that a change of min, max or types never replaces
+nodes that train. Everything is found again by its name and the cluster's tag, and `ensure` may be
+run again at any point: it makes what is missing and changes what differs.
+
+Each group is made at size 0 with a dead man's switch: an action of Auto Scaling that sets it to 0
+an hour later, and that the leading controller keeps postponing. When nobody leads, AWS itself
+switches the machines off. For the same reason no instance is protected from scale-in.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE
+from spotelastic.aws.names import SWITCH, TERMINATE_HOOK, Names
+from spotelastic.aws.template import boot_script
+from spotelastic.clock import wall
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+DRAIN_TIME = 180
+"""Seconds that a terminating instance may take to save before its group goes on without asking."""
+UNATTENDED = 3600.0
+"""Seconds that the machines of a cluster run on after its last leading controller was seen."""
+ROOT_GIB = 100
+"""Of the encrypted root volume: a Deep Learning image takes 50 of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What a cluster's worker groups are made of."""
+
+    names: Names
+    types: tuple[str, ...]
+    size: int
+    spot: bool
+    """Which of the two groups has the machines; the other one is there, and empty."""
+    image: str
+    bucket: str
+    profile: str
+    """ARN of the instance profile."""
+    security_group: str
+    subnets: tuple[str, ...]
+    root_device: str = "/dev/xvda"
+    efa_cards: int = 0
+    """Network cards to be used with EFA; 0: one ordinary interface."""
+    placement_group: str = ""
+
+
+def ensure(aws: Aws, wanted: Workers) -> None:
+    """Makes the launch template and both groups as they are wanted, the one in use last."""
+    version = _ensure_template(aws, wanted)
+    in_use, other = wanted.names.workers, wanted.names.on_demand
+    if not wanted.spot:
+        in_use, other = other, in_use
+    for name, size in ((other, 0), (in_use, wanted.size)):
+        _ensure_group(aws, wanted, name, size, version)
+
+
+def postpone(aws: Aws, group: str, until: float) -> None:
+    """Sets the group's dead man's switch to `until` (seconds since the epoch)."""
+    with calling(f"postpone the dead man's switch of {group}"):
+        aws.autoscaling.put_scheduled_update_group_action(
+            AutoScalingGroupName=group,
+            ScheduledActionName=SWITCH,
+            StartTime=datetime.fromtimestamp(until, UTC),
+            MinSize=0,
+            DesiredCapacity=0,
+        )
+
+
+# -- the launch template -------------------------------------------------------------------------
+
+
+def _ensure_template(aws: Aws, wanted: Workers) -> str:
+    """The version that is as wanted; a new one is made where none is."""
+    name, data = wanted.names.workers, _launch(wanted)
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+    found = _template(aws, name)
+    if found is None:
+        with calling(f"create the launch template {name}"):
+            aws.ec2.create_launch_template(
+                LaunchTemplateName=name,
+                LaunchTemplateData=data,
+                VersionDescription=digest,
+                TagSpecifications=[
+                    {"ResourceType": "launch-template", "Tags": [_tag(wanted.names.cluster)]}
+                ],
+            )
+        return "1"
+    _check_owner(f"launch template {name}", found.get("Tags", ()), wanted.names.cluster)
+    with calling(f"read the launch template {name}"):
+        latest = aws.ec2.describe_launch_template_versions(
+            LaunchTemplateName=name, Versions=["$Latest"]
+        )["LaunchTemplateVersions"][0]
+    if latest.get("VersionDescription") != digest:
+        with calling(f"change the launch template {name}"):
+            latest = aws.ec2.create_launch_template_version(
+                LaunchTemplateName=name, LaunchTemplateData=data, VersionDescription=digest
+            )["LaunchTemplateVersion"]
+    return str(latest["VersionNumber"])
+
+
+def _template(aws: Aws, name: str) -> dict[str, Any] | None:
+    with calling(f"look for the launch template {name}"):
+        named = [{"Name": "launch-template-name", "Values": [name]}]
+        found = aws.ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]
+    return next(iter(found), None)
+
+
+def _launch(wanted: Workers) -> dict[str, Any]:
+    tags = {
+        CLUSTER: wanted.names.cluster,
+        ROLE: "worker",
+        BUCKET: wanted.bucket,
+        "Name": wanted.names.workers,
+    }
+    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+    data: dict[str, Any] = {
+        "ImageId": wanted.image,
+        "InstanceType": wanted.types[0],
+        "IamInstanceProfile": {"Arn": wanted.profile},
+        "UserData": boot_script(),
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": wanted.root_device,
+                "Ebs": {
+                    "VolumeSize": ROOT_GIB,
+                    "VolumeType": "gp3",
+                    "Encrypted": True,
+                    "DeleteOnTermination": True,
+                },
+            }
+        ],
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "enabled",
+        },
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": pairs} for kind in ("instance", "volume")
+        ],
+    }
+    if wanted.efa_cards:
+        data["NetworkInterfaces"] = [
+            _card(index, wanted.security_group) for index in range(wanted.efa_cards)
+        ]
+    else:
+        data["SecurityGroupIds"] = [wanted.security_group]
+    if wanted.placement_group:
+        data["Placement"] = {"GroupName": wanted.placement_group}
+    return data
+
+
+def _card(index: int, security_group: str) -> dict[str, Any]:
+    """One EFA interface per network card; only the first one of an instance has device index 0."""
+    return {
+        "NetworkCardIndex": index,
+        "DeviceIndex": min(index, 1),
+        "InterfaceType": "efa",
+        "Groups": [security_group],
+        "DeleteOnTermination": True,
+    }
+
+
+# -- a group -------------------------------------------------------------------------------------
+
+
+def _ensure_group(aws: Aws, wanted: Workers, name: str, size: int, version: str) -> None:
+    """The switch stands before the group may launch anything."""
+    spot = name == wanted.names.workers
+    policy = _policy(wanted, version, spot=spot)
+    found = _group(aws, name)
+    if found is None:
+        _create_group(aws, wanted, name, policy)
+    else:
+        _check_owner(f"group {name}", found.get("Tags", ()), wanted.names.cluster)
+        if found.get("Status"):
+            raise EnvironmentFailure(
+                f"the group {name} is being deleted: wait a minute, and run `spotelastic up` again"
+            )
+    with calling(f"keep the group {name} from moving nodes between zones"):
+        aws.autoscaling.suspend_processes(
+            AutoScalingGroupName=name, ScalingProcesses=["AZRebalance"]
+        )
+    postpone(aws, name, wall() + UNATTENDED)
+    with calling(f"set the group {name} to {size}"):
+        aws.autoscaling.update_auto_scaling_group(
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=wanted.size,
+            DesiredCapacity=size,
+            MixedInstancesPolicy=policy,
+            VPCZoneIdentifier=",".join(wanted.subnets),
+        )
+
+
+def _group(aws: Aws, name: str) -> dict[str, Any] | None:
+    with calling(f"look for the group {name}"):
+        found = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])
+    return next(iter(found["AutoScalingGroups"]), None)
+
+
+def _create_group(aws: Aws, wanted: Workers, name: str, policy: dict[str, Any]) -> None:
+    with calling(f"create the group {name}"):
+        aws.autoscaling.create_auto_scaling_group(
+            AutoScalingGroupName=name,
+            MinSize=0,
+            MaxSize=wanted.size,
+            DesiredCapacity=0,
+            VPCZoneIdentifier=",".join(wanted.subnets),
+            MixedInstancesPolicy=policy,
+            CapacityRebalance=False,  # it would end instances on its own judgement
+            NewInstancesProtectedFromScaleIn=False,  # the dead man's switch must reach all
+            HealthCheckType="EC2",
+            LifecycleHookSpecificationList=[
+                {
+                    "LifecycleHookName": TERMINATE_HOOK,
+                    "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+                    "HeartbeatTimeout": DRAIN_TIME,
+                    "DefaultResult": "CONTINUE",
+                }
+            ],
+            Tags=[{**_tag(wanted.names.cluster), "PropagateAtLaunch": False}],
+        )
+
+
+def _policy(wanted: Workers, version: str, *, spot: bool) -> dict[str, Any]:
+    return {
+        "LaunchTemplate": {
+            "LaunchTemplateSpecification": {
+                "LaunchTemplateName": wanted.names.workers,
+                "Version": version,
+            },
+            "Overrides": [{"InstanceType": name} for name in wanted.types],
+        },
+        "InstancesDistribution": {
+            "OnDemandBaseCapacity": 0,
+            "OnDemandPercentageAboveBaseCapacity": 0 if spot else 100,
+            "SpotAllocationStrategy": "price-capacity-optimized",
+        },
+    }
+
+
+def _tag(cluster: str) -> dict[str, str]:
+    return {"Key": CLUSTER, "Value": cluster}
+
+
+def _check_owner(what: str, tags: Sequence[dict[str, str]], cluster: str) -> None:
+    """Raises `UsageError` for a resource of this name that is not the cluster's."""
+    if not any(tag["Key"] == CLUSTER and tag["Value"] == cluster for tag in tags):
+        raise UsageError(
+            f"the {what} exists already and is not of the cluster {cluster}: delete it, or choose "
+            "another --name"
+        )
+
+
+# -- their end -----------------------------------------------------------------------------------
+
+
+def delete(aws: Aws, its: Names) -> None:
+    """Deletes the groups with their instances, without waiting at hooks; absence is no error."""
+    for name in (its.workers, its.on_demand):
+        delete_group(aws, name)
+
+
+def delete_group(aws: Aws, name: str) -> None:
+    try:
+        with calling(f"delete the group {name}"):
+            aws.autoscaling.delete_auto_scaling_group(AutoScalingGroupName=name, ForceDelete=True)
+    except Rejected as error:
+        if error.code not in ("ValidationError", "ScalingActivityInProgress"):  # there is none
+            raise
+
+
+def delete_template(aws: Aws, its: Names) -> None:
+    found = _template(aws, its.workers)
+    if found is None:
+        return
+    try:
+        with calling(f"delete the launch template {its.workers}"):
+            aws.ec2.delete_launch_template(LaunchTemplateId=found["LaunchTemplateId"])
+    except Rejected as error:
+        if not error.code.startswith("InvalidLaunchTemplate"):  # gone meanwhile
+            raise

@@ -1,0 +1,109 @@
+"""Whether policies permit a call, as IAM decides it. Pure.
+
+A call is permitted when, for each resource that it touches, some statement allows it and none
+denies it. moto's own check knows no conditions, and of resources only S3's.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from functools import lru_cache
+from typing import Any
+
+Policy = Mapping[str, Any]
+"""A policy document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    arn: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One call: what it does, to what, and the circumstances that conditions may ask for."""
+
+    action: str
+    """service:Operation"""
+    resources: tuple[Resource, ...] = (Resource("*"),)
+    context: Mapping[str, str] = field(default_factory=dict)
+
+
+def permits(policies: Iterable[Policy], access: Access) -> bool:
+    documents = list(policies)
+    return all(
+        verdict(documents, access.action, resource, access.context) is True
+        for resource in access.resources
+    )
+
+
+def verdict(
+    policies: Iterable[Policy], action: str, resource: Resource, context: Mapping[str, str]
+) -> bool | None:
+    """True: allowed, False: denied by a statement, None: nothing is said of it."""
+    circumstances = {key.lower(): value for key, value in context.items()}
+    circumstances |= {
+        f"aws:resourcetag/{key}".lower(): value for key, value in resource.tags.items()
+    }
+    effects = {
+        statement["Effect"]
+        for policy in policies
+        for statement in _several(policy["Statement"])
+        if _concerns(statement, action, resource.arn)
+        and _holds(statement.get("Condition", {}), circumstances)
+    }
+    if "Deny" in effects:
+        return False
+    return True if "Allow" in effects else None
+
+
+def _concerns(statement: Mapping[str, Any], action: str, arn: str) -> bool:
+    if "NotAction" in statement or "NotResource" in statement:
+        raise ValueError("the local cloud reads no NotAction and no NotResource")
+    named = any(_like(each.lower(), action.lower()) for each in _several(statement["Action"]))
+    # A call that touches nothing in particular is permitted on "*" alone.
+    return named and any(_like(each, arn) for each in _several(statement.get("Resource", "*")))
+
+
+def _holds(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, str]) -> bool:
+    return all(
+        _OPERATORS[operator](context.get(key.lower()), [str(each) for each in _several(values)])
+        for operator, keys in conditions.items()
+        for key, values in keys.items()
+    )
+
+
+def _like(pattern: str, text: str) -> bool:
+    return bool(_compiled(pattern).match(text))
+
+
+@lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern.replace("[", "[[]")))
+
+
+def _equal(value: str | None, wanted: Sequence[str]) -> bool:
+    return value is not None and value.lower() in [each.lower() for each in wanted]
+
+
+def _alike(value: str | None, wanted: Sequence[str]) -> bool:
+    return value is not None and any(_like(each, value) for each in wanted)
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
+    "ArnEquals": _alike,
+    "ArnLike": _alike,
+    "Bool": _equal,
+    "Null": lambda value, wanted: str(value is None).lower() == wanted[0].lower(),
+    "StringEquals": lambda value, wanted: value is not None and value in wanted,
+    "StringEqualsIfExists": lambda value, wanted: value is None or value in wanted,
+    "StringLike": _alike,
+    "StringNotEquals": lambda value, wanted: value is None or value not in wanted,
+}
+"""A condition that asks for what nobody said does not hold, as in IAM."""
+
+
+def _several(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

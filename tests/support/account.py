@@ -1,0 +1,202 @@
+"""An AWS account within the test's process: the local cloud without its machines.
+
+Every call passes by boto3's own events, where a test counts it, lets it fail, or lets the process
+that made it "die" there. `remains.py` then searches all that the account holds.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from types import SimpleNamespace
+from typing import Any
+
+from botocore.exceptions import ReadTimeoutError
+
+from spotelastic.local.power import Layout
+
+REGION = "us-east-1"
+NETWORK = "127.96.0.0/16"
+
+
+class Still:
+    """Machines that are on at once, off at once, and in which nothing runs (as `Power`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def layout(self, instance: str) -> Layout:
+        folder = self._folder / instance
+        return Layout(folder / "home", folder / "console.log", folder / "volumes", folder / "shm")
+
+    def on(self, instance: str, environment: Any) -> Future[None]:
+        return self.off(instance)
+
+    def off(self, instance: str) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+class Deaf:
+    """No metadata service: there is nobody to ask it (as `MetadataServer`)."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def open(self, instance: str, address: str) -> None: ...
+
+    def close_address(self, address: str) -> None: ...
+
+
+@contextmanager
+def account(folder: Path) -> Iterator[None]:
+    """All boto3 clients of the process have this account, and no other, until the block ends."""
+    from moto import mock_aws
+    from moto.autoscaling.models import autoscaling_backends
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.events.models import events_backends
+
+    from spotelastic.local import completions, events, machines
+    from spotelastic.local.agenda import Agenda
+    from spotelastic.local.autoscaling import AutoScaling
+    from spotelastic.local.capacity import Market
+    from spotelastic.local.launches import Launcher
+
+    lock, market, power = RLock(), Market(), Still(folder)
+    agenda = Agenda(lock)
+    bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]
+    before = {name: os.environ.get(name) for name in ("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")}
+    os.environ["AWS_DEFAULT_REGION"] = REGION
+    os.environ.pop("AWS_ENDPOINT_URL", None)
+    served, machines.MetadataServer = machines.MetadataServer, Deaf  # type: ignore[misc, assignment]
+    with mock_aws():
+        all_machines = machines.Machines(
+            agenda=agenda,
+            power=power,  # type: ignore[arg-type]
+            market=market,
+            imds_port=0,
+            emit=lambda event: events.put(bus, event),
+        )
+        scaling = AutoScaling(
+            backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][REGION],
+            machines=all_machines,
+            market=market,
+            agenda=agenda,
+            emit=lambda event: events.put(bus, event),
+            launch=Launcher(all_machines),
+        )
+        all_machines.changed = scaling.machine_changed
+        patches = completions.install(
+            lock=lock,
+            agenda=agenda,
+            machines=all_machines,
+            scaling=scaling,
+            market=market,
+            power=power,  # type: ignore[arg-type]
+            volumes=folder / "volumes",
+            account=DEFAULT_ACCOUNT_ID,
+            region=REGION,
+        )
+        agenda.start()
+        try:
+            yield
+        finally:
+            agenda.close()
+            patches.undo()
+            machines.MetadataServer = served  # type: ignore[misc]
+            for name, value in before.items():
+                os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+# -- what befalls the calls ----------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more, no clean-up either."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What befalls one call, or that one and all after it."""
+
+    name: str
+    code: str = ""
+    """AWS's answer; "" for none at all."""
+    status: int = 400
+    executed: bool = False
+    """Whether AWS did what it was asked before the answer was lost."""
+    lasting: bool = False
+
+
+THROTTLED = Fault("throttled", "Throttling")
+DENIED = Fault("denied", "AccessDenied", 403)
+NO_CAPACITY = Fault("no capacity", "InsufficientInstanceCapacity")
+TIMED_OUT = Fault("timed out")
+LOST_ANSWER = Fault("answer lost", executed=True)
+EXPIRED = Fault("credentials expired", "ExpiredToken", 403, lasting=True)
+KILLED = Fault("killed before", lasting=True)
+KILLED_AFTER = Fault("killed after", executed=True, lasting=True)
+FAULTS = (
+    KILLED_AFTER,
+    LOST_ANSWER,
+    THROTTLED,
+    DENIED,
+    KILLED,
+    NO_CAPACITY,
+    TIMED_OUT,
+    EXPIRED,
+)
+
+
+class Laptop:
+    """boto3 as one process has it. Its calls are counted from 1 for every `trial`."""
+
+    def __init__(self) -> None:
+        from spotelastic.aws.clients import Aws
+
+        self.aws = Aws(REGION)
+        self.calls: list[str] = []
+        self._fault: Fault | None = None
+        self._at = 0
+        events = self.aws._session.events
+        events.register("before-call", self._before)
+        events.register("after-call", self._after)
+
+    @contextmanager
+    def trial(self, fault: Fault | None = None, at: int = 0) -> Iterator[None]:
+        self.calls, self._fault, self._at = [], fault, at
+        try:
+            yield
+        finally:
+            self._fault = None
+
+    def _before(self, model: Any, **_: Any) -> Any:
+        self.calls.append(f"{model.service_model.service_name}.{model.name}")
+        fault = self._fault
+        if fault is None or not self._strikes(fault) or (fault.executed and not self._past(fault)):
+            return None
+        if fault.code:
+            error = {"Code": fault.code, "Message": fault.name}
+            answer = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": fault.status}}
+            return SimpleNamespace(status_code=fault.status), answer
+        raise self._silence(fault)
+
+    def _after(self, **_: Any) -> None:
+        fault = self._fault
+        if fault is not None and fault.executed and len(self.calls) == self._at:
+            raise self._silence(fault)
+
+    def _strikes(self, fault: Fault) -> bool:
+        number = len(self.calls)
+        return number == self._at or (fault.lasting and number > self._at)
+
+    def _past(self, fault: Fault) -> bool:
+        return fault.lasting and len(self.calls) > self._at
+
+    def _silence(self, fault: Fault) -> BaseException:
+        if fault.lasting:
+            return Killed()
+        return ReadTimeoutError(endpoint_url="https://aws")
