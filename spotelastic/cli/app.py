@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli import ckpt, project, show, steer, up
+from spotelastic.cli import ckpt, project, replay, show, steer, up
 
 app = typer.Typer(
     name="spotelastic",
@@ -51,6 +51,7 @@ app.command("logs", epilog=show.LOGS_EXAMPLES)(show.logs)
 app.command("events", epilog=show.EVENTS_EXAMPLES)(show.events)
 app.command("report", epilog=show.REPORT_EXAMPLES)(show.report)
 app.command("interrupt", epilog=steer.INTERRUPT_EXAMPLES)(steer.interrupt)
+app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 app.command("down", epilog=steer.DOWN_EXAMPLES)(steer.down)
 app.add_typer(ckpt.app, name="ckpt")
 

@@ -147,14 +147,14 @@ def report_table(report: Report) -> RenderableType:
 
 
 def _cost(report: Report) -> str:
-    text = f"{_usd(report.cost_usd)} (estimated)"
+    text = f"{usd(report.cost_usd)} (estimated)"
     if report.on_demand_usd > 0:
         saved = 1 - report.cost_usd / report.on_demand_usd
-        text += f", {_usd(report.on_demand_usd)} on demand ({saved:.0%} saved)"
+        text += f", {usd(report.on_demand_usd)} on demand ({saved:.0%} saved)"
     return text
 
 
-def _usd(amount: float) -> str:
+def usd(amount: float) -> str:
     """Two significant digits for the cents of a short job, else two decimals."""
     if 0 < amount < 0.095:
         return f"${amount:.{1 - math.floor(math.log10(amount))}f}"

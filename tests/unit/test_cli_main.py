@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
-COMMANDS = ("up", "ls", "status", "logs", "events", "report", "interrupt", "down", "run")
+COMMANDS = ("up", "ls", "status", "logs", "events", "report", "interrupt", "replay", "down", "run")
 
 
 def spotelastic(

@@ -1,0 +1,141 @@
+"""What others make of the same trace: torchrun's elastic launcher, and a restart of everything.
+
+Their constants are published or were measured (`benchmarks/recovery.py`); where there is a choice,
+they are given the better one. Both stop for no more than a copy to save, at the scenario's
+checkpoint interval, and read the newest commit from the object store when they start. Neither uses
+notices: a node trains until it is gone.
+"""
+
+import math
+from collections.abc import Sequence
+
+from spotelastic.replay.outcome import HOUR, Bill, Outcome, Stretch, judge
+from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.trace import Span, Trace
+
+TORCHRUN = "torchrun"
+FULL_RESTART = "full restart"
+AFTER_LOSS = 43.0
+"""Seconds from the loss of a node to the first all-reduce under torchrun's defaults, measured on
+CPUs: keep-alive 3 x 5 s, last call 30 s, new processes."""
+AFTER_ARRIVAL = 37.0
+POLL = 15.0
+"""Seconds between two looks of a full-restart manager at its cluster (SkyPilot's)."""
+
+
+def torchrun(trace: Trace, scenario: Scenario) -> Outcome:
+    """min to max nodes; every change of membership restarts all workers from the last commit."""
+    stretches: list[Stretch] = []
+    members: list[Span] = []
+    now, delay, step = 0.0, AFTER_ARRIVAL, 0
+    while now < trace.length:
+        members = _present(members, trace, scenario, now)
+        change, lost = _next_change(members, trace, scenario, now)
+        if len(members) >= scenario.min_nodes:
+            begins = now + delay + scenario.machines.start + _fetched(scenario, step)
+            stretch = _train(scenario, begins, min(change, trace.length), len(members), step)
+            if stretch is not None:
+                stretches.append(stretch)
+                step = _committed(stretch, scenario)
+        now, delay = change, AFTER_LOSS if lost else AFTER_ARRIVAL
+    return judge(TORCHRUN, stretches, _group_bill(trace, scenario), trace, scenario)
+
+
+def full_restart(trace: Trace, scenario: Scenario) -> Outcome:
+    """As many nodes as does best on this trace, all or nothing: a lost node ends them all, and the
+    job starts again on new ones as soon as the market has enough."""
+    sizes = range(scenario.min_nodes, scenario.max_nodes + 1)
+    outcomes = (_fixed(size, trace, scenario) for size in sizes)
+    return max(outcomes, key=lambda outcome: outcome.goodput)
+
+
+def _fixed(size: int, trace: Trace, scenario: Scenario) -> Outcome:
+    stretches: list[Stretch] = []
+    machines = scenario.machines
+    now, step, seconds = 0.0, 0, 0.0
+    while True:
+        launch = _enough_at(size, trace, now)
+        if launch >= trace.length:
+            break
+        nodes = [span for span in trace.spans if span.start <= launch < span.end][:size]
+        lost = min(trace.length, *(span.end for span in nodes))
+        begins = launch + machines.boot + machines.cold + machines.start
+        stretch = _train(scenario, begins + _fetched(scenario, step), lost, size, step)
+        if stretch is not None:
+            stretches.append(stretch)
+            step = _committed(stretch, scenario)
+        seconds += size * (lost - launch)
+        now = lost + POLL
+    hours = seconds / HOUR
+    bill = Bill(hours, 0.0, hours * machines.spot_usd)
+    return judge(f"{FULL_RESTART}, {size} nodes", stretches, bill, trace, scenario)
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def _train(scenario: Scenario, begins: float, ends: float, nodes: int, step: int) -> Stretch | None:
+    """None where it never came to a first step."""
+    if ends <= begins:
+        return None
+    steps = math.floor((ends - begins) / _mean_step(scenario))
+    return Stretch(begins, ends, nodes, step, step + steps)
+
+
+def _mean_step(scenario: Scenario) -> float:
+    """Seconds, with its part of a save."""
+    return scenario.step + scenario.copied_within / scenario.schedule.checkpoint_every
+
+
+def _committed(stretch: Stretch, scenario: Scenario) -> int:
+    """The newest step whose upload was done when the stretch ended."""
+    every = scenario.schedule.checkpoint_every
+    upload = math.ceil(scenario.uploaded_within(stretch.nodes) / _mean_step(scenario))
+    step = stretch.last - upload
+    return max(stretch.first, step - step % every)
+
+
+def _fetched(scenario: Scenario, step: int) -> float:
+    return scenario.fetched_within() + scenario.copied_within if step else 0.0
+
+
+# -- nodes ----------------------------------------------------------------------------------------
+
+
+def _present(members: Sequence[Span], trace: Trace, scenario: Scenario, now: float) -> list[Span]:
+    """Members that are still there, and then others in the order of their arrival."""
+    boot = scenario.machines.boot
+    kept = [span for span in members if span.end > now]
+    others = (span for span in trace.spans if span.start + boot <= now < span.end)
+    return [*kept, *(span for span in others if span not in kept)][: scenario.max_nodes]
+
+
+def _next_change(
+    members: Sequence[Span], trace: Trace, scenario: Scenario, now: float
+) -> tuple[float, bool]:
+    """When a member is lost (True), or a node arrives for which there is room (False)."""
+    lost = min((span.end for span in members), default=math.inf)
+    boot = scenario.machines.boot
+    arrivals = (span.start + boot for span in trace.spans if now < span.start + boot < span.end)
+    arrived = min(arrivals, default=math.inf) if len(members) < scenario.max_nodes else math.inf
+    return (lost, True) if lost <= arrived else (arrived, False)
+
+
+def _enough_at(size: int, trace: Trace, now: float) -> float:
+    """The first moment from now on at which the market has so many nodes; infinity for never."""
+    moments = [now, *(change for change in trace.changes() if change > now)]
+    for moment in moments:
+        if sum(span.start <= moment < span.end for span in trace.spans) >= size:
+            return moment
+    return math.inf
+
+
+def _group_bill(trace: Trace, scenario: Scenario) -> Bill:
+    """Of a group that holds as many nodes as the market has, up to max."""
+    seconds = since = 0.0
+    for change in [*trace.changes(), trace.length]:
+        there = sum(span.start <= since < span.end for span in trace.spans)
+        seconds += min(there, scenario.max_nodes) * (change - since)
+        since = change
+    hours = seconds / HOUR
+    return Bill(hours, 0.0, hours * scenario.machines.spot_usd)

@@ -1,0 +1,126 @@
+"""The controller of a replayed job: its real decisions, carried out on the played market."""
+
+from dataclasses import dataclass
+
+from spotelastic.controller import usage
+from spotelastic.controller.decide import (
+    Action,
+    CompleteDrain,
+    Discard,
+    EndMachine,
+    Left,
+    Policy,
+    Replace,
+    Seen,
+    SetDesired,
+    Tell,
+    WriteDrain,
+    account,
+    decide,
+)
+from spotelastic.controller.ledger import Usage
+from spotelastic.model.progress import Event
+from spotelastic.replay.market import Market
+from spotelastic.replay.nodes import Nodes
+from spotelastic.replay.scenario import Machines, Scenario
+from spotelastic.replay.timeline import Soon, Timeline
+
+TURN = 0.25
+"""Seconds until the controller has observed what changed."""
+FORGOTTEN = 3600.0
+"""Seconds after which EC2 does not list a terminated instance any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPrices:
+    machines: Machines
+
+    def spot(self, type: str, zone: str) -> float:
+        return self.machines.spot_usd
+
+    def on_demand(self, type: str) -> float:
+        return self.machines.on_demand_usd
+
+
+class Controller:
+    """`stir` is to be called when something has changed."""
+
+    def __init__(
+        self, timeline: Timeline, scenario: Scenario, policy: Policy | None = None
+    ) -> None:
+        self.stir = Soon(timeline, TURN, self._turn)
+        self.events: list[Event] = []
+        self.bill: dict[str, Usage] = {}
+        self._timeline, self._scenario = timeline, scenario
+        self._policy = Policy()
+        self._leads: tuple[Market, Nodes] | None = None
+        self._told: set[tuple[str, str, str]] = set()
+        self._left: dict[str, Left] = {}
+        self._incarnations: dict[str, str] = {}
+        self._handled: set[str] = set()
+
+    def lead(self, market: Market, nodes: Nodes) -> None:
+        self._leads = market, nodes
+        self.stir()
+
+    def _turn(self) -> None:
+        if self._leads is None:
+            return
+        market, nodes = self._leads
+        now = self._timeline.now
+        self._account(market)
+        decision = decide(self._observe(market, nodes), now, self._policy)
+        for action in decision.actions:
+            self._perform(action, market, nodes)
+        if decision.wake_at is not None:
+            self._timeline.at(decision.wake_at, self.stir)
+
+    def _account(self, market: Market) -> None:
+        machines = [rented.machine for rented in market.rented.values()]
+        self.bill = usage.account(
+            self.bill, machines, FixedPrices(self._scenario.machines), self._timeline.now
+        )
+        for name, rented in list(market.rented.items()):
+            ended = self.bill[name].end
+            if ended is not None and self._timeline.now - ended > FORGOTTEN:
+                del market.rented[rented.machine.id]
+
+    def _observe(self, market: Market, nodes: Nodes) -> Seen:
+        now = self._timeline.now
+        there = {name: live.node for name, live in nodes.seen.nodes.items()}
+        for name in self._incarnations.keys() - there.keys():
+            self._left[name] = Left(self._incarnations[name], now)
+        self._incarnations = {name: node.incarnation for name, node in there.items()}
+        self._left = {name: left for name, left in self._left.items() if name in market.rented}
+        return Seen(
+            desired=self._scenario.max_nodes,
+            since=0.0,
+            job=nodes.seen.job,
+            group=market.group,
+            machines={name: rented.machine for name, rented in market.rented.items()},
+            nodes=there,
+            left=self._left,
+            drains=nodes.seen.drains,
+            told=frozenset(self._told),
+            messages=tuple(market.messages.values()),
+            handled=frozenset(self._handled),
+        )
+
+    def _perform(self, action: Action, market: Market, nodes: Nodes) -> None:
+        match action:
+            case WriteDrain(drain):
+                nodes.drain(drain)
+            case Replace(instance):
+                market.terminate(instance)
+            case CompleteDrain(instance):
+                market.complete(instance)
+            case EndMachine(instance):
+                market.end(instance)
+            case SetDesired(size):
+                market.set_desired(size)
+            case Tell(event):
+                self.events.append(event)
+                self._told.add(account(event))
+            case Discard(message):
+                market.messages.pop(message.receipt)
+                self._handled.add(message.event.id)

@@ -1,0 +1,154 @@
+"""A worker group on a spot market that has the nodes of a trace, and no others.
+
+Played as AWS behaves: the group launches up to its desired size as soon as the market has a node
+free, a terminating instance stays at its hook until that is completed, and what is taken back is
+announced on the event bus.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from spotelastic.aws.autoscaling import ALIVE, Group, Machine, Place
+from spotelastic.aws.events import AwsEvent, SpotWarning, StateChange
+from spotelastic.controller.decide import Message
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.replay.nodes import Nodes
+from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.timeline import Soon, Timeline
+from spotelastic.replay.trace import Span, Trace
+
+GROUP = "workers"
+TYPE = "replayed"
+ZONE = "a"
+POLLED = 0.5
+"""Seconds until an agent that asks every second sees a notice."""
+BUS = 1.0
+"""Seconds that an event takes to the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rented:
+    machine: Machine
+    span: Span
+    state: str
+    """Of its place in the group; "" once it has none."""
+
+
+class Market:
+    """`changed` is called when AWS has something new to show or to say."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        trace: Trace,
+        scenario: Scenario,
+        nodes: Nodes,
+        changed: Callable[[], None],
+    ) -> None:
+        self.desired = 0
+        self.rented: dict[str, Rented] = {}
+        self.messages: dict[str, Message] = {}
+        self._timeline, self._scenario = timeline, scenario
+        self._nodes, self._changed = nodes, changed
+        self._spans: dict[Span, str] = {}
+        """Those that the market has, with the instance that has each; "" for none."""
+        self._launched = 0
+        self._told = 0
+        self._fill = Soon(timeline, 0.1, self._launch_missing)
+        for span in trace.spans:
+            timeline.at(span.start, partial(self._appear, span))
+            if span.end < math.inf:
+                notice = max(span.start, span.end - scenario.notice)
+                timeline.at(notice, partial(self._warn, span))
+                timeline.at(span.end, partial(self._take, span))
+
+    # -- the market -------------------------------------------------------------------------------
+
+    def _appear(self, span: Span) -> None:
+        self._spans[span] = ""
+        self._fill()
+
+    def _warn(self, span: Span) -> None:
+        """Nobody gets it any more; who has it is told."""
+        instance = self._spans.pop(span)
+        if not instance or not self._scenario.notice:
+            return
+        now = self._timeline.now
+        self._tell(SpotWarning(f"warning-{instance}", now, instance))
+        notice = Notice("notice", instance, "imds", now, now + POLLED, span.end)
+        self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, notice)))
+
+    def _take(self, span: Span) -> None:
+        for name, rented in self.rented.items():
+            if rented.span == span:
+                self._end(name)
+
+    # -- the group --------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> Group:
+        places = (Place(name, each.state) for name, each in self.rented.items() if each.state)
+        return Group(GROUP, self.desired, tuple(sorted(places, key=lambda place: place.instance)))
+
+    def set_desired(self, size: int) -> None:
+        self.desired = size
+        self._fill()
+
+    def terminate(self, instance: str) -> None:
+        """Without a smaller size: the group launches another."""
+        rented = self.rented[instance]
+        if rented.state == "InService":
+            self.rented[instance] = replace(rented, state="Terminating:Wait")
+            self._fill()
+            self._changed()
+
+    def complete(self, instance: str) -> None:
+        self._end(instance)
+
+    def end(self, instance: str) -> None:
+        self._end(instance)
+
+    def _launch_missing(self) -> None:
+        staying = sum(each.state == "InService" for each in self.rented.values())
+        free = [span for span, instance in self._spans.items() if not instance]
+        for span in free[: max(0, self.desired - staying)]:
+            self._launch(span)
+
+    def _launch(self, span: Span) -> None:
+        self._launched += 1
+        name = f"i-{self._launched:04}"
+        self._spans[span] = name
+        machine = Machine(name, "worker", "running", TYPE, ZONE, "", True, self._timeline.now)
+        self.rented[name] = Rented(machine, span, "InService")
+        self._timeline.after(self._scenario.machines.boot, lambda: self._booted(name))
+        self._changed()
+
+    def _booted(self, name: str) -> None:
+        if self.rented[name].machine.state in ALIVE:
+            self._nodes.join(name, ZONE)
+
+    def _end(self, name: str) -> None:
+        rented = self.rented[name]
+        if rented.machine.state not in ALIVE:
+            return
+        machine = replace(rented.machine, state="terminated")
+        self.rented[name] = replace(rented, machine=machine, state="")
+        if rented.span in self._spans:
+            self._spans[rented.span] = ""
+        if name in self._nodes.seen.nodes:
+            self._nodes.vanish(name)
+        self._tell(StateChange(f"gone-{name}", self._timeline.now, name, "terminated"))
+        self._fill()
+        self._changed()
+
+    def _tell(self, event: AwsEvent) -> None:
+        self._told += 1
+        receipt = f"r{self._told}"
+
+        def arrive() -> None:
+            self.messages[receipt] = Message(receipt, event, self._timeline.now)
+            self._changed()
+
+        self._timeline.after(BUS, arrive)

@@ -1,0 +1,255 @@
+"""The nodes of a replayed job: what agents answer to the rounds that `rendezvous` decides.
+
+Real: every decision about rounds. Played: agents, workers and daemons, which need the time that the
+scenario gives them and never fail by themselves.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.job import Job
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain
+from spotelastic.model.round import Acknowledgement, Commit, Offer, Round, Snapshot
+from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.decision import EndJob, WriteProposal, WriteRound
+from spotelastic.rendezvous.view import LiveNode, Seen
+from spotelastic.replay.outcome import Stretch
+from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.timeline import Soon, Timeline
+from spotelastic.replay.training import Training
+
+NETWORK = 0.01
+"""Seconds from a change in etcd until those whom it concerns have answered."""
+SLOTS = 2
+"""Sealed states that a node keeps."""
+
+
+class Nodes:
+    """`changed` is called when etcd's view of them has changed."""
+
+    def __init__(self, timeline: Timeline, scenario: Scenario, changed: Callable[[], None]) -> None:
+        self.seen = Seen(settings=scenario.settings, job=Job("running", 0.0))
+        self.training: Training | None = None
+        self.stretches: list[Stretch] = []
+        self._timeline, self._scenario, self._changed = timeline, scenario, changed
+        self._ids = itertools.count(1)
+        self._slots: dict[str, list[Snapshot]] = {}
+        self._commit: Commit | None = None
+        self._epochs = itertools.count(1)
+        self._decide = Soon(timeline, NETWORK / 10, self._turn)
+
+    # -- what happens to them ---------------------------------------------------------------------
+
+    def join(self, name: str, zone: str) -> None:
+        node = Node(name, self._new_id(), "", zone, Fingerprint(), daemon=name)
+        live = LiveNode(node, next(self._ids), self._timeline.now)
+        self._put("nodes", name, live)
+
+    def drain(self, drain: Drain) -> None:
+        """Written once, by who comes first."""
+        if drain.node in self.seen.nodes and drain.node not in self.seen.drains:
+            self._put("drains", drain.node, drain)
+
+    def leave(self, name: str) -> None:
+        """By itself, with its work done."""
+        for table in ("nodes", "acks", "votes", "offers"):
+            self._drop(table, name)
+
+    def vanish(self, name: str) -> None:
+        """The machine is gone: its peers stand still at once, its lease runs out later."""
+        training = self.training
+        if training is not None and training.round.member(name) is not None:
+            training.stop(self._timeline.now)
+        self._slots.pop(name, None)
+        if self.seen.settings is not None and name in self.seen.nodes:
+            self._timeline.after(self.seen.settings.lease, lambda: self.leave(name))
+
+    def finish(self) -> None:
+        """The replay ends here."""
+        self._end_training()
+
+    # -- what the holder does ---------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        while True:
+            decision = rounds.decide(self.seen, self._timeline.now, self._new_id)
+            for action in decision.actions:
+                match action:
+                    case WriteRound(round_):
+                        self._write(round_)
+                    case WriteProposal(proposal):
+                        self._propose(proposal)
+                    case EndJob(job):
+                        self.seen = replace(self.seen, job=job)
+            if not decision.actions:
+                break
+        if decision.wake_at is not None and decision.wake_at > self._timeline.now:
+            self._timeline.at(decision.wake_at, self._decide)
+
+    def _write(self, round_: Round) -> None:
+        now = self._timeline.now
+        before = self.seen.round
+        self.seen = replace(self.seen, round=round_, round_at=now)
+        if round_.phase == "proposed":
+            self._end_training()
+            self._timeline.after(NETWORK, lambda: self._answer(round_))
+        elif before is None or before.phase == "proposed":
+            self._start(round_)
+
+    def _answer(self, round_: Round) -> None:
+        """Members are ready: their workers wait, or have been killed. The others offer slots."""
+        acks, offers = dict(self.seen.acks), dict(self.seen.offers)
+        for name, live in self.seen.nodes.items():
+            slots = tuple(self._slots.get(name, ()))
+            member = round_.member(name)
+            if member is None:
+                offers[name] = Offer(round_.incarnation, name, slots)
+                continue
+            first = member.slot == 0
+            acks[name] = Acknowledgement(
+                name,
+                live.node.incarnation,
+                round_.incarnation,
+                "ready",
+                name,
+                slots,
+                self._commit,
+                store=f"{name}:1" if first else "",
+                epoch=next(self._epochs) if first else 0,
+            )
+        self.seen = replace(self.seen, acks=acks, offers=offers)
+        self._decide()
+
+    def _start(self, round_: Round) -> None:
+        machines = self._scenario.machines
+        begins = self._timeline.now + machines.start + self._restored_within(round_)
+        self.training = Training(round_, self._scenario, begins)
+        self._commit_next(self.training)
+        for name in [name for name in self.seen.drains if name in self.seen.nodes]:
+            if round_.member(name) is None:
+                upload = self._scenario.uploaded_within(len(round_.members))
+                self._timeline.after(upload, partial(self.leave, name))
+
+    def _restored_within(self, round_: Round) -> float:
+        """Until the slowest node has its state."""
+        copied = self._scenario.copied_within
+        match round_.resume.kind:
+            case "fresh":
+                return 0.0
+            case "store":
+                return self._scenario.fetched_within() + copied
+        held = {holder.node for holder in round_.resume.holders}
+        if all(member.node in held for member in round_.members):
+            return copied
+        return self._scenario.state / self._scenario.machines.peer + copied
+
+    # -- saves ------------------------------------------------------------------------------------
+
+    def _propose(self, proposal: Proposal) -> None:
+        now, training = self._timeline.now, self.training
+        self.seen = replace(self.seen, proposal=proposal, proposal_at=now)
+        if training is None or training.stopped:
+            return
+        if proposal.cancelled:
+            training.release(now)
+        else:
+            self._timeline.after(NETWORK, lambda: self._vote(proposal, training, sealed=False))
+
+    def _vote(self, proposal: Proposal, training: Training, *, sealed: bool) -> None:
+        if self.seen.proposal is not proposal or self.training is not training:
+            return
+        step = max(training.step(self._timeline.now), training.round.resume.step)
+        target = proposal.target
+        sure = target if step <= target - 2 or sealed else 0
+        votes = dict(self.seen.votes)
+        for member in training.round.members:
+            if member.node in self.seen.nodes:
+                votes[member.node] = Vote(
+                    member.node, proposal.id, step, self._scenario.mean_step, target, sure,
+                    target if sealed else 0,
+                )  # fmt: skip
+        self.seen = replace(self.seen, votes=votes)
+        self._decide()
+        if sure and not sealed:
+            done = training.hold(target)
+            self._timeline.at(done, lambda: self._hold(proposal, training))
+
+    def _hold(self, proposal: Proposal, training: Training) -> None:
+        if self.seen.proposal is proposal and not training.stopped:
+            self._vote(proposal, training, sealed=True)
+            self._upload(training, proposal.target)
+
+    def _end_training(self) -> None:
+        """What is sealed stays in memory; the steps after it are lost."""
+        training, now = self.training, self._timeline.now
+        if training is None:
+            return
+        training.stop(now)
+        self.stretches.append(training.stretch(now))
+        sealed = training.sealed(now)
+        if sealed > training.round.resume.step or sealed == training.held_at:
+            for member in training.round.members:
+                if member.node in self.seen.nodes:
+                    self._seal(training.round, member.slot, member.node, sealed)
+        self.training = None
+
+    def _seal(self, round_: Round, slot: int, node: str, step: int) -> None:
+        snapshot = Snapshot(
+            round_.incarnation, step, "layout", (slot,), len(round_.members),
+            whole=not self._scenario.sharded,
+        )  # fmt: skip
+        self._slots[node] = [*self._slots.get(node, ()), snapshot][-SLOTS:]
+
+    def _commit_next(self, training: Training) -> None:
+        """The next checkpoint of the schedule, and then the one after it."""
+        every = self._scenario.schedule.checkpoint_every
+        now = max(self._timeline.now, training.begins)
+        step = (training.step(now) // every + 1) * every
+
+        def reached() -> None:
+            if self.training is training and not training.stopped:
+                self._upload(training, step)
+                self._commit_next(training)
+
+        self._timeline.at(training.executed_at(step), reached)
+
+    def _upload(self, training: Training, step: int) -> None:
+        members = [member.node for member in training.round.members]
+        commit = Commit(training.round.epoch, step)
+
+        def done() -> None:
+            if self._all_live(members) and (self._commit is None or _older(self._commit, commit)):
+                self._commit = commit
+
+        self._timeline.after(self._scenario.uploaded_within(len(members)), done)
+
+    def _all_live(self, names: Iterable[str]) -> bool:
+        """Every node uploads a part of its own."""
+        return all(name in self.seen.nodes for name in names)
+
+    # -- etcd -------------------------------------------------------------------------------------
+
+    def _put(self, table: str, name: str, value: object) -> None:
+        self._set(table, {**getattr(self.seen, table), name: value})
+
+    def _drop(self, table: str, name: str) -> None:
+        kept = {key: value for key, value in getattr(self.seen, table).items() if key != name}
+        self._set(table, kept)
+
+    def _set(self, table: str, values: dict[str, Any]) -> None:
+        changed: dict[str, Any] = {table: values}
+        self.seen = replace(self.seen, **changed)
+        self._decide()
+        self._changed()
+
+    def _new_id(self) -> str:
+        return f"id{next(self._ids)}"
+
+
+def _older(one: Commit, other: Commit) -> bool:
+    return (one.epoch, one.step) < (other.epoch, other.step)

@@ -1,0 +1,37 @@
+"""A trace played under this product's own decisions, in virtual time."""
+
+from collections.abc import Iterable
+
+from spotelastic.controller.ledger import Usage
+from spotelastic.replay.control import Controller
+from spotelastic.replay.market import Market
+from spotelastic.replay.nodes import Nodes
+from spotelastic.replay.outcome import HOUR, Bill, Outcome, judge
+from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.timeline import Timeline
+from spotelastic.replay.trace import Trace
+
+NAME = "spotelastic"
+
+
+def play(trace: Trace, scenario: Scenario) -> Outcome:
+    """From the beginning of the trace to its end."""
+    timeline = Timeline()
+    controller = Controller(timeline, scenario)
+    nodes = Nodes(timeline, scenario, controller.stir)
+    market = Market(timeline, trace, scenario, nodes, controller.stir)
+    controller.lead(market, nodes)
+    timeline.run(until=trace.length)
+    nodes.finish()
+    bill = _bill(controller.bill.values(), trace.length)
+    return judge(NAME, nodes.stretches, bill, trace, scenario)
+
+
+def _bill(usage: Iterable[Usage], until: float) -> Bill:
+    spot = on_demand = usd = 0.0
+    for item in usage:
+        hours = ((until if item.end is None else item.end) - item.start) / HOUR
+        spot += hours * item.spot
+        on_demand += hours * (not item.spot)
+        usd += hours * item.usd_per_hour
+    return Bill(spot, on_demand, usd)

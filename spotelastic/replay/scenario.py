@@ -1,0 +1,67 @@
+"""What is replayed: a job, the machines that it runs on, and how long things take there."""
+
+from dataclasses import dataclass, field
+
+from spotelastic.model.job import Settings
+from spotelastic.model.round import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """One node. Seconds, and bytes a second, unless a name says otherwise."""
+
+    boot: float = 90.0
+    """From its launch until its agent has registered."""
+    start: float = 3.0
+    """From a warm worker's fork to its first step, without the restore: CUDA and NCCL."""
+    cold: float = 2.0
+    """What a worker that is not forked takes on top: a process, and its imports."""
+    copy: float = 10e9
+    """Between the GPUs and shared memory."""
+    peer: float = 3e9
+    """From the memory of other nodes."""
+    store: float = 1e9
+    """To and from the object store."""
+    spot_usd: float = 0.0
+    on_demand_usd: float = 0.0
+    """An hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    min_nodes: int
+    max_nodes: int
+    step: float = 1.0
+    """Seconds; the same however many nodes there are: each has its share of samples."""
+    state: float = 10e9
+    """Bytes of model and optimizer, the same on all nodes unless `sharded`."""
+    sharded: bool = False
+    """Each node holds only its part: a node lost without notice costs the steps since the last
+    commit, not only those since the last snapshot."""
+    notice: float = 120.0
+    """Seconds of warning before a node is taken; 0: none."""
+    schedule: Schedule = Schedule()
+    """When to save, in steps."""
+    machines: Machines = field(default_factory=Machines)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.min_nodes, self.max_nodes, schedule=self.schedule)
+
+    @property
+    def copied_within(self) -> float:
+        """Seconds that a save stops training for."""
+        return self.state / self.machines.copy
+
+    @property
+    def mean_step(self) -> float:
+        """Seconds, with its part of a snapshot."""
+        return self.step + self.copied_within / self.schedule.snapshot_every
+
+    def uploaded_within(self, nodes: int) -> float:
+        """Seconds; every node uploads its part."""
+        return self.state / (self.machines.store * nodes)
+
+    def fetched_within(self) -> float:
+        """Seconds for a node to have the whole state from the object store."""
+        return self.state / self.machines.store

@@ -1,0 +1,86 @@
+"""The command `replay`."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotelastic.cli.main import main
+
+TRACES = Path(__file__).parents[2] / "benchmarks" / "traces"
+
+
+def replay(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotelastic", "replay", *args])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def test_every_policy_gets_a_row_and_a_panel(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "new" / "p3.png"
+    trace = str(TRACES / "bamboo-p3.csv")
+    code = replay(
+        monkeypatch, trace, "--min", "2", "--max", "8", "--step-time", "1.2", "--state", "20GB",
+        "--picture", str(picture),
+    )  # fmt: skip
+    told = capsys.readouterr()
+    assert (code, told.err) == (0, "")
+    rows = told.out.splitlines()[-3:]
+    assert [row.split("  ")[0] for row in rows] == [
+        "spotelastic",
+        "torchrun",
+        "full restart, 8 nodes",
+    ]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_programs_get_figures_of_the_policies_that_they_ask_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(TRACES / "bamboo-g4dn.csv")
+    asked = ("--policy", "spotelastic", "--spot-price", "0.5", "--json")
+    assert replay(monkeypatch, trace, "--min", "2", "--max", "24", *asked) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)
+    assert outcome["policy"] == "spotelastic"
+    assert outcome["goodput"] > 0.97
+    assert outcome["most_nodes"] <= 24
+    assert outcome["bill"]["usd"] == pytest.approx(0.5 * outcome["bill"]["spot_hours"])
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--min", "4", "--max", "2"), "--max 2: is less than --min 4"),
+        (("--min", "0"), "'--min'"),
+        (("--min", "40", "--max", "50"), "--min 40: the trace has at most 24 nodes"),
+        (("--boot", "inf"), "--boot inf: expected 0 seconds or more"),
+        (("--step-time", "0"), "--step-time 0: expected more than 0 seconds"),
+        (("--state", "much"), "--state much: expected a size, such as 20GB"),
+        (("--policy", "hope"), "expected one of spotelastic, torchrun, full-restart"),
+        (("--picture", "trace.jpg"), "expected the name of a PNG file"),
+        (("--instance-type", "x9.huge"), "give one with --spot-price"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    told: str,
+) -> None:
+    assert replay(monkeypatch, str(TRACES / "bamboo-g4dn.csv"), *args) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+
+
+def test_a_bad_trace_is_told_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("0,add,a\n10,add\n")
+    assert replay(monkeypatch, str(bad)) == 2
+    assert f"{bad}:2: '10,add': expected milliseconds,add|remove,node" in capsys.readouterr().err
