@@ -9,11 +9,21 @@ point.
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from spotelastic.aws import account, autoscaling, names, stack, teardown, types, workers
+from spotelastic.aws import (
+    account,
+    autoscaling,
+    certificates,
+    names,
+    stack,
+    teardown,
+    types,
+    workers,
+)
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import CLIENT_PORT, MEMBERS, Names
@@ -228,7 +238,11 @@ delete = teardown.delete
 def _ship(cluster: Cluster, archive: bytes, *, new: bool) -> None:
     """Secret, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
-    _ensure_token(aws, Names(spec.cluster))
+    its = Names(spec.cluster)
+    _ensure_token(aws, its)
+    hosts = (endpoint.rpartition(":")[0] for endpoint in spec.etcd)
+    addresses = dict(zip(spec.etcd_members, hosts, strict=True))
+    certificates.ensure(aws, its, addresses, datetime.now(UTC))
     code = f"code/{spec.code}.tar.gz"
     if not objects.has(code):
         objects.put(code, archive)
@@ -236,6 +250,7 @@ def _ship(cluster: Cluster, archive: bytes, *, new: bool) -> None:
         # An earlier cluster of this name may have left its own account of things.
         for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):
             objects.delete(name)
+        objects.delete_all("etcd/")
     objects.put(JOB, msgspec.json.encode(spec))
 
 

@@ -66,6 +66,20 @@ class Names:
         """The parameter that holds the secret which the cluster's nodes share."""
         return f"{self.secrets}/token"
 
+    @property
+    def authority(self) -> str:
+        """Of the certificate authority, its key included: no role of the cluster may read it."""
+        return f"{self.secrets}/authority"
+
+    def member_certificate(self, member: str) -> str:
+        """Of one etcd member, for control nodes."""
+        return f"{self.secrets}/control/{member}"
+
+    @property
+    def worker_certificate(self) -> str:
+        """Of etcd's clients on worker nodes."""
+        return f"{self.secrets}/worker/etcd"
+
 
 def bucket(account: str, region: str) -> str:
     """The bucket that all clusters of an account and region share."""

@@ -1,7 +1,7 @@
 """The objects of a cluster in its bucket: everything under `<cluster>/`."""
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ STOPPING = "stopping"
 
 T = TypeVar("T")
 _ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
+_TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,31 @@ class Objects:
                 return None
             raise
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes | IO[bytes]) -> None:
         with calling(f"write {self.url(name)}"):
             self.aws.s3.put_object(Bucket=self.bucket, Key=self._key(name), Body=data)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """False where the object is there already; of several at once one succeeds."""
+        try:
+            with calling(f"create {self.url(name)}"):
+                self.aws.s3.put_object(
+                    Bucket=self.bucket, Key=self._key(name), Body=data, IfNoneMatch="*"
+                )
+        except Rejected as error:
+            if error.code in _TAKEN:
+                return False
+            raise
+        return True
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        """Of all objects whose names begin so, in order."""
+        with calling(f"list {self.url(prefix)}"):
+            pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=self._key(prefix)
+            )
+            keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        return tuple(sorted(key.removeprefix(self._key("")) for key in keys))
 
     def has(self, name: str) -> bool:
         try:
@@ -63,11 +86,11 @@ class Objects:
         with calling(f"delete {self.url(name)}"):
             self.aws.s3.delete_object(Bucket=self.bucket, Key=self._key(name))
 
-    def delete_all(self) -> None:
-        """Deletes every object of the cluster, checkpoints included."""
-        with calling(f"delete {self.url('')}"):
+    def delete_all(self, prefix: str = "") -> None:
+        """Deletes every object below; by default all of the cluster, checkpoints included."""
+        with calling(f"delete {self.url(prefix)}"):
             pages = self.aws.s3.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self._key("")):
+            for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix)):
                 keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
                 if keys:
                     self.aws.s3.delete_objects(

@@ -171,15 +171,6 @@ def delete(aws: Aws, name: str) -> None:
     until(gone, f"the stack {name} is not deleted", DELETE_TIMEOUT)
 
 
-def resource(aws: Aws, name: str, logical: str) -> str:
-    """The physical id of one of the stack's resources."""
-    with calling(f"look up {logical} of the stack {name}"):
-        answer = aws.cloudformation.describe_stack_resource(
-            StackName=name, LogicalResourceId=logical
-        )
-    return str(answer["StackResourceDetail"]["PhysicalResourceId"])
-
-
 def _first_failure(aws: Aws, name: str) -> str:
     with calling(f"read the events of the stack {name}"):
         events = aws.cloudformation.describe_stack_events(StackName=name)["StackEvents"]

@@ -2,13 +2,14 @@
 
 In this order, and from any point again: a note that the cluster is stopping, so that no controller
 launches and no `up` goes on; the worker groups and their instances, which are waited for, because
-their interfaces lie in the network; the launch template; the stack, with the control nodes; the
-secrets. The bucket's objects stay unless they are asked for, and so does the note, unless they go.
+their interfaces lie in the network; the launch template; the stack, with the control nodes; disks
+that replaced one of it; the secrets. The bucket's objects stay unless they are asked for, and so
+does the note, unless they go.
 """
 
 from collections.abc import Callable
 
-from spotelastic.aws import account, autoscaling, stack, workers
+from spotelastic.aws import account, autoscaling, member, stack, workers
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.names import MEMBERS, Names
 from spotelastic.aws.objects import STOPPING, Objects
@@ -38,12 +39,13 @@ def delete(
     say(f"ending the instances of {name}")
     _note(objects)
     workers.delete(aws, its)
-    for member in MEMBERS:
-        workers.delete_group(aws, its.control(member))
+    for each in MEMBERS:
+        workers.delete_group(aws, its.control(each))
     _end_instances(aws, name)
     workers.delete_template(aws, its)
     say(f"deleting the stack {its.stack}")
     stack.delete(aws, its.stack)
+    member.delete_disks(aws, name)
     _delete_secrets(aws, its)
     if not keep_data:
         say(f"deleting {objects.url('')}")

@@ -27,6 +27,7 @@ from spotelastic.controller.inbox import Inbox
 from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
+from spotelastic.controller.snapshots import Snapshots
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.model.job import JobSpec
 from spotelastic.store.election import Leadership, campaign
@@ -35,6 +36,7 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
 from spotelastic.store.server import find_leader
 from spotelastic.store.session import Session
+from spotelastic.store.tls import Tls
 
 LEASE = 2.0
 """Seconds without a sign of life after which another controller leads."""
@@ -61,6 +63,8 @@ class ControllerConfig:
     region: str
     instance: str
     address: str
+    tls: Tls | None = None
+    """Of the etcd members."""
     policy: Policy = Policy()
 
 
@@ -72,7 +76,7 @@ class Controller:
         self._aws = Aws(config.region)
         self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
         self._keys = Keys(config.spec.run)
-        self._store: Store = EtcdStore(config.spec.etcd)
+        self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._mirror = Mirror(self._keys, self._wake.set)
@@ -190,11 +194,13 @@ class Term:
         self._reason = ""
         queue = inbox.url(aws, spec.queue)
         self._actor = Actor(aws, store, Keys(spec.run), leadership, spec.worker_group, queue)
-        self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members))
+        self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members, config.tls))
         self._inbox = Inbox(aws, queue, wake.set)
+        self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
 
     def close(self) -> None:
         self._inbox.close()
+        self._snapshots.close()
         self._publisher.close()
 
     def lead(self, over: threading.Event) -> None:
@@ -278,7 +284,10 @@ class Term:
 class EtcdLeader:
     """Names the etcd member that leads; asks the one that led before first."""
 
-    def __init__(self, endpoints: Sequence[str], members: Sequence[str]) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], members: Sequence[str], tls: Tls | None = None
+    ) -> None:
+        self._tls = tls
         self._members = dict(zip(endpoints, members, strict=True))
         self._order = list(endpoints)
         self._leader = ""
@@ -286,7 +295,7 @@ class EtcdLeader:
 
     def __call__(self) -> str:
         if steady() - self._asked_at > LEADER_FRESH_FOR:
-            found = find_leader(self._order, timeout=0.5)
+            found = find_leader(self._order, timeout=0.5, tls=self._tls)
             self._leader = self._members[found.endpoint] if found else ""
             if found:
                 self._order.sort(key=lambda endpoint: endpoint != found.endpoint)

@@ -69,6 +69,7 @@ class Member:
         maintenance, cluster = rpc.MaintenanceStub(channel), rpc.ClusterStub(channel)
         self.status = maintenance.Status
         self.move_leader = maintenance.MoveLeader
+        self.snapshot = maintenance.Snapshot
         self.list = cluster.MemberList
         self.add = cluster.MemberAdd
         self.remove = cluster.MemberRemove

@@ -103,20 +103,32 @@ class MemberConfig:
     listen: str = ""
     tls: Tls | None = None
     """With all three files: they serve clients and peers, and both must show a certificate."""
+    peer_name: str = ""
+    """The common name that the certificates of peers must have, from whatever address they come."""
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self.tls else "http"
+
+    def identity(self) -> list[str]:
+        """Who the member is, among whom: the flags that a restored snapshot takes too."""
+        scheme, cluster = self._scheme, self.cluster or {self.name: self.peer}
+        members = ",".join(f"{name}={scheme}://{at}" for name, at in cluster.items())
+        return [
+            f"--name={self.name}",
+            f"--initial-cluster={members}",
+            f"--initial-cluster-token={self.token}",
+            f"--initial-advertise-peer-urls={scheme}://{self.peer}",
+        ]
 
     def arguments(self, version: Version) -> list[str]:
-        cluster = self.cluster or {self.name: self.peer}
-        scheme = "https" if self.tls else "http"
+        scheme = self._scheme
         flags = {
-            "name": self.name,
             "data-dir": self.data_dir,
             "listen-client-urls": f"{scheme}://{self._listening(self.client)}",
             "advertise-client-urls": f"{scheme}://{self.client}",
             "listen-peer-urls": f"{scheme}://{self._listening(self.peer)}",
-            "initial-advertise-peer-urls": f"{scheme}://{self.peer}",
-            "initial-cluster": ",".join(f"{name}={scheme}://{at}" for name, at in cluster.items()),
             "initial-cluster-state": self.state,
-            "initial-cluster-token": self.token,
             "heartbeat-interval": self.heartbeat_ms,
             "election-timeout": self.election_ms,
             "quota-backend-bytes": self.quota_bytes,
@@ -133,7 +145,11 @@ class MemberConfig:
         }
         durability = () if self.fsync else ("--unsafe-no-fsync",)
         named = [f"--{name}={value}" for name, value in flags.items()]
-        return [*named, *_checks(version), *_certificates(self.tls), *durability, *self.flags]
+        certificates = (*_certificates(self.tls), *_peers_by_name(self.peer_name, version))
+        return [
+            *(*self.identity(), *named),
+            *(*_checks(version), *certificates, *durability, *self.flags),
+        ]
 
     def _listening(self, at: str) -> str:
         return f"{self.listen}:{at.rpartition(':')[2]}" if self.listen else at
@@ -158,6 +174,15 @@ def _certificates(tls: Tls | None) -> tuple[str, ...]:
         *(f"--peer-cert-file={tls.cert}", f"--peer-key-file={tls.key}"),
         *(f"--peer-trusted-ca-file={tls.cacert}", "--peer-client-cert-auth"),
     )
+
+
+def _peers_by_name(name: str, version: Version) -> tuple[str, ...]:
+    """By default etcd wants a peer's certificate to name the address that its call comes from."""
+    if not name:
+        return ()
+    by_address = "peer-skip-client-san-verification"
+    experimental = "experimental-" if version < (3, 6, 0) else ""
+    return (f"--peer-cert-allowed-cn={name}", f"--{experimental}{by_address}=true")
 
 
 class EtcdMember:
@@ -326,11 +351,13 @@ def status(endpoint: str, *, timeout: float = 1.0, tls: Tls | None = None) -> Me
     )
 
 
-def find_leader(endpoints: Sequence[str], *, timeout: float = 1.0) -> MemberStatus | None:
+def find_leader(
+    endpoints: Sequence[str], *, timeout: float = 1.0, tls: Tls | None = None
+) -> MemberStatus | None:
     """The member that leads, or None while nobody who answers does."""
     for endpoint in endpoints:
         with contextlib.suppress(Unavailable):
-            if (seen := status(endpoint, timeout=timeout)).leads:
+            if (seen := status(endpoint, timeout=timeout, tls=tls)).leads:
                 return seen
     return None
 

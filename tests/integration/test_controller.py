@@ -4,55 +4,36 @@ Workers boot into nothing here, so that only what the controller does can bring 
 A test is a story of several steps, because a cluster takes seconds to start.
 """
 
-import contextlib
-import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
 from spotelastic.aws import autoscaling, workers
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster, Request
-from spotelastic.aws.names import Names
-from spotelastic.aws.workdir import pack
-from spotelastic.local import cloud
-from spotelastic.local.faults import Faults
-from spotelastic.model.job import Job, Settings
-from spotelastic.model.progress import Event, Status
+from spotelastic.model.job import Job
 from spotelastic.store.codec import encode
-from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
-from spotelastic.store.server import find_leader, status
+from spotelastic.store.server import find_leader
 
-NAME = "trial"
-DEADLINE = 60.0
-CONTROL_ONLY = """
-import os, signal
-from spotelastic.aws.identity import ROLE, from_imds
-from spotelastic.cli.boot import boot
-me = from_imds(os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"])
-raise SystemExit(boot() if me.tag(ROLE) == "control" else signal.pause())
-"""
 KEYS = Keys(NAME)
-ONE_LEADS = ["leading", "standing by", "standing by"]
-T = TypeVar("T")
 
 
 # -- the stories ---------------------------------------------------------------------------------
 
 
-def test_the_control_plane_outlives_each_of_its_parts(trial: "Trial") -> None:
+def test_the_control_plane_outlives_each_of_its_parts(trial: Trial) -> None:
     three_members_serve_and_one_controller_leads(trial)
     a_killed_leader_is_succeeded_while_its_node_stays(trial)
     an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(trial)
     a_lost_control_node_is_replaced_with_its_address_and_its_disk(trial)
 
 
-def test_from_up_to_down(trial: "Trial", monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     what_the_laptop_finds_is_what_was_created(trial)
     bringing_up_again_changes_what_differs_and_nothing_else(trial)
     a_noticed_worker_is_replaced_before_it_is_gone(trial)
@@ -61,75 +42,10 @@ def test_from_up_to_down(trial: "Trial", monkeypatch: pytest.MonkeyPatch) -> Non
     where_creating_fails_half_way_nothing_is_left(trial, monkeypatch)
 
 
-# -- the cluster ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Trial:
-    cluster: Cluster
-    faults: Faults
-    request: Request
-
-    def status(self, wanted: Callable[[Status], bool], what: str) -> Status:
-        """The first published status that is as wanted."""
-
-        def look() -> Status | None:
-            found = self.cluster.objects.status()
-            return found if found is not None and wanted(found) else None
-
-        return eventually(look, what)
-
-    def event(self, kind: str, wanted: Callable[[Event], bool] = lambda _: True) -> Event:
-        def look() -> Event | None:
-            found = self.cluster.objects.events()
-            return next((e for e in found if e.kind == kind and wanted(e)), None)
-
-        return eventually(look, f"an event {kind}")
-
-    def group(self) -> autoscaling.Group:
-        found = autoscaling.group(self.cluster.aws, Names(NAME).workers)
-        assert found is not None
-        return found
-
-
-def controllers(status: Status) -> list[str]:
-    return sorted(node.state for node in status.nodes if node.role == "control")
-
-
-def eventually(look: Callable[[], T | None], what: str) -> T:
-    """Polls what can only be polled: AWS's API, which tells a laptop nothing by itself."""
-    deadline = time.monotonic() + DEADLINE
-    while (found := look()) is None:
-        assert time.monotonic() < deadline, f"not within {DEADLINE} s: {what}"
-        time.sleep(0.1)
-    return found
-
-
 @pytest.fixture
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
-    folder = tmp_path_factory.mktemp("work")
-    (folder / "train.py").write_text("print('never run here')\n")
-    archive = pack(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPOTELASTIC_HOME", str(tmp_path_factory.mktemp("home")))
-        info = cloud.start(detach=False, boot_command=(sys.executable, "-c", CONTROL_ONLY))
-        try:
-            for name, value in cloud.environment(info).items():
-                patch.setenv(name, value)
-            request = Request(
-                name=NAME,
-                script="train.py",
-                args=(),
-                code=archive.sha256,
-                archive=archive.data,
-                settings=Settings(1, 2, workers=1),
-                instance_types=("c5.large",),
-                network=info.net,
-            )
-            cluster = clusters.create(request, lambda _: None, Aws(info.region))
-            yield Trial(cluster, Faults(info), request)
-        finally:
-            cloud.stop(info)
+def trial(tmp_path: Path) -> Iterator[Trial]:
+    with running_trial(tmp_path) as running:
+        yield running
 
 
 # -- the steps -----------------------------------------------------------------------------------
@@ -141,8 +57,7 @@ def three_members_serve_and_one_controller_leads(trial: Trial) -> None:
     )
     assert len({node.zone for node in seen.nodes if node.role == "control"}) == 3
     assert seen.leader in {node.id for node in seen.nodes if node.state == "leading"}
-    members = {status(endpoint).member for endpoint in trial.cluster.spec.etcd}
-    assert len(members) == 3
+    assert len(set(trial.members().values())) == 3
 
 
 def what_the_laptop_finds_is_what_was_created(trial: Trial) -> None:
@@ -167,7 +82,7 @@ def bringing_up_again_changes_what_differs_and_nothing_else(trial: Trial) -> Non
 
 
 def a_killed_leader_is_succeeded_while_its_node_stays(trial: Trial) -> None:
-    with contextlib.closing(EtcdStore(trial.cluster.spec.etcd, timeout=10.0)) as store:
+    with trial.store() as store:
         before = store.get(KEYS.leader)
         assert before is not None
         trial.faults.kill_process(before.data.decode(), "se-controller")
@@ -191,8 +106,8 @@ def an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(
     outage = trial.event("etcd")
     assert outage.node == leads
     assert outage.data["at"] < outage.data["back_at"]
-    assert {status(endpoint).member for endpoint in trial.cluster.spec.etcd}
-    assert find_leader(trial.cluster.spec.etcd) is not None
+    assert len(trial.members()) == 3
+    assert find_leader(trial.cluster.spec.etcd, tls=trial.tls) is not None
 
 
 def a_noticed_worker_is_replaced_before_it_is_gone(trial: Trial) -> None:
@@ -216,17 +131,17 @@ def a_lost_control_node_is_replaced_with_its_address_and_its_disk(trial: Trial) 
     seen = trial.status(lambda s: bool(s.leader), "a leader")
     rows = [node for node in seen.nodes if node.role == "control" and node.id != seen.leader]
     lost = rows[0].id
-    before = {status(endpoint).member for endpoint in trial.cluster.spec.etcd}
+    before = trial.members()
     trial.faults.kill(lost)
     trial.status(
         lambda s: lost not in {n.id for n in s.nodes} and controllers(s) == ONE_LEADS,
         "a new control node",
     )
-    assert {status(endpoint).member for endpoint in trial.cluster.spec.etcd} == before
+    assert trial.members() == before
 
 
 def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> None:
-    with contextlib.closing(EtcdStore(trial.cluster.spec.etcd, timeout=10.0)) as store:
+    with trial.store() as store:
         store.put(KEYS.job, encode(Job("succeeded", time.time(), "done", final_step=7)))
     ended = trial.status(lambda s: s.state == "succeeded", "the end of the job")
     assert ended.step == 7

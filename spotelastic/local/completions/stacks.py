@@ -286,6 +286,12 @@ def _delete_endpoint(resource: Any, backend: Any) -> None:
     backend.delete_vpc_endpoints([resource.id])
 
 
+def _delete_volume(resource: Any, backend: Any) -> None:
+    """One that somebody else has deleted is gone as it should be."""
+    if resource.id in backend.volumes:
+        backend.delete_volume(resource.id)
+
+
 def _delete_interface(resource: Any, backend: Any) -> None:
     backend.delete_network_interface(resource.id)
 
@@ -296,7 +302,7 @@ _DELETIONS: dict[type, Callable[[Any, Any], Any]] = {
     Route: lambda resource, backend: resource.route_table._routes.pop(resource.id, None),
     RouteTable: lambda resource, backend: backend.delete_route_table(resource.id),
     SubnetRouteTableAssociation: _delete_association,
-    Volume: lambda resource, backend: backend.delete_volume(resource.id),
+    Volume: _delete_volume,
     VPCEndPoint: _delete_endpoint,
     VPCGatewayAttachment: _detach_gateway,
 }

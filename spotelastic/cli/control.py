@@ -1,0 +1,140 @@
+"""A control node: one member of etcd, and one controller, each started again when it dies."""
+
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spotelastic.aws import certificates, member
+from spotelastic.aws.certificates import MEMBER_NAME
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.identity import BUCKET, MEMBER, Identity, from_imds
+from spotelastic.aws.names import PEER_PORT, Names
+from spotelastic.aws.objects import Objects
+from spotelastic.cli.instance import home, imds, job, say, start
+from spotelastic.cli.supervise import Part, Process, supervise
+from spotelastic.clock import wall
+from spotelastic.errors import SpotelasticError
+from spotelastic.model.job import JobSpec
+from spotelastic.model.progress import Event
+from spotelastic.store.tls import Tls
+
+if TYPE_CHECKING:
+    from spotelastic.store.server import EtcdMember
+
+SERVES_WITHIN = 60.0
+"""Seconds that a restarted etcd member may take until it serves."""
+RECORD_TIMEOUT = 10.0
+REFRESH = 3600.0
+"""Seconds between two looks whether `up` has renewed the certificate."""
+
+
+def run(me: Identity) -> int:
+    """Until it is told to end; the exit code."""
+    from spotelastic.controller.seat import Seat, SeatConfig
+    from spotelastic.store.server import MemberConfig
+
+    aws = Aws(me.region)
+    spec = job(aws, me)
+    name = me.tag(MEMBER)
+    place = member.take(aws, spec.cluster, name, me, say)
+    tls = certificate(aws, spec, name)
+    hosts = [endpoint.rpartition(":")[0] for endpoint in spec.etcd]
+    peers = {
+        each: f"{host}:{PEER_PORT}" for each, host in zip(spec.etcd_members, hosts, strict=True)
+    }
+    endpoints = dict(zip(spec.etcd_members, spec.etcd, strict=True))
+    config = MemberConfig(
+        name=name,
+        data_dir=place.folder,
+        client=endpoints[name],
+        peer=peers[name],
+        cluster=peers,
+        token=spec.cluster,
+        tls=tls,
+        peer_name=MEMBER_NAME,
+    )
+    objects = Objects(aws, me.tag(BUCKET), spec.cluster)
+    seat = Seat(SeatConfig(config, place.folder, endpoints, home() / "etcd.log", say), objects)
+
+    def start_etcd() -> Process:
+        return _Etcd(seat.start())
+
+    def came_back(died_at: float) -> None:
+        """Tells the run about it, once the member serves again."""
+        seen_at = wall()
+        seat.etcd.wait(SERVES_WITHIN)
+        _record_outage(spec, tls, me, died_at, seen_at)
+
+    for chore in (seat.follow, lambda: _keep_fresh(aws, spec, name)):
+        threading.Thread(target=chore, daemon=True).start()
+    return supervise(
+        (
+            Part("etcd", start_etcd, restarted=came_back),
+            Part("controller", partial(start, "controller")),
+        ),
+        say,
+    )
+
+
+def controller() -> int:
+    """The controller's own process."""
+    from spotelastic.agent.workers.process import name_process
+    from spotelastic.controller.run import ControllerConfig, run
+
+    name_process("se-controller")
+    me = from_imds(imds())
+    aws = Aws(me.region)
+    spec = job(aws, me)
+    tls = certificate(aws, spec, me.tag(MEMBER))
+    return run(ControllerConfig(spec, me.tag(BUCKET), me.region, me.instance, me.address, tls))
+
+
+def certificate(aws: Aws, spec: JobSpec, name: str) -> Tls:
+    """The member's, as files."""
+    found = certificates.fetch(aws, Names(spec.cluster).member_certificate(name))
+    return Tls(*found.write(home() / "tls"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Etcd:
+    """The member's process, as the supervisor knows processes."""
+
+    member: "EtcdMember"
+
+    @property
+    def pid(self) -> int:
+        return self.member.pid
+
+    def wait(self) -> int:
+        return self.member.join()
+
+
+def _keep_fresh(aws: Aws, spec: JobSpec, name: str) -> None:
+    """etcd reads its files at every handshake."""
+    pause = threading.Event()
+    while not pause.wait(REFRESH):
+        try:
+            certificate(aws, spec, name)
+        except SpotelasticError as error:
+            say(str(error))
+
+
+def _record_outage(spec: JobSpec, tls: Tls, me: Identity, died_at: float, seen_at: float) -> None:
+    from spotelastic.rendezvous.membership import record
+    from spotelastic.store.etcd import EtcdStore
+    from spotelastic.store.keys import Keys
+
+    back_at, member = wall(), me.tag(MEMBER)
+    event = Event(
+        died_at,
+        "etcd",
+        f"etcd member {member} on {me.instance} died and was back {back_at - died_at:.2f} s later",
+        me.instance,
+        {"at": died_at, "seen_at": seen_at, "back_at": back_at, "member": member},
+    )
+    store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
+    try:
+        record(store, Keys(spec.run), event)
+    finally:
+        store.close()

@@ -1,0 +1,56 @@
+"""What the bucket knows of etcd, so that its members can come back whatever their disks have lost.
+
+etcd/generations/<n>   one life of the cluster's etcd, and the snapshot that it began with.
+                       Written once, by whoever is first; the newest counts
+etcd/members/<name>    what a member has: the newest generation that it ever took part in, and
+                       the one that its disk holds. Written by itself, before it starts
+etcd/snapshots/<time>  see `snapshots.py`
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from spotelastic.aws.objects import Objects
+
+GENERATIONS = "etcd/generations/"
+MEMBERS = "etcd/members/"
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    number: int
+    snapshot: str = ""
+    """Name of the object that it begins with; without one it begins empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Numbers of generations; 0 for none."""
+
+    joined: int = 0
+    holds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The bucket's part of it. All raise `Unavailable` on trouble."""
+
+    objects: Objects
+
+    def generation(self) -> Generation | None:
+        names = self.objects.names(GENERATIONS)
+        data = self.objects.get(names[-1]) if names else None
+        return None if data is None else msgspec.json.decode(data, type=Generation)
+
+    def open(self, generation: Generation) -> None:
+        """Without effect where somebody else was first."""
+        name = f"{GENERATIONS}{generation.number:06d}.json"
+        self.objects.create(name, msgspec.json.encode(generation))
+
+    def claim(self, member: str) -> Claim:
+        data = self.objects.get(f"{MEMBERS}{member}.json")
+        return Claim() if data is None else msgspec.json.decode(data, type=Claim)
+
+    def put(self, member: str, claim: Claim) -> None:
+        self.objects.put(f"{MEMBERS}{member}.json", msgspec.json.encode(claim))

@@ -1,0 +1,122 @@
+"""A cluster on a local cloud of its own: its control nodes are real, its workers do nothing."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from spotelastic.aws import autoscaling, certificates
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Cluster, Request
+from spotelastic.aws.names import Names
+from spotelastic.aws.workdir import pack
+from spotelastic.local import cloud
+from spotelastic.local.faults import Faults
+from spotelastic.model.job import Settings
+from spotelastic.model.progress import Event, Status
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.server import status
+from spotelastic.store.tls import Tls
+
+NAME = "trial"
+DEADLINE = 60.0
+CONTROL_ONLY = """
+import os, signal
+from spotelastic.aws.identity import ROLE, from_imds
+from spotelastic.cli.boot import boot
+me = from_imds(os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"])
+raise SystemExit(boot() if me.tag(ROLE) == "control" else signal.pause())
+"""
+ONE_LEADS = ["leading", "standing by", "standing by"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Trial:
+    cluster: Cluster
+    faults: Faults
+    request: Request
+    tls: Tls
+    """What a worker shows to etcd."""
+
+    @contextmanager
+    def store(self) -> Iterator[EtcdStore]:
+        store = EtcdStore(self.cluster.spec.etcd, timeout=10.0, tls=self.tls)
+        with contextlib.closing(store):
+            yield store
+
+    def members(self) -> dict[str, int]:
+        """By name of the member: etcd's own id for it. Each of them answers."""
+        spec = self.cluster.spec
+        named = zip(spec.etcd_members, spec.etcd, strict=True)
+        return {name: status(endpoint, tls=self.tls).member for name, endpoint in named}
+
+    def status(self, wanted: Callable[[Status], bool], what: str) -> Status:
+        """The first published status that is as wanted."""
+
+        def look() -> Status | None:
+            found = self.cluster.objects.status()
+            return found if found is not None and wanted(found) else None
+
+        return eventually(look, what)
+
+    def event(self, kind: str, wanted: Callable[[Event], bool] = lambda _: True) -> Event:
+        def look() -> Event | None:
+            found = self.cluster.objects.events()
+            return next((e for e in found if e.kind == kind and wanted(e)), None)
+
+        return eventually(look, f"an event {kind}")
+
+    def group(self) -> autoscaling.Group:
+        found = autoscaling.group(self.cluster.aws, Names(NAME).workers)
+        assert found is not None
+        return found
+
+
+def controllers(status: Status) -> list[str]:
+    return sorted(node.state for node in status.nodes if node.role == "control")
+
+
+def eventually(look: Callable[[], T | None], what: str) -> T:
+    """Polls what can only be polled: AWS's API, which tells a laptop nothing by itself."""
+    deadline = time.monotonic() + DEADLINE
+    while (found := look()) is None:
+        assert time.monotonic() < deadline, f"not within {DEADLINE} s: {what}"
+        time.sleep(0.1)
+    return found
+
+
+@contextmanager
+def running_trial(folder: Path) -> Iterator[Trial]:
+    work = folder / "work"
+    work.mkdir()
+    (work / "train.py").write_text("print('never run here')\n")
+    archive = pack(work)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPOTELASTIC_HOME", str(folder / "home"))
+        info = cloud.start(detach=False, boot_command=(sys.executable, "-c", CONTROL_ONLY))
+        try:
+            for name, value in cloud.environment(info).items():
+                patch.setenv(name, value)
+            request = Request(
+                name=NAME,
+                script="train.py",
+                args=(),
+                code=archive.sha256,
+                archive=archive.data,
+                settings=Settings(1, 2, workers=1),
+                instance_types=("c5.large",),
+                network=info.net,
+            )
+            cluster = clusters.create(request, lambda _: None, Aws(info.region))
+            found = certificates.fetch(cluster.aws, Names(NAME).worker_certificate)
+            yield Trial(cluster, Faults(info), request, Tls(*found.write(folder / "tls")))
+        finally:
+            cloud.stop(info)

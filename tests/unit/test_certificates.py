@@ -1,0 +1,90 @@
+"""The cluster's own certificates: what they allow, and when `up` renews them."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spotelastic.aws.certificates import (
+    LIFE,
+    MEMBER_NAME,
+    WORKER_NAME,
+    Certificate,
+    Subject,
+    fits,
+    issue,
+    make_authority,
+)
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+MEMBER = Subject(MEMBER_NAME, "10.64.0.253")
+WORKER = Subject(WORKER_NAME)
+
+
+@pytest.fixture(scope="module")
+def authority() -> Certificate:
+    return make_authority("demo", datetime.now(UTC))
+
+
+def shake_hands(server: Certificate, client: Certificate, host: str, folder: Path) -> str:
+    """In memory: the name that the server reads off the client's certificate."""
+    ends = {}
+    for purpose, end in ((ssl.Purpose.CLIENT_AUTH, server), (ssl.Purpose.SERVER_AUTH, client)):
+        ca, cert, key = end.write(folder / purpose.name)
+        context = ssl.create_default_context(purpose, cafile=ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(cert, key)
+        ends[purpose] = context
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    caller = ends[ssl.Purpose.SERVER_AUTH].wrap_bio(down, up, server_hostname=host)
+    called = ends[ssl.Purpose.CLIENT_AUTH].wrap_bio(up, down, server_side=True)
+    for end in (caller, called, caller, called):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    seen = called.getpeercert()
+    assert seen is not None
+    ((subject,),) = seen["subject"]
+    return str(subject[1])
+
+
+def test_a_worker_calls_a_member_and_each_knows_the_other(
+    authority: Certificate, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    member, worker = issue(authority, MEMBER, now), issue(authority, WORKER, now)
+    assert shake_hands(member, worker, MEMBER.address, tmp_path) == WORKER_NAME
+    assert shake_hands(member, member, MEMBER.address, tmp_path) == MEMBER_NAME
+    with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
+        shake_hands(member, worker, "10.64.0.1", tmp_path)
+    with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
+        shake_hands(worker, member, MEMBER.address, tmp_path)
+
+
+def test_a_certificate_is_renewed_after_half_of_its_time_or_for_another_address(
+    authority: Certificate,
+) -> None:
+    found = issue(authority, MEMBER, NOW)
+    assert fits(found, MEMBER, authority, NOW)
+    assert fits(found, MEMBER, authority, NOW + LIFE * 0.49)
+    assert not fits(found, MEMBER, authority, NOW + LIFE * 0.51)
+    assert not fits(found, Subject(MEMBER_NAME, "10.64.4.253"), authority, NOW)
+    assert not fits(found, MEMBER, make_authority("demo", NOW), NOW)
+    assert fits(issue(authority, WORKER, NOW), WORKER, authority, NOW)
+
+
+def test_files_are_private_and_replaced_only_by_something_else(
+    authority: Certificate, tmp_path: Path
+) -> None:
+    found = issue(authority, WORKER, NOW)
+    paths = found.write(tmp_path / "tls")
+    before = [path.stat() for path in paths]
+    assert {each.st_mode & 0o777 for each in before} == {0o600}
+    assert found.write(tmp_path / "tls") == paths
+    assert [path.stat().st_ino for path in paths] == [each.st_ino for each in before]
+    renewed = issue(authority, WORKER, NOW + timedelta(days=200))
+    renewed.write(tmp_path / "tls")
+    assert paths[1].read_text() == renewed.certificate
+    assert paths[0].stat().st_ino == before[0].st_ino
