@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from light.crew import Crew
 
@@ -34,9 +35,9 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Round
-from spotelastic.rendezvous import membership
+from spotelastic.rendezvous import membership, view
 from spotelastic.rendezvous.view import Seen, fold, forget_nodes
-from spotelastic.store.codec import encode
+from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Reset, Store, Watch, WatchItem
@@ -189,7 +190,9 @@ class LightAgent:
         match action:
             case do.Register():
                 node = replace(node, incarnation=new_id(), registered_at=unbroken())
-                refused = membership.join(store, keys, node, self._settings, self._lease)
+                refused = membership.join(
+                    store, keys, node, self._settings, self._lease, self._seen
+                )
                 assert refused is None, refused
                 return replace(local, node=node, registered=True, offered="")
             case do.Campaign():
@@ -287,6 +290,12 @@ class LightAgent:
         vote = replace(vote, step_time=STEP_TIME)
         self._store.put(self._keys.vote(vote.node), encode(vote), self._lease)
         return replace(local, vote=vote)
+
+
+def parse_once() -> None:
+    """What is delivered to all agents of this process is parsed by one of them for all: on machines
+    of their own each parses for itself, at the same time as the others."""
+    view.decode = lru_cache(64)(decode)  # type: ignore[assignment]
 
 
 def light_node(index: int) -> Node:

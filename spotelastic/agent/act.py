@@ -95,7 +95,7 @@ class Actor:
             registered_at=unbroken(),
         )
         settings = self.config.settings
-        refused = membership.join(self._store, self.keys, node, settings, self._session.lease)
+        refused = membership.join(self._store, self.keys, node, settings, self._session.lease, seen)
         if refused is None:
             return replace(local, node=node, registered=True, offered="", refused_at=0.0)
         since = local.refused_at or unbroken()

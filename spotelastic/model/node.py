@@ -22,6 +22,8 @@ class Fingerprint:
 
     def difference(self, other: "Fingerprint") -> str | None:
         """The first field in which the two differ, naming both sides; None where they match."""
+        if self == other:  # As a thousand do, each time that the holder looks.
+            return None
         for name, told in _FIELDS.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine and theirs and mine != theirs:

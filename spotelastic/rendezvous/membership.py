@@ -25,7 +25,7 @@ from spotelastic.rendezvous.decision import (
     WriteProposal,
     WriteRound,
 )
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import Measure, Seen
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Delete, Outcome, Put, Store, Write
@@ -55,20 +55,27 @@ class Refusal:
     passing: bool = False
 
 
-def join(store: Store, keys: Keys, node: Node, settings: Settings, lease: int) -> Refusal | None:
+def join(
+    store: Store, keys: Keys, node: Node, settings: Settings, lease: int, seen: Seen | None = None
+) -> Refusal | None:
     """Make a new incarnation known for as long as the lease lives, and forget an earlier one's
     drain and failure; None when that is done.
 
     The first node of a run sets the measure, and so does the first after all were gone. The
-    measure that a node was held to is a condition of its registration.
+    measure that a node was held to is a condition of its registration; so it may be an old one, as
+    `seen`, which saves a read, and a node is refused only by one that was read just now.
     """
+    known = seen.measure if seen is not None else None
     while True:
-        value = store.get(keys.reference)
-        if value is None:
+        remembered, measure = known is not None, known or _read_measure(store, keys)
+        known = None
+        if measure is None:
             _set_measure(store, keys, Reference(node, settings))
             continue
-        measured = Compare(keys.reference, "modified", value.modified)
-        reason = decode(value.data, Reference).refusal(node, settings)
+        measured = Compare(keys.reference, "modified", measure.revision)
+        reason = measure.reference.refusal(node, settings)
+        if reason is not None and remembered:
+            continue
         if reason is not None:
             if store.range(keys.live())[0]:
                 return Refusal(reason)
@@ -85,6 +92,11 @@ def join(store: Store, keys: Keys, node: Node, settings: Settings, lease: int) -
         ]
         if store.commit([measured, *rank[0]], [*writes, *rank[1]]).succeeded:
             return None
+
+
+def _read_measure(store: Store, keys: Keys) -> Measure | None:
+    value = store.get(keys.reference)
+    return Measure(decode(value.data, Reference), value.modified) if value is not None else None
 
 
 def _set_measure(store: Store, keys: Keys, first: Reference) -> None:

@@ -218,7 +218,7 @@ class Participant:
         if missed:
             self._node = replace(self._node, incarnation=new_id())
         refused = membership.join(
-            self._store, self._keys, self._node, self._settings, self._session.lease
+            self._store, self._keys, self._node, self._settings, self._session.lease, seen
         )
         if refused is not None:
             raise UsageError(refused.reason)

@@ -55,9 +55,9 @@ def must_leave_at(seen: Seen, node: str) -> float:
 
 
 def _matches(seen: Seen, live: LiveNode) -> bool:
-    if seen.reference is None:
+    if seen.measure is None:
         return True
-    return live.node.fingerprint.difference(seen.reference.node.fingerprint) is None
+    return live.node.fingerprint.difference(seen.measure.reference.node.fingerprint) is None
 
 
 def ack_of(seen: Seen, round_: Round, node: str) -> Acknowledgement | None:

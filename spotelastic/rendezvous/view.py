@@ -32,6 +32,14 @@ class LiveNode:
     seen_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What nodes are held to when they join, and the store revision that says so."""
+
+    reference: Reference
+    revision: int
+
+
 def _empty() -> Mapping[str, Any]:
     return MappingProxyType({})
 
@@ -43,7 +51,7 @@ class Seen:
     settings: Settings | None = None
     job: Job | None = None
     holder: str = ""
-    reference: Reference | None = None
+    measure: Measure | None = None
     round: Round | None = None
     round_revision: int = 0
     round_at: float = 0.0
@@ -69,7 +77,7 @@ class Seen:
 _SINGLE: dict[str, tuple[str, Any]] = {
     "settings": ("settings", Settings),
     "job": ("job", Job),
-    "reference": ("reference", Reference),
+    "reference": ("measure", Reference),
     "round": ("round", Round),
     "proposal": ("proposal", Proposal),
 }
@@ -149,8 +157,11 @@ def _change_single(seen: Seen, name: str, value: Value | None, now: float) -> Se
     if name not in _SINGLE:
         return seen
     attribute, kind = _SINGLE[name]
-    parsed: dict[str, Any] = {attribute: decode(value.data, kind) if value else None}
-    seen = replace(seen, **parsed)
+    parsed: Any = decode(value.data, kind) if value else None
+    if name == "reference" and value is not None:
+        parsed = Measure(parsed, value.modified)
+    told: dict[str, Any] = {attribute: parsed}
+    seen = replace(seen, **told)
     if name == "round":
         return replace(seen, round_revision=value.modified if value else 0, round_at=now)
     if name == "proposal":

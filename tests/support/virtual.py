@@ -571,7 +571,9 @@ class SimNode:
             self.name, self.world.new_id(), "10.0.0.1", self.zone, local.fingerprint, local.daemon,
             node_rank=self.rank,
         )  # fmt: skip
-        refused = membership.join(self.client, keys, node, self.world.settings, self.lease)
+        refused = membership.join(
+            self.client, keys, node, self.world.settings, self.lease, self.seen
+        )
         if refused is not None:
             assert refused.passing, refused
             return replace(local, write_at=self.now + 0.2)

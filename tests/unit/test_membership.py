@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from spotelastic.model.agreement import Vote
-from spotelastic.model.job import Settings
+from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Commit, Member, Round, RoundRecord, Schedule
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.decision import CloseRound, CompleteHistory, WriteRound
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import Measure, Seen
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -115,6 +115,18 @@ def test_flags_that_all_nodes_share_are_compared(
     assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
     refused = membership.join(store, KEYS, node("b"), settings, lease)
     assert refused is not None and refused.reason.endswith(f"node a of this run: {told}")
+
+
+def test_an_outdated_measure_neither_refuses_nor_admits_anybody(store: MemoryStore) -> None:
+    lease = store.grant(2)
+    assert membership.join(store, KEYS, node("a"), SETTINGS, lease) is None
+    now = store.get(KEYS.reference)
+    assert now is not None
+    larger = replace(SETTINGS, min_nodes=3, max_nodes=3)
+    before = Seen(measure=Measure(Reference(node("z"), larger), now.modified - 1))
+    refused = membership.join(store, KEYS, node("b"), larger, lease, before)
+    assert refused is not None and "node a" in refused.reason, "measured by what holds now"
+    assert membership.join(store, KEYS, node("b"), SETTINGS, lease, before) is None
 
 
 def test_two_launchers_are_not_mixed(store: MemoryStore) -> None:
