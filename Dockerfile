@@ -14,10 +14,13 @@ COPY spotelastic spotelastic
 FROM base AS control
 RUN pip install -c constraints.txt .
 # The etcd of the package index is for one machine only (see docs/decisions/0001-etcd-client.md):
-# members of a cluster run the distribution's.
-RUN apt-get update \
- && apt-get install -y --no-install-recommends etcd-server \
- && rm -rf /var/lib/apt/lists/*
+# members of a cluster run the release that spotelastic/aws/provisions.py names.
+ARG ETCD=3.5.21
+ADD --checksum=sha256:adddda4b06718e68671ffabff2f8cee48488ba61ad82900e639d108f2148501c \
+  https://github.com/etcd-io/etcd/releases/download/v${ETCD}/etcd-v${ETCD}-linux-amd64.tar.gz /tmp/
+RUN tar -xzf /tmp/etcd-v${ETCD}-linux-amd64.tar.gz -C /usr/local/bin --no-same-owner \
+      --strip-components=1 --wildcards '*/etcd' '*/etcdutl' \
+ && rm /tmp/etcd-v${ETCD}-linux-amd64.tar.gz
 RUN useradd --create-home spotelastic
 USER spotelastic
 ENTRYPOINT ["spotelastic"]

@@ -1,40 +1,64 @@
 #!/bin/bash
-# User data of every instance, control and worker alike: install the launcher's own spotelastic from
-# the cluster's bucket, then run `spotelastic boot` for as long as the instance lives.
+# User data of every instance, control and worker alike: installs the spotelastic of whoever ran
+# `up` from the cluster's bucket, then runs `spotelastic boot` for as long as the instance lives.
 set -euo pipefail
 
-imds=http://169.254.169.254/latest
+root=${SPOTELASTIC_ROOT:-} # another one in tests only
+home=$root/opt/spotelastic
+imds=${AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}/latest
 token=$(curl -fsS --retry 10 --retry-connrefused -X PUT \
   -H "X-aws-ec2-metadata-token-ttl-seconds: 300" "$imds/api/token")
 meta() { curl -fsS --retry 5 -H "X-aws-ec2-metadata-token: $token" "$imds/meta-data/$1"; }
 
-cluster=$(meta tags/instance/spotelastic:cluster)
-bucket=$(meta tags/instance/spotelastic:bucket)
-home=/opt/spotelastic
-mkdir -p "$home/wheels"
+AWS_DEFAULT_REGION=$(meta placement/region)
+export AWS_DEFAULT_REGION
+role=$(meta tags/instance/spotelastic:role)
+boot=s3://$(meta tags/instance/spotelastic:bucket)/$(meta tags/instance/spotelastic:cluster)/boot
+get() { aws s3 cp --only-show-errors "$boot/$1" "$2"; }
 
 python=$(command -v python3.13 || command -v python3.12 || command -v python3.11 || true)
 if [ -z "$python" ]; then
   dnf -y -q install python3.11
   python=$(command -v python3.11)
 fi
-# On a Deep Learning image torch comes with the image: its packages stay visible.
-"$python" -m venv --system-site-packages "$home/venv"
-aws s3 cp --only-show-errors --recursive "s3://$bucket/$cluster/boot/" "$home/wheels/"
-"$home/venv/bin/pip" install -q "$home"/wheels/*.whl
+mkdir -p "$home" "$root/etc/systemd/system"
+get current "$home/current"
+wheel=$(cat "$home/current")
 
-cat > /etc/systemd/system/spotelastic.service <<UNIT
+# Control nodes are alike: what the first one installed serves those that come after it, who then
+# need no package index.
+kept=${wheel%/*}/$role-$(uname -m).tar.gz
+if ! { [ "$role" = control ] && get "$kept" "$home/kept" && tar -xzf "$home/kept" -C "$home"; }; then
+  # Images for deep learning bring torch: their packages stay visible.
+  "$python" -m venv --clear --system-site-packages "$home/venv"
+  get "$wheel" "$home/${wheel##*/}"
+  pip() { "$home/venv/bin/python" -m pip install -q --disable-pip-version-check "$@"; }
+  pip --no-deps --force-reinstall "$home/${wheel##*/}"
+  pip "$home/${wheel##*/}"
+  if [ "$role" = control ]; then
+    tar -czf "$home/kept" -C "$home" venv
+    aws s3 cp --only-show-errors "$home/kept" "$boot/$kept"
+  fi
+fi
+
+cat > "$root/etc/systemd/system/spotelastic.service" <<UNIT
 [Unit]
 Description=spotelastic
-After=network-online.target
 Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
+Environment=HOME=/root
 Environment=PATH=$home/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 ExecStart=$home/venv/bin/spotelastic boot
 Restart=on-failure
 RestartSec=1
 KillMode=mixed
+LimitMEMLOCK=infinity
+LimitNOFILE=1048576
+StandardOutput=journal+console
+StandardError=journal+console
 
 [Install]
 WantedBy=multi-user.target

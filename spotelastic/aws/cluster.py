@@ -19,6 +19,7 @@ from spotelastic.aws import (
     autoscaling,
     certificates,
     names,
+    provisions,
     stack,
     teardown,
     types,
@@ -28,6 +29,7 @@ from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import CLIENT_PORT, MEMBERS, Names
 from spotelastic.aws.objects import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE, Objects
+from spotelastic.aws.provisions import Release
 from spotelastic.aws.template import boot_script
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
@@ -62,6 +64,10 @@ class Request:
     network: str = "10.64.0.0/12"
     """Where the cluster's own network is taken from."""
     control_type: str = "t3.small"
+    etcd: Release | None = None
+    """What control nodes install; by default they have one."""
+    container: str = ""
+    """The container image that workers run in; by default in none."""
     image: str = ""
     """Image of the workers; by default a Deep Learning one for GPUs, else Amazon Linux."""
     bucket: str = ""
@@ -139,6 +145,8 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         storage=f"s3://{bucket}/{request.name}/checkpoints",
         etcd=etcd,
         etcd_members=MEMBERS,
+        etcd_version=request.etcd.version if request.etcd else "",
+        container=request.container,
         log_group=its.log_group,
         queue=its.queue,
         worker_group=its.workers if request.spot else its.on_demand,
@@ -180,6 +188,7 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
             f"`spotelastic down {request.name}`, then run `spotelastic up` again"
         )
     _ship(cluster, request.archive, new=new)
+    provisions.ship(objects, request.etcd, say)
     if new and objects.has("checkpoints/LATEST"):
         say(f"going on from the checkpoints of an earlier cluster named {request.name}")
     say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")

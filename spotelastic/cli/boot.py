@@ -10,19 +10,21 @@ The parent is small and has one thread that starts processes: they are bound to 
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from spotelastic.agent.workers.process import name_process
-from spotelastic.aws import certificates
+from spotelastic.aws import certificates, hardware
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
 from spotelastic.aws.logs import LogShipper, stream
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.workdir import unpack
-from spotelastic.cli import control
+from spotelastic.cli import container, control
 from spotelastic.cli.instance import home, imds, job, say, start
 from spotelastic.cli.supervise import Part, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
@@ -31,6 +33,11 @@ from spotelastic.store.tls import Tls
 
 TRY_AGAIN = 75
 """Exit code of a part that could not start yet (EX_TEMPFAIL)."""
+NO_CONTAINER = 125
+"""Docker's own, where it was not the container that failed."""
+SCRATCH = "SPOTELASTIC_SCRATCH"
+CONTAINED = "SPOTELASTIC_CONTAINED"
+"""Tells an agent that it is in its container already."""
 
 
 def main(args: Sequence[str]) -> int:
@@ -58,12 +65,13 @@ def boot() -> int:
 
 
 def _worker() -> int:
+    os.environ[SCRATCH] = str(hardware.scratch(home()))
     return supervise((Part("agent", partial(start, "agent"), ends=_is_final),), say)
 
 
 def _is_final(code: int) -> bool:
     """An agent that was killed, or could not start yet, is started again; others had their say."""
-    return code >= 0 and code != TRY_AGAIN
+    return code >= 0 and code not in (TRY_AGAIN, NO_CONTAINER)
 
 
 def _agent() -> int:
@@ -74,6 +82,8 @@ def _agent() -> int:
         me = from_imds(imds())
         aws = Aws(me.region)
         spec = job(aws, me)
+        if spec.container and CONTAINED not in os.environ:
+            _enter_container(spec.container)
         workdir = _code(aws, me, spec)
         token = _token(aws, spec)
         tls = certificates.fetch(aws, Names(spec.cluster).worker_certificate)
@@ -106,6 +116,23 @@ def _agent() -> int:
     except (Unavailable, EnvironmentFailure) as error:
         say(str(error))
         return TRY_AGAIN
+
+
+def _enter_container(image: str) -> None:
+    """Turns this process into the client of a container that runs the agent. Never returns."""
+    installed = Path(sys.prefix).parent
+    environ = {CONTAINED: "1", "HOME": str(Path.home()), SCRATCH: os.environ[SCRATCH]}
+    box = container.Box(
+        image=image,
+        wheel=next(installed.glob("*.whl")),
+        folders=(installed, home(), Path(os.environ[SCRATCH])),
+        environ=environ,
+        gpus=container.NVIDIA.exists(),
+        devices=container.efa(list(container.DEVICES.glob("*"))),
+    )
+    subprocess.run(container.removal(), capture_output=True, check=False, timeout=60)
+    words = container.command(box)
+    os.execvp(words[0], words)
 
 
 def _code(aws: Aws, me: Identity, spec: JobSpec) -> Path:

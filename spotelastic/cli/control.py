@@ -1,11 +1,12 @@
 """A control node: one member of etcd, and one controller, each started again when it dies."""
 
+import os
 import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spotelastic.aws import certificates, member
+from spotelastic.aws import certificates, member, provisions
 from spotelastic.aws.certificates import MEMBER_NAME
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.identity import BUCKET, MEMBER, Identity, from_imds
@@ -55,6 +56,8 @@ def run(me: Identity) -> int:
         peer_name=MEMBER_NAME,
     )
     objects = Objects(aws, me.tag(BUCKET), spec.cluster)
+    if spec.etcd_version:
+        _install_etcd(objects, spec.etcd_version)
     seat = Seat(SeatConfig(config, place.folder, endpoints, home() / "etcd.log", say), objects)
 
     def start_etcd() -> Process:
@@ -88,6 +91,12 @@ def controller() -> int:
     spec = job(aws, me)
     tls = certificate(aws, spec, me.tag(MEMBER))
     return run(ControllerConfig(spec, me.tag(BUCKET), me.region, me.instance, me.address, tls))
+
+
+def _install_etcd(objects: Objects, version: str) -> None:
+    folder = home() / f"etcd-{version}"
+    provisions.install(objects, provisions.RELEASES[version], folder)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def certificate(aws: Aws, spec: JobSpec, name: str) -> Tls:

@@ -17,6 +17,7 @@ from spotelastic.aws import cluster as clusters
 from spotelastic.aws import workdir
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.aws.provisions import ETCD
 from spotelastic.cli import chart, checks, failures, output
 from spotelastic.cli.place import Place
 from spotelastic.cli.signals import Signals
@@ -201,9 +202,10 @@ def _create(
         archive=plan.archive.data,
         settings=plan.settings,
         instance_types=request.types,
+        etcd=ETCD,
     )
-    if place.cloud is not None:
-        wanted = replace(wanted, network=place.cloud.net)
+    if place.cloud is not None:  # its instances are this machine, which has an etcd
+        wanted = replace(wanted, network=place.cloud.net, etcd=None)
     cluster = clusters.create(wanted, say, place.aws)
     if place.shared:
         undo.callback(_undoing(signals, lambda: place.down(plan.name, print)))

@@ -145,6 +145,10 @@ class JobSpec:
     """host:port of every etcd member."""
     etcd_members: tuple[str, ...] = ()
     """Names of the members, in the order of `etcd`."""
+    etcd_version: str = ""
+    """The release that control nodes install; empty: one is there already."""
+    container: str = ""
+    """The image whose container workers run in; empty: in none."""
     log_group: str = ""
     queue: str = ""
     """Name of the queue that AWS's events arrive on."""

@@ -47,6 +47,10 @@ def a_replacement_rejoins_with_the_data_of_the_disk(trial: Trial) -> None:
     eventually(lambda: three_are_led(trial), "three members again")
     assert trial.members() == before
     assert disk_of(trial, "a") == disks
+    trial.status(
+        lambda s: lost not in {n.id for n in s.nodes} and controllers(s) == ONE_LEADS,
+        "the new control node in the account of the leader",
+    )
     with trial.store() as store:
         value = store.get("kept")
     assert value is not None

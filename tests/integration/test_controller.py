@@ -30,7 +30,6 @@ def test_the_control_plane_outlives_each_of_its_parts(trial: Trial) -> None:
     three_members_serve_and_one_controller_leads(trial)
     a_killed_leader_is_succeeded_while_its_node_stays(trial)
     an_etcd_member_that_dies_is_started_again_and_the_outage_is_on_record(trial)
-    a_lost_control_node_is_replaced_with_its_address_and_its_disk(trial)
 
 
 def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,19 +124,6 @@ def a_noticed_worker_is_replaced_before_it_is_gone(trial: Trial) -> None:
     # Its node never registered, so there is nothing to wait for at the hook: it does not get the
     # two minutes that it would have had.
     eventually(lambda: None if trial.group().place(victim) else True, "the end of the drain")
-
-
-def a_lost_control_node_is_replaced_with_its_address_and_its_disk(trial: Trial) -> None:
-    seen = trial.status(lambda s: bool(s.leader), "a leader")
-    rows = [node for node in seen.nodes if node.role == "control" and node.id != seen.leader]
-    lost = rows[0].id
-    before = trial.members()
-    trial.faults.kill(lost)
-    trial.status(
-        lambda s: lost not in {n.id for n in s.nodes} and controllers(s) == ONE_LEADS,
-        "a new control node",
-    )
-    assert trial.members() == before
 
 
 def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> None:

@@ -1,0 +1,106 @@
+"""What instances install when they boot, in the cluster's bucket, so that they need nothing else.
+
+    boot/<digest>/spotelastic-<version>-py3-none-any.whl    of whoever ran `up`
+    boot/current                                            which of them: <digest>/<file>
+    boot/<digest>/control-<machine>.tar.gz                  what the first control node installed
+    boot/etcd-v<version>-linux-amd64.tar.gz                 etcd's own release, for control nodes
+
+`boot.sh` installs the wheel; etcd is installed by `spotelastic boot` on control nodes.
+"""
+
+import hashlib
+import io
+import tarfile
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+
+from spotelastic.aws import wheel
+from spotelastic.aws.objects import Objects
+from spotelastic.errors import EnvironmentFailure, Unavailable
+
+CURRENT = "boot/current"
+FETCH_TIMEOUT = 60.0
+PROGRAMS = ("etcd", "etcdutl")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An official release of etcd, for the one kind of machine that control nodes are."""
+
+    version: str
+    sha256: str
+    site: str = "https://github.com/etcd-io/etcd/releases/download"
+
+    @property
+    def folder(self) -> str:
+        return f"etcd-v{self.version}-linux-amd64"
+
+    @property
+    def url(self) -> str:
+        return f"{self.site}/v{self.version}/{self.folder}.tar.gz"
+
+    @property
+    def object(self) -> str:
+        return f"boot/{self.folder}.tar.gz"
+
+
+ETCD = Release("3.5.21", "adddda4b06718e68671ffabff2f8cee48488ba61ad82900e639d108f2148501c")
+"""Members of a cluster need 3.5.6 at least (etcd issue 13766)."""
+RELEASES = {ETCD.version: ETCD}
+
+
+def ship(objects: Objects, etcd: Release | None, say: Callable[[str], None]) -> None:
+    """What is there already is not sent again. Without `etcd` the nodes have one of their own."""
+    built = wheel.build()
+    name = f"{built.sha256[:16]}/{built.file}"
+    if not objects.has(f"boot/{name}"):
+        objects.put(f"boot/{name}", built.data)
+    if objects.get(CURRENT) != name.encode():
+        objects.put(CURRENT, name.encode())
+    if etcd is None or objects.has(etcd.object):
+        return
+    say(f"etcd {etcd.version}: fetching it from {etcd.url.split('/')[2]}")
+    try:
+        objects.put(etcd.object, fetch(etcd))
+    except Unavailable as error:
+        say(f"{error}; each control node will try for itself")
+
+
+def install(objects: Objects, etcd: Release, folder: Path) -> None:
+    """Puts etcd's programs into `folder`: from the bucket, else from where it is published."""
+    if all((folder / program).exists() for program in PROGRAMS):
+        return
+    data = objects.get(etcd.object)
+    data = fetch(etcd) if data is None else _checked(etcd, data, objects.url(etcd.object))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for program in PROGRAMS:
+            member = archive.extractfile(f"{etcd.folder}/{program}")
+            assert member is not None
+            beside = folder / f".{program}"
+            beside.write_bytes(member.read())
+            beside.chmod(0o755)
+            beside.rename(folder / program)
+
+
+def fetch(etcd: Release) -> bytes:
+    """Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file."""
+    try:
+        with urllib.request.urlopen(etcd.url, timeout=FETCH_TIMEOUT) as answer:
+            data: bytes = answer.read()
+    except (OSError, HTTPException) as error:
+        raise Unavailable(f"cannot fetch {etcd.url}: {error}") from error
+    return _checked(etcd, data, etcd.url)
+
+
+def _checked(etcd: Release, data: bytes, where: str) -> bytes:
+    found = hashlib.sha256(data).hexdigest()
+    if found != etcd.sha256:
+        raise EnvironmentFailure(
+            f"{where} is not etcd {etcd.version} as it was released: its SHA-256 is "
+            f"{found[:12]}, expected {etcd.sha256[:12]}"
+        )
+    return data

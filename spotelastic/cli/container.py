@@ -1,0 +1,57 @@
+"""A worker's agent in a container of the user's image: the command line of that (pure).
+
+The container is the node but for its file system: the host's network, so that addresses and
+instance metadata (one hop away, and no further) are the instance's own; the host's shared memory,
+for the slots of checkpoints; its GPUs, its EFA devices, and the folders that outlive the agent.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAME = "spotelastic"
+DEVICES = Path("/dev/infiniband")
+"""EFA's."""
+NVIDIA = Path("/dev/nvidia0")
+START = "{python} -m pip install -q --disable-pip-version-check {wheel} && exec {agent}"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """`folders` are the same inside and outside; `wheel` lies in one of them."""
+
+    image: str
+    wheel: Path
+    folders: tuple[Path, ...]
+    environ: Mapping[str, str] = field(default_factory=dict)
+    gpus: bool = False
+    devices: tuple[Path, ...] = ()
+
+
+def command(box: Box) -> tuple[str, ...]:
+    """What to run instead of `spotelastic boot agent`."""
+    python = "python3"
+    agent = f"{python} -m spotelastic boot agent"
+    start = START.format(python=python, wheel=shlex.quote(str(box.wheel)), agent=agent)
+    return (
+        # The folders are root's, whoever the image's own user is.
+        *("docker", "run", "--rm", "--name", NAME, "--user", "0"),
+        *(("--gpus", "all") if box.gpus else ()),
+        *("--network", "host", "--ipc=host"),
+        *("--ulimit", "memlock=-1", "--cap-add", "SYS_PTRACE"),
+        *(f"--device={device}" for device in box.devices),
+        *(f"--volume={folder}:{folder}" for folder in box.folders),
+        *(f"--env={name}={value}" for name, value in sorted(box.environ.items())),
+        *("--entrypoint", "sh", box.image, "-c", start),
+    )
+
+
+def removal() -> tuple[str, ...]:
+    """Of one whose client was killed: a container outlives it, and its name is taken."""
+    return ("docker", "rm", "--force", NAME)
+
+
+def efa(devices: Sequence[Path]) -> tuple[Path, ...]:
+    """Those of /dev/infiniband that user space drives EFA by."""
+    return tuple(sorted(device for device in devices if device.name.startswith("uverbs")))

@@ -1,0 +1,130 @@
+"""infra/boot/boot.sh from its first to its last line, on an instance of the local cloud.
+
+It runs as the instance's user data, below a root of its own. Only what a container lacks is played:
+`systemctl` starts what the unit says, `aws` copies to and from S3 by boto3.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import boto3
+import pytest
+from support.local_cloud import Laptop, environment, running_cloud, until
+
+from spotelastic.aws import provisions
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.objects import Objects
+from spotelastic.aws.template import infra
+from spotelastic.local import cloud
+
+BUCKET, CLUSTER = "bucket", "demo"
+USER_DATA = """
+at=$AWS_EC2_METADATA_SERVICE_ENDPOINT/latest
+token=$(curl -fsS -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 60" $at/api/token)
+curl -fsS -H "X-aws-ec2-metadata-token: $token" $at/user-data > user-data
+exec bash user-data
+"""
+AWS = """
+import sys
+from pathlib import Path
+import boto3
+s3, words = boto3.client("s3"), [word for word in sys.argv[1:] if not word.startswith("--")]
+assert words[:2] == ["s3", "cp"], words
+source, target = words[2:]
+remote = source if source.startswith("s3://") else target
+bucket, _, key = remote.removeprefix("s3://").partition("/")
+if remote == source:
+    s3.download_file(bucket, key, target)
+else:
+    s3.upload_file(source, bucket, key)
+"""
+SYSTEMCTL = """
+import os, re, shlex, subprocess, sys
+if sys.argv[1] != "enable":
+    sys.exit()
+unit = open(os.environ["SPOTELASTIC_ROOT"] + "/etc/systemd/system/spotelastic.service").read()
+environment = dict(os.environ)
+for name, value in re.findall("^Environment=(.+?)=(.+)$", unit, re.M):
+    environment[name] = os.environ["HOME"] if name == "HOME" else value
+command, = re.findall("^ExecStart=(.+)$", unit, re.M)
+python = command.split()[0].replace("bin/spotelastic", "bin/python")
+subprocess.run([python, "-c", "import spotelastic; print(spotelastic.__file__, flush=True)"])
+subprocess.run(shlex.split(command), env=environment)
+"""
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Iterator[Laptop]:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    python = Path(sys.executable).resolve()
+    scripts = {
+        "aws": f"#!{sys.executable}\n{AWS}",
+        "systemctl": f"#!{sys.executable}\n{SYSTEMCTL}",
+        "python3.13": f'#!/bin/sh\nexec {python} "$@"\n',
+    }
+    for name, source in scripts.items():
+        (programs / name).write_text(source)
+        (programs / name).chmod(0o755)
+    found = find_spec("boto3")
+    assert found is not None and found.origin is not None
+    dependencies = str(Path(found.origin).parent.parent)
+    command = (
+        "env",
+        f"PATH={programs}:{os.environ['PATH']}",
+        f"SPOTELASTIC_ROOT={tmp_path}/root",
+        # pip finds there what the wheel needs, and has nothing else to turn to.
+        f"PYTHONPATH={dependencies}",
+        "PIP_NO_INDEX=1",
+        "AWS_ACCESS_KEY_ID=role",
+        "AWS_SECRET_ACCESS_KEY=role",
+        *("bash", "-c", USER_DATA),
+    )
+    with running_cloud(tmp_path / "home", command) as info, environment(**cloud.environment(info)):
+        laptop = Laptop(info)
+        laptop.make_network()
+        yield laptop
+
+
+def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Path) -> None:
+    boto3.client("s3").create_bucket(Bucket=BUCKET)
+    objects = Objects(Aws(laptop.info.region), BUCKET, CLUSTER)
+    provisions.ship(objects, None, print)
+    current = (objects.get(provisions.CURRENT) or b"").decode()
+    root = tmp_path / "root"
+
+    first = boot(laptop)
+    assert f"{root}/opt/spotelastic/venv/lib" in first
+    assert "control of demo" in first
+    assert "the bucket has no job for the cluster demo" in first
+
+    # Another one installs what the first one kept: there is no wheel for it, nor a package index.
+    objects.delete(f"boot/{current}")
+    shutil.rmtree(root)
+    assert "the bucket has no job for the cluster demo" in boot(laptop)
+
+
+def boot(laptop: Laptop) -> str:
+    """A control node with the user data of all: what is on its console when that has ended."""
+    tags = {"cluster": CLUSTER, "bucket": BUCKET, "role": "control", "member": "a"}
+    (instance,) = laptop.ec2.run_instances(
+        ImageId="ami-12345678",
+        MinCount=1,
+        MaxCount=1,
+        SubnetId=laptop.subnets[0],
+        UserData=infra("boot/boot.sh").read_text(),
+        MetadataOptions={"InstanceMetadataTags": "enabled"},
+        TagSpecifications=[
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": f"spotelastic:{k}", "Value": v} for k, v in tags.items()],
+            }
+        ],
+    )["Instances"]
+    name = instance["InstanceId"]
+    until(lambda: "exited with" in laptop.console(name), timeout=110)
+    return laptop.console(name)

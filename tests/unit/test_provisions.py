@@ -1,0 +1,148 @@
+"""What instances install: the caller's own wheel, and etcd's own release."""
+
+import hashlib
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from spotelastic import __version__
+from spotelastic.aws import provisions, wheel
+from spotelastic.aws.provisions import CURRENT, PROGRAMS, Release
+from spotelastic.aws.template import infra
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.store.server import MINIMUM
+
+
+class Bucket:
+    """As much of `Objects` as is needed."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.puts: list[str] = []
+
+    def url(self, name: str) -> str:
+        return f"s3://bucket/demo/{name}"
+
+    def has(self, name: str) -> bool:
+        return name in self.kept
+
+    def get(self, name: str) -> bytes | None:
+        return self.kept.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.kept[name] = data
+        self.puts.append(name)
+
+
+@contextmanager
+def published(folder: Path) -> Iterator[Release]:
+    """A release of the test's own on a server of its own."""
+    release = Release("9.9.9", "")
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:gz") as archive:
+        for program in PROGRAMS:
+            info = tarfile.TarInfo(f"{release.folder}/{program}")
+            info.size = len(program)
+            archive.addfile(info, io.BytesIO(program.encode()))
+    path = folder / "v9.9.9" / f"{release.folder}.tar.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(raw.getvalue())
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        digest = hashlib.sha256(raw.getvalue()).hexdigest()
+        yield replace(release, sha256=digest, site=f"http://127.0.0.1:{server.server_port}")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_the_wheel_is_this_installation_whole_and_always_the_same(tmp_path: Path) -> None:
+    built = wheel.build()
+    assert wheel.build() == built
+    with zipfile.ZipFile(io.BytesIO(built.data)) as archive:
+        archive.extractall(tmp_path)
+        record = archive.read(f"spotelastic-{__version__}.dist-info/RECORD").decode()
+    assert len(record.splitlines()) == len([p for p in tmp_path.rglob("*") if p.is_file()])
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "import spotelastic, spotelastic_checkpoints\n"
+        "from spotelastic.aws.template import infra\n"
+        "(found,) = entry_points(group='console_scripts', name='spotelastic')\n"
+        "print(spotelastic.__file__, infra('cluster.yaml'), found.value)"
+    )
+    environment = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=False,
+        timeout=60,
+    )
+    package = tmp_path / "spotelastic"
+    told = f"{package}/__init__.py {package}/_infra/cluster.yaml spotelastic.cli.main:main\n"
+    assert (done.stdout, done.stderr) == (told, "")
+
+
+def test_up_ships_each_thing_once_and_names_what_is_current(tmp_path: Path) -> None:
+    bucket, said = Bucket(), list[str]()
+    with published(tmp_path) as release:
+        provisions.ship(bucket, release, said.append)  # type: ignore[arg-type]
+        provisions.ship(bucket, release, said.append)  # type: ignore[arg-type]
+    current = bucket.kept[CURRENT].decode()
+    assert sorted(bucket.puts) == sorted([f"boot/{current}", CURRENT, release.object])
+    assert len(said) == 1
+
+
+def test_a_node_fetches_etcd_where_up_could_not(tmp_path: Path) -> None:
+    bucket, said = Bucket(), list[str]()
+    with published(tmp_path) as release:
+        away = replace(release, site="http://127.0.0.1:9")
+        provisions.ship(bucket, away, said.append)  # type: ignore[arg-type]
+        assert "cannot fetch" in said[-1] and not bucket.has(release.object)
+        provisions.install(bucket, release, tmp_path / "bin")  # type: ignore[arg-type]
+        provisions.ship(bucket, release, said.append)  # type: ignore[arg-type]
+    found = {path.name: path.stat().st_mode & 0o111 for path in (tmp_path / "bin").iterdir()}
+    assert found == dict.fromkeys(PROGRAMS, 0o111)
+    # Its site is gone by now: the bucket is enough.
+    provisions.install(bucket, release, tmp_path / "again")  # type: ignore[arg-type]
+    assert (tmp_path / "again/etcd").read_bytes() == b"etcd"
+
+
+def test_what_is_not_the_release_is_never_installed(tmp_path: Path) -> None:
+    bucket = Bucket()
+    with published(tmp_path) as release:
+        other = replace(release, sha256="0" * 64)
+        with pytest.raises(EnvironmentFailure, match=r"is not etcd 9\.9\.9 as it was released"):
+            provisions.fetch(other)
+    bucket.kept[release.object] = b"something else"
+    with pytest.raises(EnvironmentFailure, match=r"s3://bucket/demo/boot/etcd.* is not etcd"):
+        provisions.install(bucket, release, tmp_path / "bin")  # type: ignore[arg-type]
+    assert not (tmp_path / "bin").exists()
+
+
+def test_images_and_nodes_have_the_same_etcd() -> None:
+    text = infra("../Dockerfile").read_text()
+    assert f"ARG ETCD={provisions.ETCD.version}\n" in text
+    assert f"--checksum=sha256:{provisions.ETCD.sha256} " in text
+    assert tuple(map(int, provisions.ETCD.version.split("."))) >= MINIMUM
