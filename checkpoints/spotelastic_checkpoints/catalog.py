@@ -7,6 +7,7 @@ there (docs/protocols.md, Commit).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 import xxhash
@@ -37,6 +38,8 @@ class Entry(msgspec.Struct, frozen=True):
     pinned: bool = False
     world_size: int = 0
     nbytes: int = 0
+    written: datetime | None = None
+    """When the last of its shards and manifests was; None where the store does not tell."""
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -101,11 +104,19 @@ class Catalog:
 
     def entries(self) -> list[Entry]:
         """Oldest first; what was collected is left out."""
-        folders = step_folders(self.storage.keys())
+        times = self.storage.times()
+        folders = step_folders(times)
         latest = self._commits.latest()
         shown = [found for found in folders.values() if found.names != {metadata.NAME}]
+
+        def entry(found: StepFolder) -> Entry:
+            # Pinning writes the record anew, so that it does not count.
+            at = max(times[key] for key in found.keys)
+            written = datetime.fromtimestamp(at, UTC) if at else None
+            return msgspec.structs.replace(self._entry(found, latest), written=written)
+
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(lambda found: self._entry(found, latest), shown))
+            return list(pool.map(entry, shown))
 
     def find(self, step: int | None, epoch: int | None = None) -> Checkpoint:
         """The step asked for, of its newest epoch; None: the one that LATEST names.

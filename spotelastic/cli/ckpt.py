@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotelastic.cli.options import AsJson
+from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -282,6 +283,15 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.4g} TB"
 
 
+def age(seconds: float) -> str:
+    """In the largest unit of which there are two: 90 s, 30 min, 36 h, 9 days."""
+    seconds = max(0.0, seconds)  # the store's clock may be ahead
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def _export_safetensors(
     catalog: "Catalog", checkpoint: "Checkpoint", folder: Path, part: str | None, most: int
 ) -> int:
@@ -323,7 +333,9 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
 
     if not entries:
         return Text("no checkpoints")
-    table = table_of("step", "epoch", "state", "ranks", "size", "", right=("step", "size"))
+    right = ("step", "age", "size")
+    table = table_of("step", "epoch", "state", "age", "size", "ranks", "", right=right)
+    now = wall()
     for entry in entries:
         whole = entry.state == "committed"
         notes = ("latest", entry.latest), ("pinned", entry.pinned)
@@ -331,8 +343,9 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
             str(entry.step),
             str(entry.epoch),
             entry.state,
-            str(entry.world_size) if whole else "-",
+            age(now - entry.written.timestamp()) if entry.written else "-",
             size(entry.nbytes) if whole else "-",
+            str(entry.world_size) if whole else "-",
             ", ".join(note for note, so in notes if so),
         )
     return table

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -86,6 +87,19 @@ def test_what_was_put_is_read_and_listed(storage: Storage) -> None:
     assert storage.keys() == ["1/step-00000001/a", "1/step-00000001/b", "2/step-00000001/a"]
     assert storage.keys("1/") == ["1/step-00000001/a", "1/step-00000001/b"]
     assert storage.keys("3/") == []
+
+
+def test_it_is_told_when_each_object_was_written(storage: Storage) -> None:
+    before = time.time()
+    storage.put("1/step-00000001/a", memoryview(b"0123456789"))
+    assert storage.create("1/step-00000001/.metadata", b"record")
+    after = time.time()
+
+    times = storage.times("1/")
+    assert sorted(times) == storage.keys("1/")
+    # Stores tell whole seconds, and the kernel's clock for files ticks a little behind.
+    assert all(before - 1.1 <= at <= after + 1.1 for at in times.values())
+    assert storage.times("2/") == {}
 
 
 def test_deleted_keys_are_gone_and_missing_ones_are_ignored(storage: Storage) -> None:

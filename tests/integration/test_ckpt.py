@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
 import pickle
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +164,8 @@ def test_steps_and_tensors_are_listed(saved: Path) -> None:
         (20, "committed", True, 2),
         (30, "incomplete", False, 0),
     ]
+    written = [datetime.fromisoformat(s["written"]) for s in steps]
+    assert all(timedelta() < datetime.now(UTC) - at < timedelta(hours=1) for at in written)
     tensors = {t["name"]: t for t in json.loads(fine("inspect", saved, "--json"))}
     assert tensors["model.columns"] == {
         "name": "model.columns",
@@ -171,6 +176,16 @@ def test_steps_and_tensors_are_listed(saved: Path) -> None:
     }
     assert tensors["epoch"]["dtype"] == "value"
     assert "5x6" in fine("inspect", f"{saved}@10")
+
+
+def test_a_step_is_as_old_as_its_shards_whatever_was_pinned_since(saved: Path) -> None:
+    two_days_ago = time.time() - 2.5 * 86400
+    for file in (saved / "1/step-00000010").iterdir():
+        os.utime(file, (two_days_ago, two_days_ago))
+    fine("pin", f"{saved}@10")
+    row = next(line.split() for line in fine("ls", saved).splitlines() if line.startswith("  10"))
+    assert row == ["10", "1", "committed", "2", "days", *row[5:]]
+    assert row[-1] == "pinned"
 
 
 def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:

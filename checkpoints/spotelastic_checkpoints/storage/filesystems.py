@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import fsspec
@@ -16,6 +17,7 @@ PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfs
 WHOLE = 64 << 20
 """Bytes up to which an object goes up in one call."""
 PIECE = 16 << 20
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 class FsspecStorage:
@@ -92,12 +94,15 @@ class FsspecStorage:
             return True
 
     def keys(self, prefix: str = "") -> list[str]:
+        return sorted(self.times(prefix))
+
+    def times(self, prefix: str = "") -> dict[str, float]:
         try:
             with self._explained(prefix):
-                found = self._fs.find(self._path(prefix).rstrip("/"))
+                found = self._fs.find(self._path(prefix).rstrip("/"), detail=True)
         except FileNotFoundError:
-            return []
-        return sorted(name[len(self._root) + 1 :] for name in found)
+            return {}
+        return {name[len(self._root) + 1 :]: _written(entry) for name, entry in found.items()}
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -130,6 +135,14 @@ class FsspecStorage:
             raise StorageRefused(f"{self.url}/{what}: {error}") from error
         except Exception as error:
             raise StorageUnavailable(f"{self.url}/{what}: {error}") from error
+
+
+def _written(entry: dict[str, Any]) -> float:
+    """Epoch seconds; each file system has its own word for it. 0 where it has none."""
+    told = next((entry[name] for name in _TIMES if entry.get(name)), 0.0)
+    if isinstance(told, str):
+        told = datetime.fromisoformat(told)
+    return told.timestamp() if isinstance(told, datetime) else float(told)
 
 
 def _etag(data: bytes) -> str:

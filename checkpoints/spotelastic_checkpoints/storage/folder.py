@@ -4,7 +4,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import xxhash
@@ -74,14 +74,15 @@ class FolderStorage:
 
     def keys(self, prefix: str = "") -> list[str]:
         with _explained(prefix):
-            start = self._root / prefix
-            files = start.rglob("*") if start.is_dir() else start.parent.glob(start.name + "*")
-            names = [
-                path.relative_to(self._root).as_posix()
-                for path in files
-                if not path.name.startswith(_TEMPORARY) and path.name != _LOCK and path.is_file()
-            ]
-        return sorted(names)
+            return sorted(self._key(path) for path in self._files(prefix))
+
+    def times(self, prefix: str = "") -> dict[str, float]:
+        found = {}
+        with _explained(prefix):
+            for path in self._files(prefix):
+                with suppress(FileNotFoundError):
+                    found[self._key(path)] = path.stat().st_mtime
+        return found
 
     def delete(self, keys: Iterable[str]) -> None:
         with _explained("a retired checkpoint"):
@@ -102,6 +103,16 @@ class FolderStorage:
 
     def close(self) -> None:
         pass
+
+    def _files(self, prefix: str) -> Iterator[Path]:
+        start = self._root / prefix
+        found = start.rglob("*") if start.is_dir() else start.parent.glob(start.name + "*")
+        for path in found:
+            if not path.name.startswith(_TEMPORARY) and path.name != _LOCK and path.is_file():
+                yield path
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
 
     @contextmanager
     def _written(

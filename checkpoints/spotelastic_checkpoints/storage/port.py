@@ -56,6 +56,10 @@ class Storage(Protocol):
         """All under the prefix, sorted."""
         ...
 
+    def times(self, prefix: str = "") -> dict[str, float]:
+        """When each key under the prefix was written: epoch seconds, by the store's clock."""
+        ...
+
     def delete(self, keys: Iterable[str]) -> None:
         """Keys that are missing are none of its business."""
         ...

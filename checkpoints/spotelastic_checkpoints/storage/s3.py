@@ -106,9 +106,12 @@ class S3Storage:
         return True
 
     def keys(self, prefix: str = "") -> list[str]:
+        return sorted(self.times(prefix))
+
+    def times(self, prefix: str = "") -> dict[str, float]:
         with self._explained(prefix):
             pages = obstore.list(self._small, prefix or None, chunk_size=PAGE)
-            return sorted(entry["path"] for page in pages for entry in page)
+            return {e["path"]: e["last_modified"].timestamp() for page in pages for e in page}
 
     def delete(self, keys: Iterable[str]) -> None:
         names = list(keys)

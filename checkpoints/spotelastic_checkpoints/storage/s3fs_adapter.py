@@ -84,6 +84,9 @@ class S3fsStorage:
         return self._put_if(key, data, IfMatch=etag)
 
     def keys(self, prefix: str = "") -> list[str]:
+        return sorted(self.times(prefix))
+
+    def times(self, prefix: str = "") -> dict[str, float]:
         return self._run(prefix, self._list(self._prefix + prefix))
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -115,14 +118,15 @@ class S3fsStorage:
         async with answer["Body"] as body:
             return Blob(await body.read(), answer["ETag"])
 
-    async def _list(self, prefix: str) -> list[str]:
-        names: list[str] = []
+    async def _list(self, prefix: str) -> dict[str, float]:
+        times: dict[str, float] = {}
         more: dict[str, str] = {}
         while True:
             page = await self._call("list_objects_v2", Prefix=prefix, MaxKeys=PAGE, **more)
-            names += [entry["Key"].removeprefix(self._prefix) for entry in page.get("Contents", ())]
+            for entry in page.get("Contents", ()):
+                times[entry["Key"].removeprefix(self._prefix)] = entry["LastModified"].timestamp()
             if not page.get("IsTruncated"):
-                return sorted(names)
+                return times
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def _put_parts(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
