@@ -130,7 +130,6 @@ class Node:
             SPOTELASTIC_ROUND=round_,
             SPOTELASTIC_NODE=self.name,
             SPOTELASTIC_RESUME=msgspec.json.encode(resume).decode(),
-            SPOTELASTIC_SCHEDULE=msgspec.json.encode(schedule).decode(),
         )
 
     def claim(self) -> wire.Claim:

@@ -70,7 +70,7 @@ class SlotHeader(msgspec.Struct, frozen=True):
     values: int
     """Number of pickled values, whose lengths stand after the index."""
     due: bool
-    """To be uploaded whatever the schedule says."""
+    """To be uploaded."""
 
 
 @dataclass(frozen=True, slots=True)

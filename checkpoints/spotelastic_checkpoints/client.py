@@ -22,6 +22,7 @@ from spotelastic_checkpoints.wire import (
     GetStatus,
     Hurry,
     RoundInfo,
+    Schedule,
     SetTarget,
     Subscribe,
     WorkerStep,
@@ -61,12 +62,14 @@ class DaemonClient:
     def status(self) -> DaemonStatus:
         return self._call(GetStatus(), DaemonStatus)
 
-    def set_target(self, round: str, proposal: str, target: int) -> list[WorkerStep]:
+    def set_target(
+        self, round: str, proposal: str, target: int, schedule: Schedule | None = None
+    ) -> list[WorkerStep]:
         """Write the target into every worker's page, then read their steps; 0 withdraws it.
 
-        Workers that wait at another target go on.
+        Workers that wait at another target go on, by `schedule` where it is given.
         """
-        return self._call(SetTarget(round, proposal, target), list[WorkerStep])
+        return self._call(SetTarget(round, proposal, target, schedule), list[WorkerStep])
 
     def end(self) -> None:
         """The round's workers are dead: unsealed slots are dropped, pages are final on return."""

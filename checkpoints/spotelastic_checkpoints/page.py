@@ -1,7 +1,7 @@
 """A worker's page: how far it is, and how far it may go. Shared memory, no locks, no calls.
 
-One writer per field: the worker writes its step, times and points, the daemon the target and the
-place up to which it has read the points. All fields are aligned 8-byte words.
+One writer per field: the worker writes its step, times and points, the daemon the target, the
+schedule, and the place up to which it has read the points. All fields are aligned 8-byte words.
 """
 
 import math
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import xxhash
 
-from spotelastic_checkpoints.wire import StepPoint, WorkerStep
+from spotelastic_checkpoints.wire import Schedule, StepPoint, WorkerStep
 
 SIZE = 1 << 16
 _RING_AT = 128
@@ -41,6 +41,9 @@ class Field(IntEnum):
     """Points that the daemon has passed on."""
     DEADLINE = 12
     """When this node will be gone."""
+    SNAPSHOT_EVERY = 13
+    CHECKPOINT_EVERY = 14
+    STALL = 15
 
 
 class Presence(IntEnum):
@@ -88,6 +91,16 @@ class Page:
         self._words[Field.TARGET] = target
 
     @property
+    def schedule(self) -> Schedule:
+        """Changed only while the worker waits at a target."""
+        words = self._words
+        return Schedule(words[Field.SNAPSHOT_EVERY], words[Field.CHECKPOINT_EVERY])
+
+    def set_schedule(self, schedule: Schedule) -> None:
+        self._words[Field.SNAPSHOT_EVERY] = schedule.snapshot_every
+        self._words[Field.CHECKPOINT_EVERY] = schedule.checkpoint_every
+
+    @property
     def deadline(self) -> float:
         """Epoch seconds at which this node will be gone; 0 where it has no notice."""
         return self._reals[Field.DEADLINE]
@@ -105,6 +118,7 @@ class Page:
             last_step_at=self._reals[Field.LAST_STEP_AT],
             attached=self._words[Field.PRESENCE] == Presence.ATTACHED,
             waiting=waiting,
+            stall=self._reals[Field.STALL],
         )
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
@@ -153,6 +167,11 @@ class Page:
         reals[Field.LAST_STEP_AT] = now
         words[Field.STEP] = step
         return number
+
+    def saved(self, stall: float) -> None:
+        """A save kept training waiting for so many seconds."""
+        average = self._reals[Field.STALL] or stall
+        self._reals[Field.STALL] = average + _SMOOTHING * (stall - average)
 
     def amend(self, number: int, loss: float) -> None:
         """The loss of an earlier point is known now."""

@@ -105,6 +105,8 @@ class Pipeline:
         self._outrun: Save | None = None
         self._progress = Progress()
         self._outage = ""
+        self.commit_time = 0.0
+        """Seconds that the last commit of ours took, without what an outage took before."""
         self.newest: Commit | None = None
         """The newest commit that LATEST is known to name."""
         self.settled: Commit | None = None
@@ -188,6 +190,7 @@ class Pipeline:
         """Until the save is committed, given up, or replaced by a newer one."""
         wait = _RETRY_FIRST
         while self._active is save:
+            begun = time.monotonic()
             try:
                 await self._shards(save)
                 committed = await self._record(save)
@@ -215,6 +218,7 @@ class Pipeline:
                 return
             self._outage = ""
             if committed:
+                self.commit_time = time.monotonic() - begun
                 self._settle(save.commit)
                 self.learned(save.commit)
                 self._emit(wire.Committed(save.commit.epoch, save.commit.step, time.time()))

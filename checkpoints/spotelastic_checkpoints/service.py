@@ -210,6 +210,7 @@ class Service:
             for local, page in enumerate(self.arena.pages):
                 page.reset(round_.incarnation, round_.own.first_rank + local)
                 page.set_deadline(self.pipeline.hurried)
+                page.set_schedule(round_.schedule)
         self._adopt_round()
         self._want_due()
         self._grant_waiting()
@@ -235,6 +236,10 @@ class Service:
 
     def _set_target(self, request: wire.SetTarget) -> list[wire.WorkerStep]:
         self._check_current(request.round)
+        if request.schedule is not None:
+            for page in self.arena.pages:
+                page.set_schedule(request.schedule)
+            fence.raise_everywhere()
         for page in self.arena.pages:
             page.set_target(request.proposal, request.target)
         fence.raise_everywhere()
@@ -292,6 +297,7 @@ class Service:
             error=self.pipeline.outage,
             ready=bool(self._furnishing) and all(map(_succeeded, self._furnishing.values())),
             arena=sum(slot.size for slot in self.arena.slots()),
+            commit_time=self.pipeline.commit_time,
         )
 
     async def flush(self, timeout: float) -> bool:
@@ -321,7 +327,7 @@ class Service:
         steps = [
             header.step
             for _, header in self.arena.sealed()
-            if header.incarnation == round_.incarnation and slots.is_due(header, round_.schedule)
+            if header.incarnation == round_.incarnation and header.due
         ]
         return Commit(round_.epoch, max(steps)) if steps else None
 
@@ -471,7 +477,7 @@ class Service:
                 if (header.incarnation, header.step, header.layout)
                 == (snapshot.incarnation, snapshot.step, snapshot.layout)
             )
-            due = every_save or any(slots.is_due(h, round_.schedule) for _, h in members)
+            due = every_save or any(header.due for _, header in members)
             if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
                 commit = Commit(epoch, snapshot.step)
                 self.pipeline.want(Save(commit, snapshot.incarnation, members))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from spotelastic_checkpoints.arena import SlotHeader, SlotView
-from spotelastic_checkpoints.wire import RoundInfo, Schedule, Snapshot
+from spotelastic_checkpoints.wire import RoundInfo, Snapshot
 
 
 def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
@@ -40,12 +40,6 @@ def on_lineage(round_: RoundInfo, incarnation: str, step: int) -> bool:
         return True
     bounds = {branch.incarnation: branch.step for branch in round_.lineage}
     return incarnation in bounds and step <= bounds[incarnation]
-
-
-def is_due(header: SlotHeader, schedule: Schedule) -> bool:
-    """Whether the save is to be uploaded."""
-    every = schedule.checkpoint_every
-    return header.due or (every > 0 and header.step % every == 0)
 
 
 def choose(

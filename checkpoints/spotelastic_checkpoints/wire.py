@@ -125,6 +125,8 @@ class WorkerStep(Value, frozen=True):
     attached: bool
     waiting: bool = False
     """The daemon keeps it: at the target, until a save is committed, for what it restores."""
+    stall: float = 0.0
+    """Seconds that a save keeps training waiting; 0: there was none yet."""
 
 
 class Upload(Value, frozen=True):
@@ -155,6 +157,8 @@ class DaemonStatus(Value, frozen=True):
     """Slots were asked for, and all of them are in memory: no save pays for fresh pages."""
     arena: int = 0
     """Bytes of shared memory that the slots take."""
+    commit_time: float = 0.0
+    """Seconds that the newest commit of this daemon's took; 0: there was none yet."""
 
 
 class Item(Value, frozen=True, array_like=True):
@@ -287,9 +291,12 @@ class GetStatus(Value, frozen=True, tag="status"):
 
 
 class SetTarget(Value, frozen=True, tag="target"):
+    """With a `schedule`: the round's from now on. All of its workers wait at a target then."""
+
     round: str
     proposal: str
     target: int
+    schedule: Schedule | None = None
 
 
 class End(Value, frozen=True, tag="end"):
@@ -355,7 +362,7 @@ class Reserve(Value, frozen=True, tag="reserve"):
 
 
 class Sealing(Value, frozen=True, tag="sealing"):
-    """The slot at `path` has been sealed at `step`. `due`: upload it whatever the schedule says."""
+    """The slot at `path` has been sealed at `step`. `due`: it is to be uploaded."""
 
     step: int
     path: str

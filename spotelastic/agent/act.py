@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
 
+from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions
-from spotelastic.agent.checkpoints import newest_commit, snapshots
+from spotelastic.agent.checkpoints import newest_commit, snapshots, upload_of
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.machine import Machine, Post, stacks
 from spotelastic.agent.observe import Local
@@ -33,6 +34,7 @@ from spotelastic.model.round import (
     Acknowledgement,
     Commit,
     Offer,
+    Schedule,
 )
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import Seen
@@ -312,7 +314,11 @@ class Actor:
 
     @_do.register
     def _(self, action: actions.Release, local: Local, seen: Seen) -> Local:
-        self._machine.daemon.set_target(action.proposal.round, action.proposal.id, 0)
+        proposal = action.proposal
+        schedule = proposal.schedule if proposal.applied else None
+        self._machine.daemon.set_target(proposal.round, proposal.id, 0, _for_daemon(schedule))
+        if schedule is not None and local.workers is not None and not local.workers.first_rank:
+            self.config.say(proposal.reason)
         return replace(local, vote=None)
 
     def _vote(self, local: Local, proposal: Proposal, steps: Any, vote: Vote) -> Local:
@@ -340,7 +346,12 @@ class Actor:
             at=unbroken(),
             points=local.points,
             committed=commit.step if commit is not None else 0,
-            uploading=status.uploading,
+            upload=upload_of(status),
+            step_time=max((w.step_time for w in status.workers), default=0.0),
+            stall=max((w.stall for w in status.workers), default=0.0),
+            commit_time=status.commit_time,
+            whole=bool(status.snapshots) and status.snapshots[-1].whole,
+            at_risk=local.notice is not None and local.notice.kind == "rebalance",
         )
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(progress), self._session.lease)
@@ -359,6 +370,12 @@ def _highest(local: Local, steps: Iterable[WorkerStep]) -> int:
     """That a worker has finished; one that has not restored yet will go on from the round's."""
     resumed = local.workers.resumed if local.workers is not None else 0
     return max(resumed, *(worker.step for worker in steps), 0)
+
+
+def _for_daemon(schedule: Schedule | None) -> wire.Schedule | None:
+    if schedule is None:
+        return None
+    return wire.Schedule(schedule.snapshot_every, schedule.checkpoint_every)
 
 
 def _describe_notice(notice: Notice) -> str:

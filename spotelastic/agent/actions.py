@@ -148,7 +148,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The proposal was withdrawn: workers that wait go on."""
+    """The proposal was withdrawn, or its intervals hold now: workers that wait go on."""
 
     proposal: Proposal
 

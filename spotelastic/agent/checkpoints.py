@@ -34,7 +34,7 @@ from spotelastic.agent.observe import (
     Workers,
 )
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.progress import Point
+from spotelastic.model.progress import Point, Upload
 from spotelastic.model.round import Commit, Member, Round, RoundEnd, Snapshot
 
 _PEER = struct.Struct("3i")
@@ -161,6 +161,8 @@ class Checkpoints:
                 listen=f"{self._config.address}:0",
                 workers=self._config.settings.workers,
                 token=self._config.token,
+                keep_last=self._config.settings.keep_last,
+                keep_every=self._config.settings.keep_every,
                 lifeline=reading,
                 log=self._config.logs / "daemon.log" if self._config.logs else None,
             )
@@ -210,6 +212,13 @@ def _end(path: Path) -> None:
 
 def snapshots(status: wire.DaemonStatus) -> tuple[Snapshot, ...]:
     return msgspec.convert(status.snapshots, tuple[Snapshot, ...], from_attributes=True)
+
+
+def upload_of(status: wire.DaemonStatus) -> Upload | None:
+    upload = status.upload
+    if upload is None:
+        return None
+    return Upload(upload.step, upload.done, upload.total, round(upload.rate))
 
 
 def newest_commit(status: wire.DaemonStatus, known: Commit | None) -> Commit | None:

@@ -60,7 +60,6 @@ def worker(
         "SPOTELASTIC_NODE": config.node,
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(asdict(round_.resume)).decode(),
-        "SPOTELASTIC_SCHEDULE": msgspec.json.encode(asdict(round_.schedule)).decode(),
     }
     asked = {name: value.replace("${master_addr}", host) for name, value in config.env.items()}
     return {**shared, **asked, **{name: str(value) for name, value in ours.items()}}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.interval import Interval
 
 MIB = 2**20
 DISK_PER_NODE = 100 * MIB
@@ -29,8 +30,8 @@ def linux(platform: str = sys.platform) -> None:
         raise EnvironmentFailure(f"spotelastic runs on Linux only; this is {platform}")
 
 
-def sizes(*, minimum: int, maximum: int, per_node: int | None, **positive: int) -> None:
-    """Numbers of nodes, workers and steps; `positive` by the name of their flag."""
+def sizes(*, minimum: int, maximum: int, per_node: int | None) -> None:
+    """Numbers of nodes and workers."""
     if minimum < 1:
         raise UsageError(f"--min {minimum}: a job needs at least one node")
     if maximum < minimum:
@@ -39,9 +40,27 @@ def sizes(*, minimum: int, maximum: int, per_node: int | None, **positive: int) 
         raise UsageError(f"--max {maximum}: at most {LARGEST_ARRAY} nodes")
     if per_node is not None and per_node < 1:
         raise UsageError(f"--nproc-per-node {per_node}: a node runs at least one worker")
-    for flag, value in positive.items():
+
+
+def at_least_one(**values: int) -> None:
+    """By the name of their flag, as with the next."""
+    for flag, value in values.items():
         if value < 1:
             raise UsageError(f"--{flag.replace('_', '-')} {value}: must be at least 1")
+
+
+def not_negative(**values: float) -> None:
+    for flag, value in values.items():
+        if value < 0:
+            raise UsageError(f"--{flag.replace('_', '-')} {value:g}: must not be negative")
+
+
+def interval(flag: str, text: str) -> Interval:
+    """How often to save, as `flag` says it."""
+    try:
+        return Interval.parse(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {text}: {error}") from None
 
 
 def script(given: Path, folder: Path) -> None:

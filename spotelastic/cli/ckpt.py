@@ -86,6 +86,8 @@ def inspect(url: Url, json: AsJson = False) -> None:
 @app.command(epilog=VERIFY_EXAMPLES)
 def verify(url: Url) -> None:
     """Read every byte of a checkpoint again, and compare it with what was saved."""
+    from spotelastic.cli import output
+
     with _open(url) as named:
         checkpoint = named.checkpoint
         with _progress("verifying", checkpoint.nbytes) as done:
@@ -94,7 +96,7 @@ def verify(url: Url) -> None:
             typer.echo(complaint, err=True)
         if complaints:
             raise EnvironmentFailure(f"{named}: {len(complaints)} of its items are damaged")
-        typer.echo(f"{named}: {size(checkpoint.nbytes)} are as they were saved")
+        typer.echo(f"{named}: {output.size(checkpoint.nbytes)} are as they were saved")
 
 
 @app.command(epilog=EXPORT_EXAMPLES)
@@ -274,15 +276,6 @@ def parse_size(text: str) -> int:
     return int(match[1]) * int((1024 if match[3] else 1000) ** power)
 
 
-def size(nbytes: float) -> str:
-    """Three significant digits at most."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} TB"
-
-
 def age(seconds: float) -> str:
     """In the largest unit of which there are two: 90 s, 30 min, 36 h, 9 days."""
     seconds = max(0.0, seconds)  # the store's clock may be ahead
@@ -329,7 +322,7 @@ def _progress(what: str, total: int) -> Iterator["Progress"]:
 def _entries_table(entries: "list[Entry]") -> "RenderableType":
     from rich.text import Text
 
-    from spotelastic.cli.output import table_of
+    from spotelastic.cli.output import size, table_of
 
     if not entries:
         return Text("no checkpoints")
@@ -352,7 +345,7 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
 
 
 def _tensors_table(tensors: "list[Tensor]") -> "RenderableType":
-    from spotelastic.cli.output import table_of
+    from spotelastic.cli.output import size, table_of
 
     table = table_of("name", "dtype", "shape", "shards", "size", right=("shards", "size"))
     for tensor in tensors:

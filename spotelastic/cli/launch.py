@@ -29,7 +29,6 @@ from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
 from spotelastic.local.faults import Faults
 from spotelastic.model.job import Settings
-from spotelastic.model.round import Schedule
 
 Say = Callable[[str], None]
 
@@ -52,9 +51,14 @@ class Request:
     name: str | None
     types: tuple[str, ...]
     nproc_per_node: int | None
-    snapshot_every: int
-    checkpoint_every: int
+    snapshot_every: str
+    checkpoint_every: str
+    keep_last: int
+    keep_every: int
     max_restarts: int
+    gang: bool
+    stall_timeout: float
+    exit_barrier_timeout: float
     drill: bool
     detach: bool
     keep: bool
@@ -97,11 +101,14 @@ def check(request: Request, folder: Path) -> Plan:
         minimum=request.minimum,
         maximum=request.maximum,
         per_node=request.nproc_per_node,
-        snapshot_every=request.snapshot_every,
-        checkpoint_every=request.checkpoint_every,
     )
-    if request.max_restarts < 0:
-        raise UsageError(f"--max-restarts {request.max_restarts}: must not be negative")
+    checks.at_least_one(keep_last=request.keep_last)
+    checks.not_negative(
+        keep_every=request.keep_every,
+        max_restarts=request.max_restarts,
+        stall_timeout=request.stall_timeout,
+        exit_barrier_timeout=request.exit_barrier_timeout,
+    )
     if not request.types:
         raise UsageError("--instance-types: name at least one")
     name = checks.default_name(request.script) if request.name is None else request.name
@@ -122,7 +129,13 @@ def check(request: Request, folder: Path) -> Plan:
         # 0 lets AWS tell the number of GPUs; a local node is a process on this machine.
         workers=request.nproc_per_node or (1 if request.local else 0),
         max_restarts=request.max_restarts,
-        schedule=Schedule(request.snapshot_every, request.checkpoint_every),
+        gang=request.gang,
+        stall_timeout=request.stall_timeout,
+        exit_barrier=request.exit_barrier_timeout,
+        snapshot_every=checks.interval("--snapshot-every", request.snapshot_every),
+        checkpoint_every=checks.interval("--checkpoint-every", request.checkpoint_every),
+        keep_last=request.keep_last,
+        keep_every=request.keep_every,
     )
     if request.local:
         settings = replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Event, Interruption, Report, Status
+from spotelastic.model.progress import Event, Interruption, Report, Status, Upload
 
 T = TypeVar("T")
 KINDS = {"notice": "spot notice", "loss": "node lost", "worker": "worker died", "etcd": "etcd died"}
@@ -49,11 +49,20 @@ def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
+def size(nbytes: float) -> str:
+    """Three significant digits at most."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} TB"
+
+
 # -- status --------------------------------------------------------------------------------------
 
 
 def status_line(status: Status) -> str:
-    """The job in one line of less than 80 columns: what changes while it trains."""
+    """The job in one line of some 80 columns: what changes while it trains."""
     if not status.round:
         states = Counter(node.state for node in status.nodes if node.role == "worker")
         waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
@@ -67,7 +76,14 @@ def status_line(status: Status) -> str:
     if status.step_time:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
+    if status.upload is not None:
+        parts.append(_upload(status.upload))
     return "  ".join(parts)
+
+
+def _upload(upload: Upload) -> str:
+    share = upload.done / upload.total if upload.total else 0.0
+    return f"{upload.step} {share:.0%} at {size(upload.rate)}/s"
 
 
 def status_table(status: Status) -> RenderableType:

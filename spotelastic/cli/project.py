@@ -68,9 +68,11 @@ min = {minimum}
 max = {maximum}
 instance-types = [{listed}]
 
-# Steps between snapshots in memory, and between checkpoints in S3.
-# snapshot-every = 10
-# checkpoint-every = 50
+# Between snapshots in memory, and between checkpoints in S3, in steps or as a time; by default as
+# often as pays, by what they cost and how often nodes are lost.
+# snapshot-every = 20
+# checkpoint-every = "10m"
+# keep-last = 3
 """
 
 

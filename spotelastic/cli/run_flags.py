@@ -1,7 +1,8 @@
 """The command line of `spotelastic run`: torchrun's flags, Bagua's, and our own, as data.
 
-Every flag is accepted with dashes and with underscores, and as a variable PET_<NAME> for when it is
-not given. argparse rather than typer: everything after the script belongs to the script.
+Every flag is accepted with dashes and with underscores, and as a variable PET_<NAME> or
+SPOTELASTIC_<NAME> for when it is not given. argparse rather than typer: everything after the script
+belongs to the script.
 """
 
 import argparse
@@ -18,7 +19,8 @@ examples:
   spotelastic run --nnodes 2:4 --rdzv-endpoint a:2379,b:2379,c:2379 --rdzv-id job7 train.py
   spotelastic run --nnodes 2:9 --rdzv-backend c10d --rdzv-endpoint a,b,c -m my.training
 
-Every flag may be written with underscores, and given as a variable: PET_NNODES=2.
+Every flag may be written with underscores, and given as a variable: PET_NNODES=2, or
+SPOTELASTIC_KEEP_LAST=5.
 """
 
 
@@ -127,8 +129,10 @@ OUTPUT = (
 )
 CHECKPOINTS = (
     Flag("--storage", "where checkpoints go (./runs/ID)", "URL"),
-    Flag("--snapshot-every", "into memory (10)", "STEPS", 10, int),
-    Flag("--checkpoint-every", "into storage (50)", "STEPS", 50, int),
+    Flag("--snapshot-every", "save into memory: 20, 30s (auto: by its cost)", "N|TIME", "auto"),
+    Flag("--checkpoint-every", "commit into storage: 500, 10m (auto)", "N|TIME", "auto"),
+    Flag("--keep-last", "newest checkpoints that are kept (3)", "N", 3, int),
+    Flag("--keep-every", "and those whose step is a multiple of this (0: none)", "N", 0, int),
     Flag("--take-over", "continue checkpoints of another run", read=bool),
 )
 WITHOUT_EFFECT = (
@@ -189,7 +193,9 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     for title, flags in GROUPS.items():
         group = made.add_argument_group(title)
         for flag in flags:
-            _add(group, flag, environ.get(f"PET_{flag.dest.upper()}"))
+            name = flag.dest.upper()
+            told = environ.get(f"PET_{name}")
+            _add(group, flag, environ.get(f"SPOTELASTIC_{name}") if told is None else told)
     made.add_argument("script", help="a Python file, or what -m or --no-python make of it")
     made.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     return made

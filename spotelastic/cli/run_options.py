@@ -17,13 +17,11 @@ from string import Template
 
 from spotelastic.agent.config import Entry
 from spotelastic.agent.workers.output import Output, Selection
-from spotelastic.cli import devices
-from spotelastic.cli.checks import parses
+from spotelastic.cli import checks, devices
 from spotelastic.cli.meeting import is_static
 from spotelastic.cli.run_flags import BAGUA, given
 from spotelastic.errors import UsageError
 from spotelastic.model.job import RankPolicy, Settings
-from spotelastic.model.round import Schedule
 
 PREFIX = "[${rank}] "
 TEE_PREFIX = "[${role_name}${local_rank}]:"
@@ -59,15 +57,13 @@ def node_rank(options: argparse.Namespace) -> int | None:
 
 def settings(options: argparse.Namespace) -> Settings:
     smallest, largest = sizes(options.nnodes)
-    for flag in (
-        "max_restarts",
-        "exit_barrier_timeout",
-        "snapshot_every",
-        "checkpoint_every",
-        "stall_timeout",
-    ):
-        if getattr(options, flag) < 0:
-            raise UsageError(f"--{flag.replace('_', '-')} {getattr(options, flag)}: is negative")
+    checks.not_negative(
+        max_restarts=options.max_restarts,
+        exit_barrier_timeout=options.exit_barrier_timeout,
+        stall_timeout=options.stall_timeout,
+        keep_every=options.keep_every,
+    )
+    checks.at_least_one(keep_last=options.keep_last)
     # Bagua's launcher starts a worker for each GPU unless told otherwise, torchrun starts one.
     default = "auto" if given(options, BAGUA) else "1"
     return Settings(
@@ -79,7 +75,10 @@ def settings(options: argparse.Namespace) -> Settings:
         rank_policy=rank_policy(options),
         stall_timeout=options.stall_timeout,
         exit_barrier=options.exit_barrier_timeout,
-        schedule=Schedule(options.snapshot_every, options.checkpoint_every),
+        snapshot_every=checks.interval("--snapshot-every", options.snapshot_every),
+        checkpoint_every=checks.interval("--checkpoint-every", options.checkpoint_every),
+        keep_last=options.keep_last,
+        keep_every=options.keep_every,
     )
 
 
@@ -103,7 +102,7 @@ def command(
         module = ("-m",) if options.module else ()
         return "program", (_program(interpreter, folder, environ), "-u", *module, name, *args)
     if not options.module and Path(name).is_file():
-        parses(Path(name), options.script)
+        checks.parses(Path(name), options.script)
     return ("module" if options.module else "script"), (name, *args)
 
 

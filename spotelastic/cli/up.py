@@ -67,14 +67,36 @@ def up(
         int | None, typer.Option(help="Workers per node.", show_default="one per GPU")
     ] = None,
     snapshot_every: Annotated[
-        int, typer.Option(help="Steps between snapshots in shared memory.")
-    ] = 10,
+        str,
+        typer.Option(
+            metavar="STEPS|TIME",
+            help="Between snapshots in shared memory: 20, 30s; auto: by what they cost.",
+        ),
+    ] = "auto",
     checkpoint_every: Annotated[
-        int, typer.Option(help="Steps between checkpoints in the object store.")
-    ] = 50,
+        str,
+        typer.Option(
+            metavar="STEPS|TIME", help="Between checkpoints in the object store: 500, 10m, auto."
+        ),
+    ] = "auto",
+    keep_last: Annotated[int, typer.Option(help="Newest checkpoints that are kept.")] = 3,
+    keep_every: Annotated[
+        int, typer.Option(help="Keep those whose step is a multiple of this, too; 0: none.")
+    ] = 0,
     max_restarts: Annotated[
         int, typer.Option(help="Restarts after failures of the script; interruptions are free.")
     ] = 3,
+    stall_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="Restart when no step is done for so long; 0: never."),
+    ] = 0.0,
+    exit_barrier_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="How long a node that has finished waits for the others."
+        ),
+    ] = 300.0,
+    gang: Annotated[bool, typer.Option("--gang", help="Fail the job when a node is lost.")] = False,
     drill: Annotated[
         bool, typer.Option("--drill", help="Interrupt nodes while it trains. Needs --local.")
     ] = False,
@@ -112,7 +134,12 @@ def up(
         nproc_per_node=nproc_per_node,
         snapshot_every=snapshot_every,
         checkpoint_every=checkpoint_every,
+        keep_last=keep_last,
+        keep_every=keep_every,
         max_restarts=max_restarts,
+        gang=gang,
+        stall_timeout=stall_timeout,
+        exit_barrier_timeout=exit_barrier_timeout,
         drill=drill,
         detach=detach,
         keep=keep,

@@ -7,7 +7,7 @@ from statistics import median
 from spotelastic.aws.autoscaling import ALIVE, Machine
 from spotelastic.controller.observe import Records
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status
+from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload
 from spotelastic.model.round import Round
 
 RECENT = 20
@@ -23,6 +23,7 @@ def status(
     if state == "pending" and round_ is not None and (round_.parent or round_.phase == "started"):
         state = "running"
     last = records.points[-1] if records.points else None
+    committed = max((p.committed for p in records.progress.values()), default=0)
     return Status(
         name=cluster,
         state=state,
@@ -31,7 +32,8 @@ def status(
         step=_step(records),
         loss=last.loss if last else None,
         world_size=round_.world_size if round_ else 0,
-        committed=max((p.committed for p in records.progress.values()), default=0),
+        committed=committed,
+        upload=upload(records, committed),
         step_time=step_time(records.points),
         leader=records.leader,
         etcd_leader=_instance_of_member(machines.values(), etcd_leader),
@@ -49,6 +51,19 @@ def _step(records: Records) -> int:
     if round_ is not None and round_.phase == "started":
         return max([round_.resume.step, *told])
     return records.points[-1].step if records.points else 0
+
+
+def upload(records: Records, committed: int) -> Upload | None:
+    """The newest checkpoint on its way: what all nodes that upload a part of it have left to do.
+    A node that is done with its part tells of it no more."""
+    told = (p.upload for node, p in records.progress.items() if node in records.nodes)
+    parts = [part for part in told if part is not None and part.step > committed]
+    newest = max((part.step for part in parts), default=0)
+    parts = [part for part in parts if part.step == newest]
+    if not parts:
+        return None
+    done, total = sum(part.done for part in parts), sum(part.total for part in parts)
+    return Upload(newest, done, total, sum(part.rate for part in parts))
 
 
 def step_time(points: Sequence[Point]) -> float:

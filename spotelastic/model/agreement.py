@@ -6,10 +6,12 @@ for steps; one with a target is confirmed, raised, sealed, or cancelled.
 
 from dataclasses import dataclass
 
+from spotelastic.model.round import Schedule
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The planned save that a planned change of the round waits for."""
+    """The planned save that a planned change waits for."""
 
     id: str
     round: str
@@ -22,6 +24,10 @@ class Proposal:
     cancelled: bool = False
     raised: int = 0
     """How often the target had to be raised."""
+    schedule: Schedule | None = None
+    """Other intervals, which hold from the target on; no new round is formed then."""
+    applied: bool = False
+    """All have sealed and wait at the target: `schedule` holds for those who are let go now."""
 
 
 @dataclass(frozen=True, slots=True)

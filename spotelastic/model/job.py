@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from spotelastic.model.interval import Interval
 from spotelastic.model.node import Node
-from spotelastic.model.round import Schedule
 
 RankPolicy = Literal["stable", "pinned"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped"]
@@ -31,7 +31,14 @@ class Settings:
     ready_within: float = 30.0
     stall_timeout: float = 0.0
     """Seconds without a step after which a round is replaced; 0: never."""
-    schedule: Schedule = Schedule()
+    snapshot_every: Interval = Interval()
+    """Between saves into memory, and"""
+    checkpoint_every: Interval = Interval()
+    """between commits in the object store."""
+    keep_last: int = 3
+    """The newest so many checkpoints are kept,"""
+    keep_every: int = 0
+    """and those whose step is a multiple of this; 0: none."""
     exit_barrier: float = 300.0
     """Seconds that a node whose workers have finished waits for those of the others."""
     code: str = ""
@@ -55,8 +62,10 @@ class Settings:
             "--max-restarts": self.max_restarts,
             "--gang": "given" if self.gang else "not given",
             "--rank-policy": self.rank_policy,
-            "--snapshot-every": self.schedule.snapshot_every,
-            "--checkpoint-every": self.schedule.checkpoint_every,
+            "--snapshot-every": self.snapshot_every,
+            "--checkpoint-every": self.checkpoint_every,
+            "--keep-last": self.keep_last,
+            "--keep-every": self.keep_every,
             "--exit-barrier-timeout": f"{self.exit_barrier:g}",
             "lease": f"{self.lease:g} s",
             "quiet": f"{self.quiet:g} s",

@@ -14,6 +14,19 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class Upload:
+    """A checkpoint on its way to the object store."""
+
+    step: int
+    done: int
+    """Bytes handed to the network,"""
+    total: int
+    """of so many."""
+    rate: float
+    """Bytes per second."""
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A node's own account of itself, published at most once a second under a leased key."""
 
@@ -26,8 +39,18 @@ class Progress:
     committed: int = 0
     """The newest step committed in the object store."""
     committed_at: float = 0.0
-    uploading: int = 0
-    """The step being uploaded, or 0."""
+    upload: Upload | None = None
+    """This node's part of the checkpoint that is being uploaded."""
+    step_time: float = 0.0
+    """Seconds per step; 0: not measured yet, as with the next two."""
+    stall: float = 0.0
+    """Seconds that a save into memory keeps training waiting."""
+    commit_time: float = 0.0
+    """Seconds that the newest checkpoint took to be uploaded and committed."""
+    whole: bool = False
+    """The slots of this node alone hold everything that is not per-rank."""
+    at_risk: bool = False
+    """AWS recommends to replace this node: it may be interrupted soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +93,8 @@ class Status:
     loss: float | None = None
     world_size: int = 0
     committed: int = 0
+    upload: Upload | None = None
+    """Of all nodes together."""
     step_time: float = 0.0
     leader: str = ""
     etcd_leader: str = ""

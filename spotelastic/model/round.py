@@ -71,10 +71,26 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When to save, in steps: part of the round, so that all ranks save at the same steps."""
+    """When to save, in steps; 0: never. All ranks of a round have the same, and change it at one
+    step (`agreement.Proposal`)."""
 
     snapshot_every: int = 10
     checkpoint_every: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a run has been through before a round: how often it is set back to a save.
+
+    A node that goes with notice sets nobody back.
+    """
+
+    node_seconds: float = 0.0
+    """Time of all nodes that trained, together."""
+    losses: int = 0
+    """Nodes that vanished."""
+    failures: int = 0
+    """Of workers, or of a round's store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,7 @@ class Round:
     epoch: int = 0
     """The storage epoch claimed for this round; 0 where none could be claimed."""
     schedule: Schedule = Schedule()
+    past: Past = Past()
     charged: tuple[float, ...] = ()
     """When user-code failures were charged to --max-restarts, so far."""
     streak: Streak = Streak()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.round import Round
+from spotelastic.model.round import Round, Schedule
 from spotelastic.rendezvous.view import Seen
 
 SMALLEST_MARGIN = 3
@@ -18,21 +18,29 @@ SETTLES_WITHIN = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`proposal` is to be written, if there is one; `over`: the change need not wait any longer."""
+    """`proposal` is to be written, if there is one; `over`: the change need not wait any longer,
+    `agreed`: because all have saved and wait."""
 
     reason: str = ""
     wake_at: float | None = None
     proposal: Proposal | None = None
     over: bool = False
+    agreed: bool = False
 
 
 def advance(
-    seen: Seen, round_: Round, reason: str, deadline: float, now: float, new_id: Callable[[], str]
+    seen: Seen,
+    round_: Round,
+    reason: str,
+    deadline: float,
+    now: float,
+    new_id: Callable[[], str],
+    schedule: Schedule | None = None,
 ) -> Standing:
     """The next step towards a save of all members; at the deadline the newest snapshot serves."""
     current = current_of(seen, round_)
     if current is None:
-        asked = Proposal(id=new_id(), round=round_.incarnation, reason=reason, deadline=deadline)
+        asked = Proposal(new_id(), round_.incarnation, reason, deadline=deadline, schedule=schedule)
         return Standing(f"asks for steps: {reason}", deadline, asked)
     votes = votes_on(seen, round_, current)
     if now >= current.deadline or any(vote.refused for vote in votes):
@@ -42,7 +50,7 @@ def advance(
     if len(votes) < len(round_.members):
         return Standing("waits for steps", current.deadline)
     if current.target and all(vote.sealed == current.target for vote in votes):
-        return Standing(f"all have saved step {current.target}", over=True)
+        return Standing(f"all have saved step {current.target}", over=True, agreed=True)
     if current.target and not any(_overran(vote, current.target) for vote in votes):
         return Standing(f"saves at step {current.target}", current.deadline)
     raised = _raised(current, votes, now)

@@ -16,7 +16,8 @@ from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
-from spotelastic.model.round import Commit, RoundRecord
+from spotelastic.model.round import Commit, Round, RoundRecord
+from spotelastic.rendezvous import intervals
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -158,8 +159,8 @@ def perform(
         match action:
             case WriteRound(round_):
                 writes.append(Put(keys.round, encode(round_)))
-                if not _is_told(seen, action):
-                    event = _round_event(action, now)
+                event = _round_event(seen.round, round_, now)
+                if event is not None:
                     writes.append(Put(keys.event(event_name(now)), encode(event)))
             case CloseRound(round_):
                 records[round_.number] = RoundRecord(round_, 0.0, round_.resume.step, 0.0, now)
@@ -219,14 +220,10 @@ def _complete(
     )
 
 
-def _is_told(seen: Seen, action: WriteRound) -> bool:
-    """Only its epoch is new: the storage was claimed after the round had started."""
-    known, new = seen.round, action.round
-    return known is not None and replace(known, epoch=new.epoch) == new
-
-
-def _round_event(action: WriteRound, now: float) -> Event:
-    round_ = action.round
+def _round_event(known: Round | None, round_: Round, now: float) -> Event | None:
+    """None where only its epoch is new: the storage was claimed after the round had started."""
+    if known is not None and replace(known, epoch=round_.epoch, schedule=round_.schedule) == round_:
+        return _schedule_event(round_, now) if known.schedule != round_.schedule else None
     step = f" at step {round_.resume.step}" if round_.phase == "started" else ""
     return Event(
         now,
@@ -243,3 +240,13 @@ def _round_event(action: WriteRound, now: float) -> Event:
             "from": round_.resume.kind,
         },
     )
+
+
+def _schedule_event(round_: Round, now: float) -> Event:
+    wanted = round_.schedule
+    data = {
+        "number": round_.number,
+        "snapshot_every": wanted.snapshot_every,
+        "checkpoint_every": wanted.checkpoint_every,
+    }
+    return Event(now, "schedule", intervals.describe(wanted), data=data)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from spotelastic.model.job import Job
 from spotelastic.model.round import Acknowledgement, Commit, Resume, Round, Streak
-from spotelastic.rendezvous import restarts
+from spotelastic.rendezvous import intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
@@ -154,6 +154,8 @@ def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement
         epoch=lead.epoch,
         resume=resume,
         lineage=extend(round_, resume),
+        # Only now it is certain: until then a worker's failure may turn out to be a loss.
+        past=intervals.ended(round_.past, round_.cause, len(round_.nodes)),
         streak=Streak() if _advanced(round_, resume) else round_.streak,
         pause=0.0,
     )

@@ -19,8 +19,9 @@ from dataclasses import replace
 
 from spotelastic.model.job import ENDED, Failure, Job, Settings
 from spotelastic.model.round import Cause, Member, Round, Streak
-from spotelastic.rendezvous import agreement, restarts
+from spotelastic.rendezvous import agreement, intervals, restarts
 from spotelastic.rendezvous.decision import (
+    Action,
     CloseRound,
     CompleteHistory,
     Decision,
@@ -81,7 +82,7 @@ def _first(at: Moment) -> Decision:
         cause="start",
         reason=f"first round of {count_nodes(len(members))}",
         proposed_at=at.now,
-        schedule=at.settings.schedule,
+        schedule=intervals.first(at.settings),
     )
     return Decision((WriteRound(first),), first.reason)
 
@@ -137,18 +138,16 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> Decision | None:
 
 
 def _planned(at: Moment, round_: Round) -> Decision:
-    """Arrivals, departures by notice, new settings: agree on a step, seal, then the next round."""
+    """Arrivals and departures by notice: agree on a step, seal, then the next round."""
     eligible = eligible_nodes(at, round_)
     wanted = members_of(at, round_.members, eligible)
     before, after = {m.node for m in round_.members}, {m.node for m in wanted}
     arriving = [m.node for m in wanted if m.node not in before]
     leaving = [m.node for m in round_.members if m.node not in after]
-    resettled = at.settings.schedule != round_.schedule
-    wake = _planned_wake(at, round_)
-    if not (arriving or leaving or resettled):
-        return _withdraw(at.seen, round_, wake)
+    if not (arriving or leaving):
+        return _tune(at, round_, _planned_wake(at, round_))
     drained = [name for name in leaving if name in at.seen.drains]
-    if arriving and not drained and not resettled:
+    if arriving and not drained:
         quiet_at = _quiet_at((eligible[name] for name in arriving), at.settings)
         if at.now < quiet_at and len(wanted) < at.settings.max_nodes:
             return Decision(reason="waits a moment for further nodes", wake_at=quiet_at)
@@ -161,6 +160,29 @@ def _planned(at: Moment, round_: Round) -> Decision:
     if standing.over:
         return _change(at, replace(round_, plain=_plain(at.seen, round_)), cause, names)
     writes = (WriteProposal(standing.proposal),) if standing.proposal is not None else ()
+    return Decision(writes, standing.reason, standing.wake_at)
+
+
+def _tune(at: Moment, round_: Round, wake: float | None) -> Decision:
+    """Nothing changes but, perhaps, how often to save. Ranks must not disagree on that either: all
+    seal one step, wait there, and go on with the new intervals, in the same round."""
+    current = agreement.current_of(at.seen, round_)
+    wanted = intervals.change(at, round_) if current is None else current.schedule
+    if wanted is None:
+        return _withdraw(at.seen, round_, wake)
+    slow = max((p.step_time for p in at.seen.progress.values()), default=0.0)
+    deadline = at.now + AGREEMENT_LIMIT + 2 * agreement.SMALLEST_MARGIN * slow
+    standing = agreement.advance(
+        at.seen, round_, intervals.describe(wanted), deadline, at.now, at.new_id, wanted
+    )
+    writes: tuple[Action, ...] = ()
+    if standing.agreed and current is not None:
+        applied = replace(current, cancelled=True, applied=True)
+        writes = WriteRound(replace(round_, schedule=wanted)), WriteProposal(applied)
+    elif standing.over and current is not None:
+        writes = (WriteProposal(replace(current, cancelled=True)),)
+    elif standing.proposal is not None:
+        writes = (WriteProposal(standing.proposal),)
     return Decision(writes, standing.reason, standing.wake_at)
 
 
@@ -185,6 +207,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
     """Propose the round after the started `round_`."""
     eligible = eligible_nodes(at, round_)
     members = members_of(at, round_.members, eligible)
+    past = intervals.lived(at, round_)
     after = Round(
         number=round_.number + 1,
         incarnation=at.new_id(),
@@ -196,7 +219,8 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         proposed_at=at.now,
         parent=round_.incarnation,
         lineage=round_.lineage,
-        schedule=at.settings.schedule,
+        schedule=intervals.following(at, round_, intervals.ended(past, cause, len(names))),
+        past=past,
         charged=round_.charged,
         streak=round_.streak if cause in restarts.FAILURES else Streak(),
         missed=round_.missed,

@@ -55,6 +55,7 @@ class Seen:
     round: Round | None = None
     round_revision: int = 0
     round_at: float = 0.0
+    """Since when it is in its phase."""
     proposal: Proposal | None = None
     proposal_at: float = 0.0
     nodes: Mapping[str, LiveNode] = field(default_factory=_empty)
@@ -132,7 +133,8 @@ def _reset(seen: Seen, values: Iterable[Value], keys: Keys, now: float, prefix: 
         seen = forget_nodes(seen)
     for value in values:
         seen = _change(seen, value.key, value, keys, now)
-    if seen.round is not None and seen.round_revision == before.round_revision:
+    unchanged = seen.round_revision == before.round_revision
+    if seen.round is not None and (unchanged or _goes_on(before.round, seen.round)):
         seen = replace(seen, round_at=before.round_at)
     if seen.proposal is not None and seen.proposal == before.proposal:
         seen = replace(seen, proposal_at=before.proposal_at)
@@ -161,12 +163,24 @@ def _change_single(seen: Seen, name: str, value: Value | None, now: float) -> Se
     if name == "reference" and value is not None:
         parsed = Measure(parsed, value.modified)
     told: dict[str, Any] = {attribute: parsed}
-    seen = replace(seen, **told)
+    before, seen = seen.round, replace(seen, **told)
     if name == "round":
-        return replace(seen, round_revision=value.modified if value else 0, round_at=now)
+        same = _goes_on(before, seen.round)
+        at = seen.round_at if same else now
+        return replace(seen, round_revision=value.modified if value else 0, round_at=at)
     if name == "proposal":
         return replace(seen, proposal_at=now)
     return seen
+
+
+def _goes_on(before: Round | None, after: Round | None) -> bool:
+    """Whether it is the same round that trains: only its epoch or its intervals are others."""
+    return (
+        before is not None
+        and after is not None
+        and before.phase == after.phase == "started"
+        and before.incarnation == after.incarnation
+    )
 
 
 def _change_node(seen: Seen, branch: str, name: str, value: Value | None, now: float) -> Seen:

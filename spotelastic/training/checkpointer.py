@@ -70,16 +70,13 @@ class Checkpointer:
         self._restored = False
         self._last_step = 0
         self._last_committing = 0
-        """The last step that was sealed to be committed,"""
-        self._last_due = 0
-        """and the last that was so whatever the schedule says."""
+        """The last step that was sealed to be committed."""
         self._branch = 0
         self.stall = 0.0
         """Seconds that the last save kept training waiting."""
 
     def __enter__(self) -> Self:
         self._session = open_session(self._storage, self._schedule, take_over=self._take_over)
-        self._schedule = self._session.schedule
         ranks = self._session.ranks
         try:
             self._client = WorkerClient(
@@ -150,11 +147,11 @@ class Checkpointer:
         self._last_step = step
         if self._saver is None:
             self._plan(session, client)
-        commit = at_target or _falls_on(step, self._schedule.checkpoint_every)
-        if commit or _falls_on(step, self._schedule.snapshot_every):
-            saved = self._save(step, waiting=at_target, due=at_target)
-            if saved and commit:
-                self._last_committing = step
+        schedule = client.page.schedule
+        commit = at_target or _falls_on(step, schedule.checkpoint_every)
+        if commit or _falls_on(step, schedule.snapshot_every):
+            patience = AGREED_PATIENCE if at_target else PATIENCE
+            saved = self._save(step, patience, waiting=at_target, due=commit)
             if saved and at_target:
                 client.wait(step)
 
@@ -169,8 +166,8 @@ class Checkpointer:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
         if self._saver is None:
             self._plan(session, client)
-        if self._last_due != self._last_step:
-            return self._save(self._last_step, waiting=False, due=True)
+        if self._last_committing != self._last_step:
+            return self._save(self._last_step, AGREED_PATIENCE, due=True)
         return True
 
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
@@ -190,16 +187,17 @@ class Checkpointer:
 
     # -- saving -----------------------------------------------------------------------------------
 
-    def _save(self, step: int, *, waiting: bool, due: bool) -> bool:
-        """False when the save did not come about; training goes on."""
+    def _save(self, step: int, patience: float, *, due: bool, waiting: bool = False) -> bool:
+        """False when the save did not come about; training goes on. `patience` in seconds, for a
+        slot; `due`: it is to be committed; `waiting`: it is the agreed one."""
         session, client = self._entered()
         assert self._saver is not None and self._view is not None
         begun = time.perf_counter()
         if self._replan_is_due(session, step):
             self._plan(session, client)
-        slot = client.open_slot(AGREED_PATIENCE if waiting or due else PATIENCE)
+        slot = client.open_slot(patience)
         if slot is None:
-            if waiting or due:
+            if patience == AGREED_PATIENCE:
                 client.complain(f"rank {session.ranks.rank}: no free slot for step {step}")
             return False
         try:
@@ -212,8 +210,9 @@ class Checkpointer:
             return False
         client.sealed(slot, step, waiting=waiting, due=due)
         self.stall = time.perf_counter() - begun
+        client.page.saved(self.stall)
         if due:
-            self._last_due = self._last_committing = step
+            self._last_committing = step
         return True
 
     def _plan(self, session: Session, client: WorkerClient) -> None:
@@ -262,13 +261,13 @@ class Checkpointer:
         if self._saver is None:
             return
         saved = self._last_committing == self._last_step or self._save(
-            self._last_step, waiting=False, due=True
+            self._last_step, AGREED_PATIENCE, due=True
         )
         # A script may have left the process group before it leaves us.
         together = session.ranks.group is not None and dist.is_initialized()
         if not all(session.ranks.gather(saved) if together else [saved]):
             self._plan(session, client)
-            self._save(self._last_step, waiting=False, due=True)
+            self._save(self._last_step, AGREED_PATIENCE, due=True)
         if not client.flush(COMMIT_WITHIN) and session.ranks.local_rank == 0:
             print(
                 f"spotelastic: step {self._last_step} could not be committed",

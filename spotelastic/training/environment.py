@@ -61,7 +61,6 @@ class Session:
     socket: str
     round: str
     resume: wire.Resume
-    schedule: wire.Schedule
     restarts: bool
     """Whether this may be a restart that nobody asked for."""
     close: Callable[[], None]
@@ -98,13 +97,12 @@ def open_session(
 
 
 def _under_agent(ranks: Ranks) -> Session:
-    """The agent has told the daemon of the round; its schedule holds, whatever the script says."""
+    """The agent has told the daemon of the round: its schedule holds, whatever the script says."""
     return Session(
         ranks,
         os.environ["SPOTELASTIC_DAEMON"],
         os.environ["SPOTELASTIC_ROUND"],
         msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=wire.Resume),
-        msgspec.json.decode(os.environ["SPOTELASTIC_SCHEDULE"], type=wire.Schedule),
         True,
         _nothing,
     )
@@ -158,7 +156,7 @@ def _on_our_own(
         raise
     end = daemon.close if daemon is not None else _nothing
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    return Session(ranks, path, claim.round, resume, schedule, restarted, end)
+    return Session(ranks, path, claim.round, resume, restarted, end)
 
 
 @dataclass(frozen=True, slots=True)

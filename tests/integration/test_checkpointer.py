@@ -172,7 +172,6 @@ def under_agent(
     monkeypatch.setenv("SPOTELASTIC_DAEMON", str(node.socket))
     monkeypatch.setenv("SPOTELASTIC_ROUND", incarnation)
     monkeypatch.setenv("SPOTELASTIC_RESUME", encode(resume).decode())
-    monkeypatch.setenv("SPOTELASTIC_SCHEDULE", encode(schedule).decode())
     monkeypatch.setenv("SPOTELASTIC_NODE", node.name)
     yield
     node.agent.end()

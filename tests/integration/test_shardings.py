@@ -49,7 +49,6 @@ def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path
                     "SPOTELASTIC_DAEMON": str(node.socket),
                     "SPOTELASTIC_ROUND": incarnation,
                     "SPOTELASTIC_RESUME": encode(resume).decode(),
-                    "SPOTELASTIC_SCHEDULE": encode(schedule).decode(),
                     "SPOTELASTIC_NODE": node.name,
                 }
                 (tmp_path / f"environment-{slot}.json").write_text(json.dumps(environment))

@@ -7,9 +7,8 @@ import pytest
 from support.virtual import NETWORK, World
 
 from spotelastic.model.job import RankPolicy, Settings
-from spotelastic.model.round import Schedule
 
-SETTINGS = Settings(2, 4, max_restarts=100, schedule=Schedule(10, 50))
+SETTINGS = Settings(2, 4, max_restarts=100)
 
 
 def check(world: World) -> None:

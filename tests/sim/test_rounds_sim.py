@@ -7,10 +7,12 @@ import pytest
 from support.virtual import WARM, World
 
 from spotelastic.agent.observe import Attached, LeftCheckpointer
+from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.model.round import Round, Schedule
+from spotelastic.model.round import Round
 
-SETTINGS = Settings(2, 4, schedule=Schedule(snapshot_every=10, checkpoint_every=50))
+EVERY = 10
+SETTINGS = Settings(2, 4, snapshot_every=Interval(EVERY), checkpoint_every=Interval(50))
 
 
 def cluster(
@@ -105,7 +107,7 @@ def test_a_lost_node_costs_at_most_a_snapshot_interval(victim: str) -> None:
     world.run(lambda: world.trains(*others), SETTINGS.lease + 3)
     first, second = world.started
     assert second.cause == "loss" and second.nodes == (victim,)
-    assert 0 <= lost_steps(world, first, second) <= SETTINGS.schedule.snapshot_every
+    assert 0 <= lost_steps(world, first, second) <= EVERY
     assert second.charged == (), "a lost node is not the script's failure"
     finish(world)
 
@@ -134,7 +136,7 @@ def test_a_worker_failure_is_charged_and_resumes_from_memory() -> None:
 
 
 def test_spares_beyond_max_step_in_when_a_node_is_lost() -> None:
-    settings = Settings(2, 2, schedule=SETTINGS.schedule)
+    settings = replace(SETTINGS, max_nodes=2)
     world = World(settings, 300)
     for name in ("n0", "n1"):
         world.add(name)
@@ -177,7 +179,7 @@ HOUR = 3600.0
 
 @pytest.mark.parametrize("clocks", [(0, HOUR, -HOUR), (HOUR, -HOUR, 0), (-HOUR, 0, HOUR)])
 def test_clocks_that_differ_cost_no_node_no_restart_and_no_step(clocks: tuple[float, ...]) -> None:
-    settings = Settings(1, 3, max_restarts=1, schedule=SETTINGS.schedule)
+    settings = replace(SETTINGS, min_nodes=1, max_nodes=3, max_restarts=1)
     world = World(settings, 600)
     for index, clock in enumerate(clocks):
         world.add(f"n{index}", clock=clock)
@@ -209,7 +211,7 @@ def test_clocks_that_differ_cost_no_node_no_restart_and_no_step(clocks: tuple[fl
 @pytest.mark.parametrize("clock", [HOUR, 0, -HOUR])
 def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock: float) -> None:
     """The holder charges a failure and vanishes; who follows it knows better, by its own clock."""
-    world = World(Settings(1, 2, max_restarts=0, schedule=SETTINGS.schedule), 300)
+    world = World(replace(SETTINGS, min_nodes=1, max_nodes=2, max_restarts=0), 300)
     world.add("n0")
     world.add("n1", clock=clock)
     world.run(lambda: world.trains("n0", "n1"), 20)
@@ -260,7 +262,7 @@ def test_a_step_is_agreed_on_also_before_the_workers_have_restored() -> None:
 
 
 def test_agents_that_hardly_get_to_run_agree_all_the_same() -> None:
-    slow = Settings(2, 4, lease=10, seen_within=5, schedule=SETTINGS.schedule)
+    slow = replace(SETTINGS, lease=10, seen_within=5)
     world = cluster(3, slow)
     world.run(lambda: world.step() > 25, 60)
     for node in world.nodes.values():

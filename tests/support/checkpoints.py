@@ -82,6 +82,9 @@ class Worker:
         self.client.prepare(arena.slot_bytes(own.nbytes, self.index, self.values))
 
     def save(self, step: int, *, waiting: bool = False, due: bool = False) -> OpenSlot:
+        """By the schedule, or by `due`, it is to be committed."""
+        every = self.client.page.schedule.checkpoint_every
+        due = due or (every > 0 and step % every == 0)
         slot = self.client.open_slot(10.0)
         if slot is None:
             raise DaemonUnavailable(f"no slot for step {step}")

@@ -42,7 +42,16 @@ from spotelastic.model.agreement import Vote
 from spotelastic.model.job import Failure, Finished, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.round import Acknowledgement, Commit, Offer, Round, RoundEnd, Snapshot
+from spotelastic.model.progress import Progress
+from spotelastic.model.round import (
+    Acknowledgement,
+    Commit,
+    Offer,
+    Round,
+    RoundEnd,
+    Schedule,
+    Snapshot,
+)
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import Seen, fold, forget_nodes
 from spotelastic.store.codec import decode, encode
@@ -88,6 +97,8 @@ class World:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._ids = itertools.count()
+        self.stall = 0.001
+        """Seconds that a save into memory takes."""
         self.plain, self.sharded = plain, sharded
         """The script has no Checkpointer; every node's slots are needed for a whole state."""
         self.history = Recorder()
@@ -188,8 +199,12 @@ class Training:
     first_at: float = 0.0
     last_at: float = 0.0
 
+    schedules: dict[str, Schedule] = field(default_factory=dict)
+    """By node, where others hold than at the beginning."""
+
     def __post_init__(self) -> None:
         self.step = self.round.resume.step
+        self.first = self.round.schedule
 
     def join(self, node: "SimNode") -> None:
         self.here.add(node.name)
@@ -197,6 +212,13 @@ class Training:
             node.post(Attached())
         if self.here == {m.node for m in self.round.members} and not self.broken:
             self.world.after(RESTORE, self._run)
+
+    @property
+    def schedule(self) -> Schedule:
+        """All ranks have one, or they would save at different steps."""
+        held = {self.schedules.get(name, self.first) for name in self.here}
+        assert len(held) == 1, f"at step {self.step}: {held}"
+        return held.pop()
 
     def _run(self) -> None:
         self.running = not self.broken
@@ -236,14 +258,14 @@ class Training:
         if self.step >= self.world.steps:
             self.finish()
             return
-        if self.step % self.round.schedule.snapshot_every == 0 and not self.world.plain:
+        if _falls_on(self.step, self.schedule.snapshot_every) and not self.world.plain:
             self.seal(waiting=False)
         self.world.after(STEP, self.advance)
 
     def seal(self, waiting: bool) -> None:
         for name in sorted(self.here):
             self.world.nodes[name].sealed(self.round, self.step, waiting)
-        if waiting or self.step % self.round.schedule.checkpoint_every == 0:
+        if waiting or _falls_on(self.step, self.schedule.checkpoint_every):
             self._upload(self.step)
 
     def _upload(self, step: int) -> None:
@@ -266,6 +288,10 @@ class Training:
                 continue
             node.post(LeftCheckpointer())
             node.worker_exits(self.round.incarnation, 0)
+
+
+def _falls_on(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 class SimNode:
@@ -315,6 +341,10 @@ class SimNode:
         now = self.now
         self.post(Noticed(Notice("notice", self.name, "imds", now, now, now + seconds)))
         self.world.after(seconds, self.kill)
+
+    def rebalance(self) -> None:
+        """AWS recommends to replace it."""
+        self.post(Noticed(Notice("rebalance", self.name, "imds", self.now, self.now)))
 
     def leave(self) -> None:
         """Asked to end, as by SIGTERM."""
@@ -447,7 +477,8 @@ class SimNode:
                 return replace(local, lead_after=after, lead_at=now + 0.5)
             case do.WriteDrain():
                 assert local.notice is not None
-                membership.write_drain(self.client, keys, Drain(self.name, local.notice))
+                if local.notice.kind != "rebalance":
+                    membership.write_drain(self.client, keys, Drain(self.name, local.notice))
                 return replace(local, drained=True)
             case do.OfferSlots(round_):
                 offer = Offer(round_, local.daemon, tuple(self.slots))
@@ -460,6 +491,7 @@ class SimNode:
                 self.post(Flushed(round_))
                 return replace(local, flushing=round_)
             case do.TellProgress():
+                self.client.put(keys.progress(self.name), encode(self._progress()), self.lease)
                 return replace(local, points=(), told_at=now, told_step=local.step)
         return self._do_round(action)
 
@@ -536,7 +568,9 @@ class SimNode:
                 vote = replace(vote, aimed=target, confirmed=target, sealed=target)
             case do.Refuse(plain=plain):
                 vote = replace(vote, refused=True, plain=plain)
-            case do.Release():
+            case do.Release(proposal):
+                if proposal.applied and proposal.schedule is not None:
+                    training.schedules[self.name] = proposal.schedule
                 training.target.pop(self.name, None)
                 return replace(local, vote=None)
             case do.AnswerSteps():
@@ -546,6 +580,21 @@ class SimNode:
         vote = replace(vote, proposal=action.proposal.id, step=step, step_time=STEP)
         self.client.put(self.world.keys.vote(self.name), encode(vote), self.lease)
         return replace(local, vote=vote)
+
+    def _progress(self) -> Progress:
+        round_, notice = self.seen.round, self.local.notice
+        training = self.world.trainings.get(round_.incarnation) if round_ is not None else None
+        return Progress(
+            self.name,
+            round_.number if round_ is not None else 0,
+            self.local.step,
+            self.now,
+            step_time=STEP if training is not None and training.stepped else 0.0,
+            stall=self.world.stall,
+            commit_time=UPLOAD,
+            whole=not self.world.sharded,
+            at_risk=notice is not None and notice.kind == "rebalance",
+        )
 
     def _warm(self) -> None:
         self.local = replace(self.local, fingerprint=Fingerprint("3.11", "2.13"))

@@ -12,7 +12,7 @@ from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.retention import Keep, decide
 from spotelastic_checkpoints.slots import SlotView
-from spotelastic_checkpoints.wire import Branch, Commit, Item, Member, RoundInfo, Schedule, Shelf
+from spotelastic_checkpoints.wire import Branch, Commit, Item, Member, RoundInfo, Shelf
 
 
 def tensor(name: str, rows: int) -> Declared:
@@ -114,12 +114,6 @@ def test_a_snapshot_counts_when_all_ranks_of_the_node_have_sealed_it() -> None:
     headers = [header("now", 1, rank=0, ranks=both), header("now", 1, rank=1, ranks=both)]
     [snapshot] = slots.snapshots([*headers, header("now", 2, rank=0, ranks=both)])
     assert (snapshot.step, snapshot.ranks) == (1, both)
-
-
-def test_commits_are_due_by_the_schedule() -> None:
-    assert slots.is_due(header("now", 50), Schedule(10, 50))
-    assert not slots.is_due(header("now", 40), Schedule(10, 50))
-    assert not slots.is_due(header("now", 50), Schedule(10, 0))
 
 
 def listing(**steps: str) -> dict[Commit, StepFolder]:

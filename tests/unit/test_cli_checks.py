@@ -1,6 +1,7 @@
 """What `up` refuses before anything starts, and that each refusal says what to do."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import pytest
 from spotelastic.cli import checks
 from spotelastic.cli.launch import Request, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.model.interval import Interval
 
 
 def request(**changes: object) -> Request:
@@ -22,9 +24,14 @@ def request(**changes: object) -> Request:
         "name": None,
         "types": ("g5.xlarge",),
         "nproc_per_node": None,
-        "snapshot_every": 10,
-        "checkpoint_every": 50,
+        "snapshot_every": "auto",
+        "checkpoint_every": "auto",
+        "keep_last": 3,
+        "keep_every": 0,
         "max_restarts": 3,
+        "gang": False,
+        "stall_timeout": 0.0,
+        "exit_barrier_timeout": 300.0,
         "drill": False,
         "detach": False,
         "keep": False,
@@ -46,11 +53,29 @@ def test_a_sound_request_becomes_a_plan(folder: Path) -> None:
     plan = check(request(), folder)
     assert (plan.name, plan.script) == ("train", "train.py")
     assert (plan.settings.min_nodes, plan.settings.max_nodes, plan.settings.workers) == (2, 4, 1)
-    assert (plan.settings.schedule.snapshot_every, plan.settings.schedule.checkpoint_every) == (
-        10,
-        50,
-    )
     assert plan.archive.files == 3
+
+
+def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> None:
+    told = {
+        "snapshot_every": "20",
+        "checkpoint_every": "10m",
+        "keep_last": 5,
+        "keep_every": 1000,
+        "gang": True,
+        "stall_timeout": 90.0,
+        "exit_barrier_timeout": 60.0,
+    }
+    assert check(request(**told), folder).settings == replace(
+        check(request(), folder).settings,
+        snapshot_every=Interval(steps=20),
+        checkpoint_every=Interval(seconds=600.0),
+        keep_last=5,
+        keep_every=1000,
+        gang=True,
+        stall_timeout=90.0,
+        exit_barrier=60.0,
+    )
 
 
 def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: Path) -> None:
@@ -69,8 +94,13 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"minimum": 0}, "--min 0: a job needs at least one node"),
         ({"maximum": 5000}, "--max 5000: at most 1000 nodes"),
         ({"nproc_per_node": 0}, "--nproc-per-node 0"),
-        ({"snapshot_every": 0}, "--snapshot-every 0: must be at least 1"),
-        ({"checkpoint_every": -1}, "--checkpoint-every -1"),
+        ({"snapshot_every": "-1"}, "--snapshot-every -1: give steps (500), a time (10m), or auto"),
+        ({"checkpoint_every": "10 m"}, "--checkpoint-every 10 m: give steps"),
+        ({"checkpoint_every": "0s"}, "--checkpoint-every 0s: a time is more than nothing"),
+        ({"keep_last": 0}, "--keep-last 0: must be at least 1"),
+        ({"keep_every": -1}, "--keep-every -1: must not be negative"),
+        ({"stall_timeout": -0.5}, "--stall-timeout -0.5: must not be negative"),
+        ({"exit_barrier_timeout": -1.0}, "--exit-barrier-timeout -1"),
         ({"max_restarts": -1}, "--max-restarts -1"),
         ({"types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
         ({"types": ()}, "--instance-types"),

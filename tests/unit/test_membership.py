@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from spotelastic.model.agreement import Vote
+from spotelastic.model.interval import Interval
 from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
-from spotelastic.model.round import Commit, Member, Round, RoundRecord, Schedule
+from spotelastic.model.round import Commit, Member, Round, RoundRecord
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.decision import CloseRound, CompleteHistory, WriteRound
 from spotelastic.rendezvous.view import Measure, Seen
@@ -105,7 +106,7 @@ def test_a_node_that_does_not_match_is_refused_with_both_sides(store: MemoryStor
         (replace(SETTINGS, max_restarts=9), "--max-restarts 9 here, 3 there"),
         (replace(SETTINGS, gang=True), "--gang given here, not given there"),
         (replace(SETTINGS, rank_policy="pinned"), "--rank-policy pinned here, stable there"),
-        (replace(SETTINGS, schedule=Schedule(5, 50)), "--snapshot-every 5 here, 10 there"),
+        (replace(SETTINGS, snapshot_every=Interval(5)), "--snapshot-every 5 here, auto there"),
     ],
 )
 def test_flags_that_all_nodes_share_are_compared(

@@ -1,0 +1,36 @@
+"""How often to save, as people say it."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+_UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TEXT = re.compile(r"(\d+)|(\d+(?:\.\d+)?)(s|m|min|h)")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """In steps (0: never) or in seconds; neither: as often as pays, by what is measured."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`500` (steps), `30s`, `10m`, `2h`, `auto`. Raises ValueError."""
+        if text == "auto":
+            return cls()
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise ValueError("give steps (500), a time (10m), or auto")
+        if found[1]:
+            return cls(steps=int(found[1]))
+        seconds = float(found[2]) * _UNITS[found[3]]
+        if not seconds:
+            raise ValueError("a time is more than nothing; 0 (steps) means never")
+        return cls(seconds=seconds)
+
+    def __str__(self) -> str:
+        if self.steps is not None:
+            return str(self.steps)
+        return "auto" if self.seconds is None else f"{self.seconds:g}s"

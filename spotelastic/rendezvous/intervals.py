@@ -1,0 +1,223 @@
+"""Pure: how often to save, from what saving costs and how often a run is set back to a save.
+
+Young's and Daly's optimum (J. W. Young, CACM 17, 1974; J. T. Daly, FGCS 22, 2006), twice: snapshots
+in memory answer for workers that fail and nodes that vanish, commits in the object store for what
+takes the memory along. Must never happen: ranks of a round save at different steps. So the holder
+alone decides, and what it decides is part of the round, or of an agreement that all ranks wait at.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from spotelastic.model.interval import Interval
+from spotelastic.model.job import Settings
+from spotelastic.model.progress import Progress
+from spotelastic.model.round import Cause, Past, Round, Schedule
+from spotelastic.rendezvous.decision import Moment
+from spotelastic.rendezvous.view import Seen
+
+START = Schedule(snapshot_every=10, checkpoint_every=50)
+"""Until something is measured."""
+PRIOR_EVENTS = 0.1
+"""What is assumed of a run that nothing has happened to yet counts as so many events."""
+SPOT_NODE, OWN_NODE = 24 * 3600.0, 30 * 24 * 3600.0
+"""Seconds after which a node is assumed to vanish or to fail."""
+AT_RISK = 600.0
+"""The same for a node that AWS recommends to replace."""
+DRAG = 0.05
+"""Share of training that an upload beside it costs, at most (`make bench`)."""
+NEGLIGIBLE = 0.001
+"""Share of training below which saving less often is not worth what a setback then costs."""
+SNAPSHOTS = (1.0, 300.0)
+"""Seconds between two at least and at most."""
+CHECKPOINTS = (10.0, 1800.0)
+SETTLE = 10.0
+"""Seconds after which what was measured counts,"""
+STEADY = 60.0
+"""and before which intervals that were measured once are not made longer."""
+WORTH, CLOSE = 1.5, 1.2
+"""A change that is smaller than by this factor is not worth the save that it takes: of intervals
+that are measured, and of those that the user said in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of the slowest node, in seconds; 0: not measured yet."""
+
+    step_time: float = 0.0
+    stall: float = 0.0
+    """Of a snapshot."""
+    commit_time: float = 0.0
+    """From a seal to its commit, beside training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Setbacks per second of the whole group."""
+
+    to_snapshot: float
+    to_commit: float
+
+
+def optimum(cost: float, between: float) -> float:
+    """Seconds between saves of `cost` seconds each, where setbacks come every `between` seconds.
+
+    Daly's higher-order form, which holds up to a cost of twice that time.
+    """
+    if cost >= 2 * between:
+        return between
+    ratio = cost / (2 * between)
+    return math.sqrt(2 * cost * between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost
+
+
+def rates(past: Past, nodes: Sequence[bool], at_risk: int, *, whole: bool) -> Rates:
+    """`nodes` are those of the round: whether each is a spot instance; `whole`: every node's memory
+    alone holds the state, so that it takes the loss of all of them to go back to a commit. That is
+    taken to happen as often as one node alone is lost: capacity is taken away by the zone."""
+    known = [SPOT_NODE if spot else OWN_NODE for spot in nodes]
+    usual = len(known) / sum(1 / seconds for seconds in known)
+
+    def per_node(events: int) -> float:
+        return (PRIOR_EVENTS + events) / (PRIOR_EVENTS * usual + past.node_seconds)
+
+    share = 1 if whole else len(nodes)
+    return Rates(
+        len(nodes) * per_node(past.losses + past.failures) + at_risk / AT_RISK,
+        share * (per_node(past.losses) + at_risk / len(nodes) / AT_RISK),
+    )
+
+
+def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
+    """What the user said, in steps; else what pays. What was not measured stays as it is."""
+    snapshot, checkpoint = settings.snapshot_every, settings.checkpoint_every
+    memory = _steps(
+        snapshot,
+        costs.step_time,
+        _seconds(costs.stall, often.to_snapshot, SNAPSHOTS) if costs.stall else 0.0,
+        current.snapshot_every,
+    )
+    uploads = 0.0
+    if costs.commit_time:
+        # Not one after the other without a pause, whatever it would be worth.
+        least, most = (max(limit, 2 * costs.commit_time) for limit in CHECKPOINTS)
+        cost = costs.stall + DRAG * costs.commit_time
+        uploads = _seconds(cost, often.to_commit, (least, most))
+    store = _steps(checkpoint, costs.step_time, uploads, current.checkpoint_every)
+    if checkpoint == Interval() and memory:
+        store = math.ceil(store / memory) * memory  # a commit is a snapshot, too
+    elif snapshot == Interval() and store:
+        memory = min(memory, store)
+    return Schedule(memory, store)
+
+
+def first(settings: Settings) -> Schedule:
+    """Of a run that nothing is known of."""
+    return schedule(settings, Costs(), Rates(0.0, 0.0), START)
+
+
+def following(at: Moment, round_: Round, past: Past) -> Schedule:
+    """For the round after the started `round_`, before which all this has happened."""
+    costs, often = _measured(at.seen, round_, past)
+    return schedule(at.settings, costs, often, round_.schedule)
+
+
+def change(at: Moment, round_: Round) -> Schedule | None:
+    """Other intervals for the rest of the round; None while those that it has will do."""
+    seen, current = at.seen, round_.schedule
+    asked = seen.proposal is not None and seen.proposal.round == round_.incarnation
+    age = at.now - max(seen.round_at, seen.proposal_at if asked else 0.0)
+    if age < SETTLE:
+        return None
+    costs, often = _measured(seen, round_, lived(at, round_))
+    better = schedule(at.settings, costs, often, current)
+    if _fixed(at.settings, better) != _fixed(at.settings, current):
+        return better  # as the user says now
+    if not costs.step_time:
+        return None
+    changes = (
+        _worth(at.settings.snapshot_every, current.snapshot_every, better.snapshot_every),
+        _worth(at.settings.checkpoint_every, current.checkpoint_every, better.checkpoint_every),
+    )
+    shorter = min(changes) <= -1
+    longer = max(changes) >= 1 and (age >= STEADY or current == first(at.settings))
+    return better if shorter or longer else None
+
+
+def describe(wanted: Schedule) -> str:
+    """For people."""
+    memory, store = (
+        f"every {steps:,} steps" if steps else "never"
+        for steps in (wanted.snapshot_every, wanted.checkpoint_every)
+    )
+    return f"saves into memory {memory}, into the object store {store}"
+
+
+def lived(at: Moment, round_: Round) -> Past:
+    """The run's past as of now, while the started `round_` trains."""
+    age = max(0.0, at.now - at.seen.round_at)
+    return replace(round_.past, node_seconds=round_.past.node_seconds + len(round_.members) * age)
+
+
+def ended(past: Past, cause: Cause, nodes: int) -> Past:
+    """`past` with why its last round ended; so many nodes were the cause."""
+    if cause == "loss":
+        return replace(past, losses=past.losses + nodes)
+    if cause in ("worker", "stall", "store"):
+        return replace(past, failures=past.failures + 1)
+    return past
+
+
+def _measured(seen: Seen, round_: Round, past: Past) -> tuple[Costs, Rates]:
+    found = (seen.progress.get(member.node) for member in round_.members)
+    told = [each for each in found if each is not None and each.round == round_.number]
+
+    def slowest(of: Callable[[Progress], float]) -> float:
+        return max(map(of, told), default=0.0)
+
+    costs = Costs(
+        slowest(lambda each: each.step_time),
+        slowest(lambda each: each.stall),
+        slowest(lambda each: each.commit_time),
+    )
+    live = (seen.nodes.get(member.node) for member in round_.members)
+    spot = [node is not None and node.node.spot for node in live]
+    at_risk = sum(each.at_risk for each in told)
+    whole = bool(told) and all(each.whole for each in told)
+    return costs, rates(past, spot, at_risk, whole=whole)
+
+
+def _seconds(cost: float, rate: float, limits: tuple[float, float]) -> float:
+    least, most = limits
+    return min(max(min(optimum(cost, 1 / rate), cost / NEGLIGIBLE), least), most)
+
+
+def _steps(asked: Interval, step_time: float, measured: float, current: int) -> int:
+    if asked.steps is not None:
+        return asked.steps
+    seconds = measured if asked.seconds is None else asked.seconds
+    if not step_time or not seconds:
+        return current
+    return _rounded(seconds / step_time)
+
+
+def _rounded(steps: float) -> int:
+    """To two digits: more of them would say more than is known."""
+    unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, steps))) - 1)
+    return max(1, round(steps / unit) * unit)
+
+
+def _fixed(settings: Settings, of: Schedule) -> tuple[int, ...]:
+    """What the user said in steps."""
+    pairs = (
+        (settings.snapshot_every, of.snapshot_every),
+        (settings.checkpoint_every, of.checkpoint_every),
+    )
+    return tuple(steps for asked, steps in pairs if asked.steps is not None)
+
+
+def _worth(asked: Interval, old: int, new: int) -> float:
+    """Of a change: from 1 on it is made; negative where the new interval is the shorter one."""
+    if not old or not new:
+        return 0.0
+    return math.log(new / old) / math.log(WORTH if asked.seconds is None else CLOSE)

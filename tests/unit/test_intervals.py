@@ -1,0 +1,157 @@
+"""Intervals as a pure function: near the optimum, and moved the right way by each cause."""
+
+import math
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from spotelastic.model.interval import Interval
+from spotelastic.model.job import Settings
+from spotelastic.model.round import Past, Schedule
+from spotelastic.rendezvous import intervals
+from spotelastic.rendezvous.intervals import Costs, Rates, optimum, rates, schedule
+
+SETTINGS = Settings(1, 8)
+HOUR = 3600.0
+CASES = [random.Random(seed) for seed in range(60)]
+
+
+def waste(every: float, cost: float, between: float) -> float:
+    """Daly's expected time, per second of work, in saves and in work that is done again."""
+    return (between / every) * math.expm1((every + cost) / between)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_other_interval_is_much_better(case: random.Random) -> None:
+    between = 10 ** case.uniform(1, 6)
+    cost = between * 10 ** case.uniform(-6, 0)
+    best = optimum(cost, between)
+    others = (waste(best * factor, cost, between) for factor in (0.5, 0.7, 0.9, 1.1, 1.4, 2.0))
+    assert waste(best, cost, between) <= 1.01 * min(others)
+
+
+def costs(case: random.Random) -> Costs:
+    return Costs(10 ** case.uniform(-3, 1.5), 10 ** case.uniform(-4, 1), 10 ** case.uniform(-1, 3))
+
+
+def past(case: random.Random) -> Past:
+    return Past(10 ** case.uniform(0, 7), case.randrange(20), case.randrange(20))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_intervals_keep_within_their_limits(case: random.Random) -> None:
+    of = costs(case)
+    nodes = [case.random() < 0.5 for _ in range(case.randint(1, 64))]
+    often = rates(past(case), nodes, case.randint(0, len(nodes)), whole=case.random() < 0.5)
+    made = schedule(SETTINGS, of, often, intervals.START)
+
+    assert made.checkpoint_every % made.snapshot_every == 0, "a commit is a snapshot"
+    assert 1 <= made.snapshot_every <= made.checkpoint_every
+    # Steps are whole, and said in two digits.
+    least, most = (limit / of.step_time for limit in intervals.SNAPSHOTS)
+    assert 0.95 * least - 0.5 <= made.snapshot_every <= 1.05 * most + 1
+    between_uploads = 2 * of.commit_time / of.step_time
+    assert made.checkpoint_every >= 0.95 * between_uploads - 0.5, "with a pause between them"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_more_setbacks_never_make_an_interval_longer(case: random.Random) -> None:
+    of, known, nodes = costs(case), past(case), [True] * case.randint(1, 16)
+    whole = case.random() < 0.5
+    worse = [
+        (known, 0),
+        (replace(known, failures=known.failures + 3), 0),
+        (replace(known, failures=known.failures + 3, losses=known.losses + 5), 0),
+        (replace(known, failures=known.failures + 3, losses=known.losses + 5), 1),
+    ]
+    made = [
+        schedule(
+            SETTINGS,
+            of,
+            rates(each, nodes, at_risk, whole=whole),
+            intervals.START,
+        )
+        for each, at_risk in worse
+    ]
+    for before, after in pairwise(made):
+        assert after.snapshot_every <= before.snapshot_every
+        # In whole snapshots, so that it may be one of the new ones longer.
+        assert after.checkpoint_every <= before.checkpoint_every + after.snapshot_every
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_dearer_save_never_makes_its_interval_shorter(case: random.Random) -> None:
+    of = costs(case)
+    often = Rates(10 ** case.uniform(-7, -1), 10 ** case.uniform(-7, -1))
+    made = [
+        schedule(SETTINGS, replace(of, stall=of.stall * factor), often, intervals.START)
+        for factor in (1, 3, 30)
+    ]
+    assert all(a.snapshot_every <= b.snapshot_every for a, b in pairwise(made))
+
+
+def test_a_group_is_set_back_more_often_than_a_node_and_spot_more_often_than_others() -> None:
+    one = rates(Past(), [True], 0, whole=False)
+    eight = rates(Past(), [True] * 8, 0, whole=False)
+    assert eight.to_snapshot == pytest.approx(8 * one.to_snapshot)
+    assert eight.to_commit == pytest.approx(8 * one.to_commit)
+    assert rates(Past(), [False], 0, whole=False).to_snapshot < one.to_snapshot
+    assert one.to_snapshot == pytest.approx(1 / intervals.SPOT_NODE), "what is assumed of one"
+
+
+def test_replicated_state_goes_back_to_a_commit_less_often() -> None:
+    nodes = [True] * 8
+    replicated = rates(Past(), nodes, 0, whole=True)
+    sharded = rates(Past(), nodes, 0, whole=False)
+    assert replicated.to_commit < sharded.to_commit
+    assert replicated.to_snapshot == sharded.to_snapshot
+
+
+def test_what_is_seen_soon_outweighs_what_was_assumed() -> None:
+    calm = rates(Past(500 * HOUR), [True], 0, whole=False)
+    stormy = rates(Past(2 * HOUR, losses=4), [True], 0, whole=False)
+    assert calm.to_snapshot < 1 / intervals.SPOT_NODE / 10
+    assert stormy.to_snapshot == pytest.approx(2 / HOUR, rel=0.6)
+
+
+def test_only_what_is_not_measured_stays_as_it_is() -> None:
+    often = Rates(1e-4, 1e-4)
+    current = Schedule(11, 44)
+    assert schedule(SETTINGS, Costs(), often, current) == current
+    measured = schedule(SETTINGS, Costs(step_time=0.1, stall=0.1), often, current)
+    assert measured.snapshot_every != 11
+    assert measured.checkpoint_every == measured.snapshot_every, "44, in whole snapshots"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "checkpoint", "expected"),
+    [
+        ("20", "500", Schedule(20, 500)),
+        ("0", "500", Schedule(0, 500)),
+        ("20", "0", Schedule(20, 0)),
+        ("30s", "10m", Schedule(60, 1200)),
+        ("5", "0.1s", Schedule(5, 1)),
+        ("auto", "3", Schedule(3, 3)),
+    ],
+)
+def test_what_the_user_says_is_done(snapshot: str, checkpoint: str, expected: Schedule) -> None:
+    settings = replace(
+        SETTINGS,
+        snapshot_every=Interval.parse(snapshot),
+        checkpoint_every=Interval.parse(checkpoint),
+    )
+    of = Costs(step_time=0.5, stall=0.01, commit_time=60.0)
+    assert schedule(settings, of, Rates(1e-3, 1e-3), intervals.START) == expected
+
+
+@pytest.mark.parametrize("text", ["", "ten", "-5", "10 m", "5d", "1e3", "0s", "0.0m", "10m5s"])
+def test_an_interval_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="steps"):
+        Interval.parse(text)
+
+
+@pytest.mark.parametrize("text", ["auto", "500", "0", "600s"])
+def test_an_interval_is_told_as_it_was_said(text: str) -> None:
+    assert str(Interval.parse(text)) == text
