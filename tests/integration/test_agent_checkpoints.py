@@ -1,5 +1,6 @@
 """The agent's side of the daemon: found again after a crash, ended when the agent ends."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,14 @@ def test_an_agent_started_again_finds_the_daemon_and_ends_it(
     again.close()
     wait_until(lambda: not daemons(tmp_path), "the daemon has ended")
     crashed.close()
+
+
+def test_the_daemon_keeps_what_the_job_is_told_to_keep(config: AgentConfig, tmp_path: Path) -> None:
+    settings = replace(config.settings, keep_last=5, keep_every=1000)
+    agent = Checkpoints(replace(config, settings=settings), lambda event: None)
+    agent.open()
+    (daemon,) = daemons(tmp_path)
+    words = Path(f"/proc/{daemon}/cmdline").read_bytes().split(b"\0")
+    agent.close()
+    assert words[words.index(b"--keep-last") + 1] == b"5"
+    assert words[words.index(b"--keep-every") + 1] == b"1000"

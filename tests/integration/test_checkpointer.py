@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -18,13 +19,22 @@ import torch
 import torch.distributed.checkpoint as dcp
 from moto.server import ThreadedMotoServer
 from msgspec.json import encode
-from spotelastic_checkpoints.wire import Branch, DaemonEvent, Failed, Points, Resume, Schedule
+from spotelastic_checkpoints.wire import (
+    Branch,
+    DaemonEvent,
+    Failed,
+    Points,
+    Resume,
+    Schedule,
+    Sealed,
+)
 from support.checkpoints import Node, cluster, round_info
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
 import spotelastic as se
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training import checkpointer
 from spotelastic.training import state as training_state
 from spotelastic.training.environment import Ranks
 
@@ -165,7 +175,8 @@ def test_a_run_on_s3_is_resumed_by_us_and_read_by_stock_dcp(bucket: str) -> None
 def under_agent(
     node: Node, incarnation: str, resume: Resume, monkeypatch: pytest.MonkeyPatch, **more: Any
 ) -> Iterator[None]:
-    """What an agent does around its worker."""
+    """What an agent does around its worker. On a machine with much to do a slot may come late."""
+    monkeypatch.setattr(checkpointer, "PATIENCE", 10.0)
     schedule = Schedule(2, 0)
     epoch = node.agent.claim("test", timeout=10).epoch
     node.begin(round_info(incarnation, 0, [node.name], 1, epoch, schedule=schedule, **more))
@@ -387,6 +398,43 @@ def test_a_notice_and_a_save_ahead_are_seen_by_the_script(
             assert not checkpoint.interrupted
             node.agent.hurry(time.time() + 60)
             assert checkpoint.interrupted
+
+
+def test_other_intervals_hold_from_the_step_that_all_wait_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(tmp_path) as [node]:
+        state, sealed, last = make(), [], threading.Event()
+
+        def release(event: DaemonEvent) -> None:
+            if isinstance(event, Sealed):
+                sealed.append((event.step, event.waiting))
+                if event.waiting:
+                    node.agent.set_target("r1", "tune", 0, Schedule(3, 6))
+                if event.step == 12:
+                    last.set()
+
+        node.agent.subscribe(release)
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            for step in range(1, 13):
+                checkpoint.step(step, loss=one_step(state))
+                if step == 1:
+                    assert checkpoint._client is not None
+                    assert checkpoint._client.ready.wait(30), "no save is left out for memory"
+                if step == 3:
+                    node.agent.set_target("r1", "tune", 5)
+            assert last.wait(30)
+            assert checkpoint.wait(30)
+            status = node.agent.status()
+            assert status.commit is not None and status.commit.step == 12
+        by_two, agreed, by_three = [2, 4], [5], [6, 9, 12]
+        assert [step for step, _ in sealed] == [*by_two, *agreed, *by_three]
+        assert [step for step, waited in sealed if waited] == agreed
+        assert status.commit_time > 0
+        assert status.workers[0].stall > 0
 
 
 class Counting(nn.Module):

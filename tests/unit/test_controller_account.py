@@ -11,7 +11,7 @@ from spotelastic.controller.status import status, step_time
 from spotelastic.model.job import Failure, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Event, NodeStatus, Point, Progress
+from spotelastic.model.progress import Event, NodeStatus, Point, Progress, Upload
 from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -210,3 +210,23 @@ def test_the_time_of_a_step_leaves_out_pauses_and_repeats() -> None:
     steps = [(1, 0.0), (2, 0.1), (3, 0.2), (3, 9.0), (4, 9.1), (5, 20.0)]
     assert step_time([Point(step, None, at) for step, at in steps]) == 0.1
     assert step_time([]) == 0.0
+
+
+def test_the_status_tells_how_far_all_nodes_are_with_the_newest_checkpoint() -> None:
+    def told(step: int, done: int, committed: int = 0) -> Progress:
+        return Progress("", 1, 90, 5.0, committed=committed, upload=Upload(step, done, 100, 10.0))
+
+    node = Node("", "i", "10.0.0.1", "z", Fingerprint())
+    records = Records(
+        nodes=dict.fromkeys("abcd", node),
+        progress={
+            "a": told(80, 30),
+            "b": told(80, 50),
+            "c": told(40, 99),  # late with an older one
+            "d": Progress("", 1, 90, 5.0),  # done with its part
+            "gone": told(80, 10),
+        },
+    )
+    assert status("demo", records, {}, "", 5.0).upload == Upload(80, 80, 200, 20.0)
+    committed = dict(records.progress, d=Progress("", 1, 90, 5.0, committed=80))
+    assert status("demo", replace(records, progress=committed), {}, "", 5.0).upload is None

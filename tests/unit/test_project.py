@@ -52,6 +52,22 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
     assert request.types == ("g5.xlarge", "g6.xlarge")
 
 
+def test_limits_and_intervals_are_told_the_same_three_ways(
+    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "spotelastic.toml").write_text(
+        'script = "a.py"\nsnapshot-every = 20\ncheckpoint-every = "10m"\nkeep-last = 4\n'
+        "gang = true\nstall-timeout = 60\n"
+    )
+    monkeypatch.setenv("SPOTELASTIC_KEEP_LAST", "5")
+    monkeypatch.setenv("SPOTELASTIC_EXIT_BARRIER_TIMEOUT", "45")
+    assert run(monkeypatch, "up", "--keep-every", "1000") == 0
+    (request,) = asked
+    assert (request.snapshot_every, request.checkpoint_every) == ("20", "10m")
+    assert (request.keep_last, request.keep_every) == (5, 1000)
+    assert (request.gang, request.stall_timeout, request.exit_barrier_timeout) == (True, 60.0, 45.0)
+
+
 def test_what_init_writes_is_what_up_does(
     folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from spotelastic.cli import bagua, devices, run_options
 from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import GROUPS, WITHOUT_EFFECT, given, parse
 from spotelastic.errors import UsageError
+from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
 from spotelastic.store.endpoints import endpoints_of
@@ -54,6 +55,37 @@ def test_a_variable_counts_where_the_flag_is_not_given() -> None:
     told = options("--max-restarts", "9", **environ)
     assert (told.nnodes, told.module, told.standalone, told.max_restarts) == ("2:4", True, False, 9)
     assert options(**environ).max_restarts == 7
+
+
+def test_what_is_saved_and_kept_is_told_by_flags_and_variables() -> None:
+    environ = {"SPOTELASTIC_KEEP_LAST": "5", "SPOTELASTIC_CHECKPOINT_EVERY": "10m"}
+    environ |= {"PET_KEEP_EVERY": "1000", "SPOTELASTIC_KEEP_EVERY": "7"}
+    assert run_options.settings(
+        options("--snapshot-every", "20", **environ)
+    ) == dataclasses.replace(
+        run_options.settings(options()),
+        snapshot_every=Interval(steps=20),
+        checkpoint_every=Interval(seconds=600.0),
+        keep_last=5,
+        keep_every=1000,
+    )
+    assert run_options.settings(options("--keep_last=2", **environ)).keep_last == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--snapshot-every", "often"], "--snapshot-every often: give steps (500), a time (10m)"),
+        (["--checkpoint-every=-3"], "--checkpoint-every -3: give steps"),
+        (["--keep-last", "0"], "--keep-last 0: must be at least 1"),
+        (["--keep-every=-1"], "--keep-every -1: must not be negative"),
+        (["--stall-timeout=-1"], "--stall-timeout -1: must not be negative"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(args: list[str], told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        run_options.settings(options(*args))
+    assert told in str(refused.value)
 
 
 def test_every_flag_has_its_variable() -> None:
