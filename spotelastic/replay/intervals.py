@@ -1,12 +1,9 @@
-"""How often a replayed job saves where nobody says: Young and Daly's interval (pure).
-
-A save costs `cost` seconds; what is lost without it is half an interval for each loss. The sum is
-least at sqrt(2 * cost * time between losses).
-"""
+"""How often a replayed job saves where nobody says: best for what the trace holds (pure)."""
 
 import math
 
 from spotelastic.model.round import Schedule
+from spotelastic.rendezvous.intervals import optimum
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace
 
@@ -14,17 +11,12 @@ UNANNOUNCED = 500 * 3600.0
 """Node seconds between two losses that no notice announces: failures of machines."""
 
 
-def best(cost: float, between: float) -> float:
-    """Seconds between two saves."""
-    return math.sqrt(2 * cost * between)
-
-
 def schedule(trace: Trace, scenario: Scenario, losses: int) -> Schedule:
     """`losses`: times within the trace at which the policy goes back to what was saved."""
     length = trace.length
     nodes = sum(min(span.end, length) - span.start for span in trace.spans) / length
     machines = length * min(nodes, scenario.max_nodes) / UNANNOUNCED
-    seconds = best(scenario.copied_within, length / (losses + machines))
+    seconds = optimum(scenario.copied_within, length / (losses + machines))
     steps = max(1, round(seconds / scenario.step))
     uploaded = math.ceil(scenario.uploaded_within(scenario.min_nodes) / scenario.step)
     return Schedule(steps, max(steps, uploaded))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Schedule
 
@@ -46,7 +47,12 @@ class Scenario:
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.min_nodes, self.max_nodes, schedule=self.schedule)
+        return Settings(
+            self.min_nodes,
+            self.max_nodes,
+            snapshot_every=Interval(self.schedule.snapshot_every),
+            checkpoint_every=Interval(self.schedule.checkpoint_every),
+        )
 
     @property
     def copied_within(self) -> float:

@@ -56,6 +56,9 @@ class MemoryStorage:
     def keys(self, prefix: str = "") -> list[str]:
         return sorted(key for key in list(self._blobs) if key.startswith(prefix))
 
+    def times(self, prefix: str = "") -> dict[str, float]:
+        return dict.fromkeys(self.keys(prefix), 0.0)
+
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._blobs.pop(key, None)
