@@ -241,9 +241,21 @@ def _leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
         return
     flush = f"leave-{local.node.incarnation}" if local.node is not None else ""
     if local.left or not flush or not local.daemon:
+        if local.step and "left" not in local.said:
+            yield Say("left", _farewell(local))
         yield Exit(128 + local.leaving)
     elif local.flushing != flush:
         yield Flush(flush)
+
+
+def _farewell(local: Local) -> str:
+    """Whether what this node has done reached the object store."""
+    last = max(local.step, local.end.last_step if local.end is not None else 0)
+    if local.commit is None:
+        return f"leaves after step {last}; nothing was committed"
+    if local.commit.step >= last:
+        return f"leaves after step {last}, which is committed"
+    return f"leaves after step {last}; the newest commit is step {local.commit.step}"
 
 
 def _serves_until(local: Local, seen: Seen) -> float:
@@ -302,6 +314,9 @@ def _workers_of_another_round(local: Local, seen: Seen, now: float) -> Iterator[
         else:
             yield KillWorkers()
     elif not workers.alive:
+        plain = not workers.attached and now >= workers.started_at + ATTACH_PATIENCE
+        if plain and mine is not None and mine.slot == 0 and "plain" not in local.said:
+            yield Say("plain", _PLAIN)
         yield EndRound()
 
 

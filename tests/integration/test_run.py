@@ -36,6 +36,7 @@ def test_a_run_goes_through_arrival_failure_departure_and_loss(
         left = run.trains("b", "c")
         assert run.record(left.number - 1).last_step == left.resume.step
         assert left.cause == "drain" and left.nodes == ("a",)
+        assert f"leaves after step {left.resume.step}" in first.output
 
         run.nodes["c"].kill()
         waiting = run.wait(

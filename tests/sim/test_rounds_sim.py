@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from support.virtual import WARM, World
 
+from spotelastic.agent.decide import ATTACH_PATIENCE
 from spotelastic.agent.observe import Attached, LeftCheckpointer
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
@@ -336,6 +337,18 @@ def test_a_script_without_a_checkpointer_delays_one_planned_change_only() -> Non
     told = [name for name, line in world.said if "no spotelastic.Checkpointer" in line]
     assert told == [world.started[1].members[0].node], "one node says so, once"
     finish(world)
+
+
+def test_a_script_without_a_checkpointer_is_warned_of_also_when_a_node_was_lost() -> None:
+    world = cluster(3, plain=True)
+    for victim in ("n2", "n1"):
+        lost_at = world.now + ATTACH_PATIENCE
+        world.run(lambda lost_at=lost_at: world.now > lost_at, 20)
+        world.nodes[victim].kill()
+        world.add(f"{victim}-again")
+        world.run(lambda: len(world.started[-1].members) == 3, 60)
+    told = [name for name, line in world.said if "no spotelastic.Checkpointer" in line]
+    assert told == [world.started[0].members[0].node], "one node says so, once"
 
 
 def test_a_script_that_comes_to_its_checkpointer_late_is_asked_again() -> None:

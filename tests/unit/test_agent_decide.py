@@ -14,7 +14,7 @@ from spotelastic.agent.observe import GONE_WITHIN, Exit, Local, Pace, Workers, l
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.model.round import Cause, Member, Round
+from spotelastic.model.round import Cause, Commit, Member, Round
 from spotelastic.rendezvous.view import Seen
 
 NOW = 1000.0
@@ -172,3 +172,22 @@ def test_what_was_asked_to_end_has_its_grace_first() -> None:
     ended = observe(asked, Exited("r1/1", 0, gone=False), NOW)
     assert decided(ended, seen(), NOW + 59) == Decision((), NOW + 60)
     assert decided(ended, seen(), NOW + 60).actions == (do.KillWorkers(signal.SIGKILL),)
+
+
+# -- leaving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("commit", "told"),
+    [
+        (Commit(1, 30), "leaves after step 30, which is committed"),
+        (Commit(1, 20), "leaves after step 30; the newest commit is step 20"),
+        (None, "leaves after step 30; nothing was committed"),
+    ],
+)
+def test_a_node_that_leaves_says_whether_its_last_step_is_committed(
+    commit: Commit | None, told: str
+) -> None:
+    gone = replace(local(), workers=None, leaving=15, left=True, step=30, commit=commit)
+    without = replace(ROUND, members=MEMBERS[:1])
+    assert decided(gone, seen(without), NOW).actions == (do.Say("left", told), do.Exit(128 + 15))
