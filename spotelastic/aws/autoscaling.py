@@ -59,15 +59,27 @@ class Machine:
 
 
 def group(aws: Aws, name: str) -> Group | None:
-    with calling(f"describe the worker group {name}"):
-        answer = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])
-    for item in answer["AutoScalingGroups"]:
-        places = (
-            Place(each["InstanceId"], each["LifecycleState"], each["HealthStatus"] == "Healthy")
-            for each in item.get("Instances", ())
-        )
-        return Group(name, item["DesiredCapacity"], tuple(sorted(places, key=lambda p: p.instance)))
-    return None
+    return groups(aws, (name,)).get(name)
+
+
+def groups(aws: Aws, names: Sequence[str]) -> dict[str, Group]:
+    """By name; those that AWS knows, in one call."""
+    with calling(f"describe the worker groups {', '.join(names)}"):
+        answer = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=list(names))
+    return {
+        item["AutoScalingGroupName"]: _group(item)
+        for item in answer["AutoScalingGroups"]
+        if not item.get("Status")  # it is being deleted
+    }
+
+
+def _group(item: dict[str, Any]) -> Group:
+    places = [
+        Place(each["InstanceId"], each["LifecycleState"], each["HealthStatus"] == "Healthy")
+        for each in item.get("Instances", ())
+    ]
+    places.sort(key=lambda place: place.instance)
+    return Group(item["AutoScalingGroupName"], item["DesiredCapacity"], tuple(places))
 
 
 def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Machine, ...]:
@@ -130,10 +142,19 @@ def replace(aws: Aws, instance: str) -> None:
 
     Done already is done: an instance that is gone or in no group (any more) is no error.
     """
+    _terminate(aws, instance, smaller=False)
+
+
+def remove(aws: Aws, instance: str) -> None:
+    """Ends an instance of a group, which is one smaller then. Done already is done."""
+    _terminate(aws, instance, smaller=True)
+
+
+def _terminate(aws: Aws, instance: str, *, smaller: bool) -> None:
     try:
-        with calling(f"replace {instance}"):
+        with calling(f"{'remove' if smaller else 'replace'} {instance}"):
             aws.autoscaling.terminate_instance_in_auto_scaling_group(
-                InstanceId=instance, ShouldDecrementDesiredCapacity=False
+                InstanceId=instance, ShouldDecrementDesiredCapacity=smaller
             )
     except Rejected as error:
         if error.code != "ValidationError" or "not found" not in str(error).lower():

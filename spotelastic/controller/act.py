@@ -12,45 +12,52 @@ from typing import Any
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws.clients import Aws, calling
-from spotelastic.controller.decide import (
+from spotelastic.controller.seen import (
     Action,
     CompleteDrain,
     Discard,
+    EndJob,
     EndMachine,
+    Forget,
+    Remove,
     Replace,
     SetDesired,
     Tell,
     WriteDrain,
 )
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
+from spotelastic.model.job import ENDED, Job
+from spotelastic.model.node import Node
 from spotelastic.rendezvous.membership import event_name
-from spotelastic.store.codec import encode
+from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Compare, Put, Store
+from spotelastic.store.port import Compare, Delete, Put, Store
 
 
 class Actor:
     """Acts for as long as `leadership` holds; raises `LeaseLost` from the first write after."""
 
     def __init__(
-        self, aws: Aws, store: Store, keys: Keys, leadership: Leadership, group: str, queue: str
+        self, aws: Aws, store: Store, keys: Keys, leadership: Leadership, queue: str
     ) -> None:
         """`queue` is the URL that messages are deleted from."""
         self._aws = aws
         self._store = store
         self._keys = keys
         self._leadership = leadership
-        self._group = group
         self._queue = queue
         self.fates: Counter[str] = Counter()
         """How many messages were handled, duplicate, foreign, unknown, malformed."""
         self._handlers: Mapping[type[Action], Callable[[Any], None]] = {
             WriteDrain: self._write_drain,
             Replace: self._replace,
+            Remove: self._remove,
             CompleteDrain: self._complete_drain,
             EndMachine: self._end_machine,
+            Forget: self._forget,
             SetDesired: self._set_desired,
+            EndJob: self._end_job,
             Tell: self._tell,
             Discard: self._discard,
         }
@@ -83,6 +90,26 @@ class Actor:
         if not self._store.commit((self._leadership.compare,), (put,)).succeeded:
             self._check_leadership()
 
+    def _forget(self, action: Forget) -> None:
+        """Of that incarnation only: the node may have come back."""
+        key = self._keys.live(action.node.id)
+        held = self._store.get(key)
+        if held is None or decode(held.data, Node).incarnation != action.node.incarnation:
+            return
+        same = Compare(key, "modified", held.modified)
+        if not self._store.commit((self._leadership.compare, same), (Delete(key),)).succeeded:
+            self._check_leadership()
+
+    def _end_job(self, action: EndJob) -> None:
+        """Unless it has ended by itself meanwhile."""
+        held = self._store.get(self._keys.job)
+        if held is not None and decode(held.data, Job).state in ENDED:
+            return
+        same = Compare(self._keys.job, "modified", 0 if held is None else held.modified)
+        put = Put(self._keys.job, encode(action.job))
+        if not self._store.commit((self._leadership.compare, same), (put,)).succeeded:
+            self._check_leadership()
+
     def _check_leadership(self) -> None:
         held = self._store.get(self._leadership.key)
         if held is None or held.created != self._leadership.created:
@@ -92,16 +119,20 @@ class Actor:
         print(f"controller: {action.instance} goes: {action.reason}", flush=True)
         autoscaling.replace(self._aws, action.instance)
 
+    def _remove(self, action: Remove) -> None:
+        print(f"controller: {action.instance} goes: {action.reason}", flush=True)
+        autoscaling.remove(self._aws, action.instance)
+
     def _complete_drain(self, action: CompleteDrain) -> None:
-        autoscaling.complete_drain(self._aws, self._group, action.instance)
+        autoscaling.complete_drain(self._aws, action.group, action.instance)
 
     def _end_machine(self, action: EndMachine) -> None:
         print(f"controller: {action.instance} is ended: {action.reason}", flush=True)
         autoscaling.end(self._aws, (action.instance,))
 
     def _set_desired(self, action: SetDesired) -> None:
-        print(f"controller: {self._group} is set to {action.size}: {action.reason}", flush=True)
-        autoscaling.set_desired(self._aws, self._group, action.size)
+        print(f"controller: {action.group} is set to {action.size}: {action.reason}", flush=True)
+        autoscaling.set_desired(self._aws, action.group, action.size)
 
     def _discard(self, action: Discard) -> None:
         self.fates[action.fate] += 1

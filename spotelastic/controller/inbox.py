@@ -8,8 +8,8 @@ from typing import Any
 
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.events import parse
-from spotelastic.clock import Clock, wall
-from spotelastic.controller.decide import Action, Discard, Message
+from spotelastic.clock import Clock, unbroken
+from spotelastic.controller.seen import Action, Discard, Message
 from spotelastic.errors import SpotelasticError
 
 LONG_POLL = 20
@@ -27,7 +27,7 @@ class Inbox:
     """Receives from its own thread until it is closed; `arrived` is called from there."""
 
     def __init__(
-        self, aws: Aws, queue_url: str, arrived: Callable[[], None], clock: Clock = wall
+        self, aws: Aws, queue_url: str, arrived: Callable[[], None], clock: Clock = unbroken
     ) -> None:
         self._aws = aws
         self._url = queue_url

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from spotelastic.clock import Clock, wall
-from spotelastic.controller.decide import Left, account
+from spotelastic.clock import Clock, unbroken
+from spotelastic.controller.seen import Failed, Left, account
 from spotelastic.model.job import Failure, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -42,6 +42,10 @@ class Records:
     history: tuple[RoundRecord, ...] = ()
     events: tuple[Event, ...] = ()
     told: frozenset[tuple[str, str, str]] = frozenset()
+    failed: Mapping[str, Failed] = field(default_factory=dict)
+    """Launches in a row that came to nothing, by group."""
+    given_back_at: int = 0
+    """The step whose commit an on-demand node was given back after last."""
     points: tuple[Point, ...] = ()
     healthy: bool = False
 
@@ -49,7 +53,7 @@ class Records:
 class Mirror:
     """Follows the watch on a run's keys; `records` may be called from any thread."""
 
-    def __init__(self, keys: Keys, changed: Callable[[], None], clock: Clock = wall) -> None:
+    def __init__(self, keys: Keys, changed: Callable[[], None], clock: Clock = unbroken) -> None:
         """`changed` is called after every batch of changes, from the watch's thread."""
         self._keys = keys
         self._changed = changed
@@ -61,6 +65,8 @@ class Mirror:
         self._progress: dict[str, Progress] = {}
         self._points: dict[tuple[float, int], Point] = {}
         self._told: set[tuple[str, str, str]] = set()
+        self._failed: dict[str, Failed] = {}
+        self._given_back_at = 0
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
         self._healthy = False
@@ -110,14 +116,27 @@ class Mirror:
                 self._unreadable += 1  # of another version: not ours to judge
 
     def _put(self, name: str, key: str, value: Any) -> None:
+        if name == "events" and key not in self._values[name]:
+            self._remember_event(value)
         self._values[name][key] = value
         if name == "nodes":
             self._left.pop(value.id, None)
         elif name == "progress":
             self._progress[value.node] = value
             self._add_points(value.points)
-        elif name == "events":
-            self._told.add(account(value))
+
+    def _remember_event(self, event: Event) -> None:
+        self._told.add(account(event))
+        group = str(event.data.get("group", ""))
+        if event.kind == "launch" and event.data.get("failed"):
+            before = self._failed.get(group)
+            count = 1 if before is None else before.count + 1
+            self._failed[group] = Failed(count, event.at, event.message)
+        elif event.kind == "launch":
+            self._failed.pop(group, None)
+        elif event.kind == "give-back":
+            step = int(event.data.get("committed", 0))
+            self._given_back_at = max(self._given_back_at, step)
 
     def _drop(self, key: str) -> None:
         if key == self._keys.leader:
@@ -169,6 +188,8 @@ class Mirror:
                 history=tuple(value for _, value in sorted(self._values["history"].items())),
                 events=tuple(value for _, value in sorted(self._values["events"].items())),
                 told=frozenset(self._told),
+                failed=dict(self._failed),
+                given_back_at=self._given_back_at,
                 points=tuple(point for _, point in sorted(self._points.items())),
                 healthy=self._healthy,
             )

@@ -14,7 +14,7 @@ import msgspec
 from spotelastic.aws import objects
 from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.objects import Objects
-from spotelastic.clock import Clock, steady, wall
+from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.controller import ledger
 from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Records
@@ -45,7 +45,9 @@ class Account:
 class Publisher:
     """Publishes the newest account it was given; older ones that were not yet written are gone."""
 
-    def __init__(self, store: Objects, etcd_leader: Callable[[], str], clock: Clock = wall) -> None:
+    def __init__(
+        self, store: Objects, etcd_leader: Callable[[], str], clock: Clock = unbroken
+    ) -> None:
         """`etcd_leader` names the member that leads etcd; called before each publication."""
         self._objects = store
         self._etcd_leader = etcd_leader

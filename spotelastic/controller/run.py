@@ -3,30 +3,33 @@
     something happened (a message of AWS's, a key in etcd, a time that was waited for)
       -> observe AWS where it may have changed -> decide -> act -> publish
 
-Nothing is polled quickly: an idle cluster costs two calls of AWS's API every `IDLE` seconds.
+Nothing is polled quickly: an idle cluster costs two calls of AWS's API every `IDLE` seconds. All
+times are of one clock that nobody can set.
 """
 
 import signal
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from spotelastic.aws import autoscaling, objects
 from spotelastic.aws.autoscaling import Group, Machine
 from spotelastic.aws.clients import Aws
+from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.prices import AwsPrices
-from spotelastic.clock import steady, wall
+from spotelastic.clock import steady, unbroken
 from spotelastic.controller import inbox, usage
 from spotelastic.controller.act import Actor
-from spotelastic.controller.decide import Discard, Policy, Seen, Tell, account, decide, settled
+from spotelastic.controller.decide import decide, settled
 from spotelastic.controller.inbox import Inbox
 from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
+from spotelastic.controller.seen import Discard, Money, Policy, Seen, Tell, account
 from spotelastic.controller.snapshots import Snapshots
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.model.job import JobSpec
@@ -182,18 +185,20 @@ class Term:
         self._objects = bucket
         self._mirror = mirror
         self._wake = wake
-        self._since = wall()
+        self._since = unbroken()
+        self._policy = _policy(config)
         self._prices = AwsPrices(aws)
         self._bill: dict[str, Usage] = {}
-        self._group: Group | None = None
+        self._groups: dict[str, Group] = {}
         self._machines: dict[str, Machine] = {}
         self._looked_at = 0.0
         self._look_at = 0.0
         self._membership: object = None
         self._told: set[tuple[str, str, str]] = set()
+        self._short_since: float | None = None
         self._reason = ""
         queue = inbox.url(aws, spec.queue)
-        self._actor = Actor(aws, store, Keys(spec.run), leadership, spec.worker_group, queue)
+        self._actor = Actor(aws, store, Keys(spec.run), leadership, queue)
         self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members, config.tls))
         self._inbox = Inbox(aws, queue, wake.set)
         self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
@@ -233,8 +238,8 @@ class Term:
         """Observes, decides, acts and publishes once; returns the seconds to rest at most."""
         records = self._mirror.records()
         seen = self._observe(records)
-        now = wall()
-        decision = decide(seen, now, self._config.policy)
+        now = unbroken()
+        decision = decide(seen, now, self._policy)
         if decision.reason != self._reason:
             say(decision.reason)
             self._reason = decision.reason
@@ -243,7 +248,7 @@ class Term:
         self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
         if any(not isinstance(action, Tell | Discard) for action in decision.actions):
             self._look_at = steady() + SOON
-        elif settled(seen):
+        elif settled(seen, now, self._policy):
             self._look_at = max(self._look_at, self._looked_at + IDLE)
         self._publisher.offer(Account(records, self._machines, dict(self._bill)))
         until_wake = float("inf") if decision.wake_at is None else decision.wake_at - now
@@ -257,11 +262,23 @@ class Term:
             self._look()
             self._membership = membership
         settings = records.settings or self._config.spec.settings
+        names, now = Names(self._config.spec.cluster), unbroken()
+        if len(records.nodes) >= settings.min_nodes:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
         return Seen(
             desired=settings.max_nodes,
+            least=settings.min_nodes,
             since=self._since,
             job=records.job,
-            group=self._group,
+            group=self._groups.get(names.workers),
+            on_demand=self._groups.get(names.on_demand),
+            short_since=self._short_since,
+            failed=records.failed,
+            money=self._money(now),
+            committed=max((p.committed for p in records.progress.values()), default=0),
+            given_back_at=records.given_back_at,
             machines=self._machines,
             nodes=records.nodes,
             left=records.left,
@@ -271,14 +288,33 @@ class Term:
             handled=self._inbox.handled,
         )
 
+    def _money(self, now: float) -> Money:
+        money = usage.money(self._bill, now)
+        if self._policy.capacity.max_price is None:
+            return money
+        zones = {machine.zone for machine in self._machines.values() if machine.zone}
+        pools = [(type, zone) for type in self._config.spec.instance_types for zone in zones]
+        prices = [price for pool in pools if (price := self._prices.spot(*pool))]
+        return replace(money, spot=min(prices, default=0.0))
+
     def _look(self) -> None:
         spec = self._config.spec
-        self._group = autoscaling.group(self._aws, spec.worker_group)
+        names = Names(spec.cluster)
+        self._groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
         machines = autoscaling.machines(self._aws, spec.cluster)
         self._machines = {machine.id: machine for machine in machines}
-        self._bill = usage.account(self._bill, machines, self._prices, wall())
+        self._bill = usage.account(self._bill, machines, self._prices, unbroken())
         self._looked_at = steady()
         self._look_at = self._looked_at + BUSY
+
+
+def _policy(config: ControllerConfig) -> Policy:
+    """A cluster of on-demand workers has all of its nodes as a base."""
+    spec = config.spec
+    capacity = spec.capacity
+    if spec.worker_group == Names(spec.cluster).on_demand:
+        capacity = replace(capacity, base=sys.maxsize)
+    return replace(config.policy, capacity=capacity)
 
 
 class EtcdLeader:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from spotelastic.aws.autoscaling import GONE, Machine
 from spotelastic.aws.prices import Prices
-from spotelastic.controller.ledger import Usage
+from spotelastic.controller.ledger import HOUR, Usage
+from spotelastic.controller.seen import Money
 
 Bill = Mapping[str, Usage]
 """By instance."""
@@ -31,6 +32,15 @@ def account(
             known = replace(known, end=max(known.start, now))
         updated[machine.id] = known
     return updated
+
+
+def money(bill: Bill, now: float) -> Money:
+    """What the workers have cost, and cost now."""
+    spent = sum(
+        ((now if item.end is None else item.end) - item.start) / HOUR * item.usd_per_hour
+        for item in bill.values()
+    )
+    return Money(spent, sum(item.usd_per_hour for item in bill.values() if item.end is None))
 
 
 def _opened(machine: Machine, prices: Prices) -> Usage:

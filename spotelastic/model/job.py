@@ -7,8 +7,9 @@ from spotelastic.model.interval import Interval
 from spotelastic.model.node import Node
 
 RankPolicy = Literal["stable", "pinned"]
-JobState = Literal["pending", "running", "succeeded", "failed", "stopped"]
-ENDED = frozenset({"succeeded", "failed", "stopped"})
+JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
+ENDED = frozenset({"succeeded", "failed", "stopped", "timed out"})
+OnDemand = Literal["never", "fallback"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,24 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """What may be bought for the job."""
+
+    on_demand: OnDemand = "never"
+    """fallback: what is missing to min, once spot has been short of it for `spot_patience`."""
+    base: int = 0
+    """On-demand nodes that it has at all times."""
+    spot_patience: float = 600.0
+    """Seconds."""
+    max_price: float | None = None
+    """US dollars an hour above which no spot node is launched."""
+    max_cost: float | None = None
+    """US dollars that the workers of the job may cost."""
+    deadline: float | None = None
+    """When the job ends, done or not; seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What `up` ships in the bucket (`job.json`), read by every booting instance."""
 
@@ -165,3 +184,4 @@ class JobSpec:
     """Name of the Auto Scaling group of workers."""
     instance_types: tuple[str, ...] = ()
     created_at: float = 0.0
+    capacity: Capacity = Capacity()

@@ -21,7 +21,7 @@ from spotelastic.clock import steady, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
-from spotelastic.model.job import Failure, Finished, Job, Settings
+from spotelastic.model.job import ENDED, Failure, Finished, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
@@ -34,7 +34,6 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store, Watch, WatchItem
 from spotelastic.store.session import Session
 
-ENDED = ("succeeded", "failed", "stopped")
 RETRY = 0.2
 """Seconds until the next attempt after the store did not answer, or another won the election."""
 _JOIN = 10.0

@@ -3,24 +3,27 @@
 from dataclasses import dataclass
 
 from spotelastic.controller import usage
-from spotelastic.controller.decide import (
+from spotelastic.controller.decide import decide
+from spotelastic.controller.ledger import Usage
+from spotelastic.controller.seen import (
     Action,
     CompleteDrain,
     Discard,
+    EndJob,
     EndMachine,
+    Forget,
     Left,
     Policy,
+    Remove,
     Replace,
     Seen,
     SetDesired,
     Tell,
     WriteDrain,
     account,
-    decide,
 )
-from spotelastic.controller.ledger import Usage
 from spotelastic.model.progress import Event
-from spotelastic.replay.market import Market
+from spotelastic.replay.market import ON_DEMAND, SPOT, Market
 from spotelastic.replay.nodes import Nodes
 from spotelastic.replay.scenario import Machines, Scenario
 from spotelastic.replay.timeline import Soon, Timeline
@@ -52,8 +55,10 @@ class Controller:
         self.events: list[Event] = []
         self.bill: dict[str, Usage] = {}
         self._timeline, self._scenario = timeline, scenario
-        self._policy = Policy()
+        self._policy = Policy(capacity=scenario.capacity)
         self._leads: tuple[Market, Nodes] | None = None
+        self._short_since: float | None = None
+        self._given_back_at = 0
         self._told: set[tuple[str, str, str]] = set()
         self._left: dict[str, Left] = {}
         self._incarnations: dict[str, str] = {}
@@ -94,9 +99,15 @@ class Controller:
         self._left = {name: left for name, left in self._left.items() if name in market.rented}
         return Seen(
             desired=self._scenario.max_nodes,
+            least=self._scenario.min_nodes,
             since=0.0,
             job=nodes.seen.job,
-            group=market.group,
+            group=market.group(SPOT),
+            on_demand=market.group(ON_DEMAND),
+            short_since=self._short(len(there)),
+            money=usage.money(self.bill, now),
+            committed=nodes.committed,
+            given_back_at=self._given_back_at,
             machines={name: rented.machine for name, rented in market.rented.items()},
             nodes=there,
             left=self._left,
@@ -105,6 +116,13 @@ class Controller:
             messages=tuple(market.messages.values()),
             handled=frozenset(self._handled),
         )
+
+    def _short(self, there: int) -> float | None:
+        if there >= self._scenario.min_nodes:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = self._timeline.now
+        return self._short_since
 
     def _perform(self, action: Action, market: Market, nodes: Nodes) -> None:
         match action:
@@ -116,10 +134,17 @@ class Controller:
                 market.complete(instance)
             case EndMachine(instance):
                 market.end(instance)
-            case SetDesired(size):
-                market.set_desired(size)
+            case Remove(instance):
+                market.terminate(instance, smaller=True)
+            case Forget(node):
+                nodes.leave(node.id)
+            case SetDesired(group, size):
+                market.set_desired(group, size)
+            case EndJob(job):
+                nodes.end(job)
             case Tell(event):
                 self.events.append(event)
+                self._given_back_at = max(self._given_back_at, event.data.get("committed", 0))
                 self._told.add(account(event))
             case Discard(message):
                 market.messages.pop(message.receipt)

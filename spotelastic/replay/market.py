@@ -1,6 +1,7 @@
-"""A worker group on a spot market that has the nodes of a trace, and no others.
+"""Two worker groups: one on a spot market that has the nodes of a trace, and no others, and one of
+on-demand nodes, which are always to be had.
 
-Played as AWS behaves: the group launches up to its desired size as soon as the market has a node
+Played as AWS behaves: a group launches up to its desired size as soon as the market has a node
 free, a terminating instance stays at its hook until that is completed, and what is taken back is
 announced on the event bus.
 """
@@ -12,18 +13,20 @@ from functools import partial
 
 from spotelastic.aws.autoscaling import ALIVE, Group, Machine, Place
 from spotelastic.aws.events import AwsEvent, SpotWarning, StateChange
-from spotelastic.controller.decide import Message
+from spotelastic.controller.seen import Message
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.replay.nodes import Nodes
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Soon, Timeline
 from spotelastic.replay.trace import Span, Trace
 
-GROUP = "workers"
+SPOT, ON_DEMAND = "workers", "workers-on-demand"
 TYPE = "replayed"
 ZONE = "a"
 POLLED = 0.5
 """Seconds until an agent that asks every second sees a notice."""
+HOOK = 120.0
+"""Seconds that a terminating node takes for its last save at most."""
 BUS = 1.0
 """Seconds that an event takes to the queue."""
 
@@ -31,7 +34,9 @@ BUS = 1.0
 @dataclass(frozen=True, slots=True)
 class Rented:
     machine: Machine
-    span: Span
+    group: str
+    span: Span | None
+    """What the market takes back; on-demand nodes are nobody's to take."""
     state: str
     """Of its place in the group; "" once it has none."""
 
@@ -47,7 +52,7 @@ class Market:
         nodes: Nodes,
         changed: Callable[[], None],
     ) -> None:
-        self.desired = 0
+        self.desired = {SPOT: 0, ON_DEMAND: 0}
         self.rented: dict[str, Rented] = {}
         self.messages: dict[str, Message] = {}
         self._timeline, self._scenario = timeline, scenario
@@ -81,26 +86,30 @@ class Market:
         self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, notice)))
 
     def _take(self, span: Span) -> None:
-        for name, rented in self.rented.items():
+        for name, rented in list(self.rented.items()):
             if rented.span == span:
                 self._end(name)
 
     # -- the group --------------------------------------------------------------------------------
 
-    @property
-    def group(self) -> Group:
-        places = (Place(name, each.state) for name, each in self.rented.items() if each.state)
-        return Group(GROUP, self.desired, tuple(sorted(places, key=lambda place: place.instance)))
+    def group(self, name: str) -> Group:
+        mine = ((id, each.state) for id, each in self.rented.items() if each.group == name)
+        places = sorted((Place(id, state) for id, state in mine if state), key=_instance)
+        return Group(name, self.desired[name], tuple(places))
 
-    def set_desired(self, size: int) -> None:
-        self.desired = size
+    def set_desired(self, group: str, size: int) -> None:
+        self.desired[group] = size
         self._fill()
 
-    def terminate(self, instance: str) -> None:
-        """Without a smaller size: the group launches another."""
+    def terminate(self, instance: str, *, smaller: bool = False) -> None:
+        """Unless the group becomes smaller by it, it launches another."""
         rented = self.rented[instance]
         if rented.state == "InService":
+            self.desired[rented.group] -= smaller
             self.rented[instance] = replace(rented, state="Terminating:Wait")
+            now = self._timeline.now
+            leaves = Notice("scheduled", instance, "imds", now, now + POLLED, now + HOOK)
+            self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, leaves)))
             self._fill()
             self._changed()
 
@@ -111,17 +120,24 @@ class Market:
         self._end(instance)
 
     def _launch_missing(self) -> None:
-        staying = sum(each.state == "InService" for each in self.rented.values())
         free = [span for span, instance in self._spans.items() if not instance]
-        for span in free[: max(0, self.desired - staying)]:
-            self._launch(span)
+        for span in free[: self._missing(SPOT)]:
+            self._launch(SPOT, span)
+        for _ in range(self._missing(ON_DEMAND)):
+            self._launch(ON_DEMAND, None)
 
-    def _launch(self, span: Span) -> None:
+    def _missing(self, group: str) -> int:
+        mine = [each for each in self.rented.values() if each.group == group]
+        return max(0, self.desired[group] - sum(each.state == "InService" for each in mine))
+
+    def _launch(self, group: str, span: Span | None) -> None:
         self._launched += 1
         name = f"i-{self._launched:04}"
-        self._spans[span] = name
-        machine = Machine(name, "worker", "running", TYPE, ZONE, "", True, self._timeline.now)
-        self.rented[name] = Rented(machine, span, "InService")
+        if span is not None:
+            self._spans[span] = name
+        now, spot = self._timeline.now, group == SPOT
+        machine = Machine(name, "worker", "running", TYPE, ZONE, "", spot, now)
+        self.rented[name] = Rented(machine, group, span, "InService")
         self._timeline.after(self._scenario.machines.boot, lambda: self._booted(name))
         self._changed()
 
@@ -135,7 +151,7 @@ class Market:
             return
         machine = replace(rented.machine, state="terminated")
         self.rented[name] = replace(rented, machine=machine, state="")
-        if rented.span in self._spans:
+        if rented.span is not None and rented.span in self._spans:
             self._spans[rented.span] = ""
         if name in self._nodes.seen.nodes:
             self._nodes.vanish(name)
@@ -152,3 +168,7 @@ class Market:
             self._changed()
 
         self._timeline.after(BUS, arrive)
+
+
+def _instance(place: Place) -> str:
+    return place.instance

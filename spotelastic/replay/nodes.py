@@ -69,6 +69,17 @@ class Nodes:
         if self.seen.settings is not None and name in self.seen.nodes:
             self._timeline.after(self.seen.settings.lease, lambda: self.leave(name))
 
+    def end(self, job: Job) -> None:
+        """All workers end; what is committed stays."""
+        self.seen = replace(self.seen, job=job)
+        self._end_training()
+        for name in list(self.seen.nodes):
+            self.leave(name)
+
+    @property
+    def committed(self) -> int:
+        return self._commit.step if self._commit is not None else 0
+
     def finish(self) -> None:
         """The replay ends here."""
         self._end_training()
@@ -225,6 +236,7 @@ class Nodes:
         def done() -> None:
             if self._all_live(members) and (self._commit is None or _older(self._commit, commit)):
                 self._commit = commit
+                self._changed()
 
         self._timeline.after(self._scenario.uploaded_within(len(members)), done)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from spotelastic.model.interval import Interval
-from spotelastic.model.job import Settings
+from spotelastic.model.job import Capacity, Settings
 from spotelastic.model.round import Schedule
 
 
@@ -41,6 +41,8 @@ class Scenario:
     commit, not only those since the last snapshot."""
     notice: float = 120.0
     """Seconds of warning before a node is taken; 0: none."""
+    capacity: Capacity = Capacity()
+    """What may be bought, and when it all ends."""
     schedule: Schedule = Schedule()
     """When to save, in steps."""
     machines: Machines = field(default_factory=Machines)

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import AwsEvent, SpotWarning, StateChange
-from spotelastic.controller.decide import (
+from spotelastic.controller.decide import decide, settled
+from spotelastic.controller.seen import (
     Action,
     CompleteDrain,
     Discard,
     EndMachine,
+    Forget,
     Left,
     Message,
     Policy,
@@ -28,8 +30,6 @@ from spotelastic.controller.decide import (
     Tell,
     WriteDrain,
     account,
-    decide,
-    settled,
 )
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
@@ -148,8 +148,10 @@ class World:
                 self.gone(name)
             case EndMachine(name):
                 self.gone(name)
-            case SetDesired(size):
+            case SetDesired(_, size):
                 self.group = size
+            case Forget(node):
+                self.happen("unregister", node.id)
             case Tell(event):
                 self.events.append(event)
             case Discard(message):
@@ -213,7 +215,7 @@ def test_the_cluster_is_whole_again_after_anything(
         suffer(world, kind, index)
         world.run(pause)
     world.run(400.0)
-    assert settled(world.seen())
+    assert settled(world.seen(), world.now, POLICY)
     assert len(world.nodes) == size
     assert world.queue == []
     assert world.most <= size

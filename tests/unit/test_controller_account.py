@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.prices import shipped_table
 from spotelastic.controller import usage
-from spotelastic.controller.decide import Left
 from spotelastic.controller.observe import Mirror, Records
+from spotelastic.controller.seen import Left
 from spotelastic.controller.status import status, step_time
 from spotelastic.model.job import Failure, Job
 from spotelastic.model.node import Fingerprint, Node

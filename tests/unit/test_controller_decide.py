@@ -16,10 +16,10 @@ from spotelastic.aws.events import (
     StateChange,
     Unknown,
 )
-from spotelastic.controller.decide import (
+from spotelastic.controller.decide import Decision, decide, settled
+from spotelastic.controller.seen import (
     Action,
     CompleteDrain,
-    Decision,
     Discard,
     EndMachine,
     Left,
@@ -31,8 +31,6 @@ from spotelastic.controller.decide import (
     Tell,
     WriteDrain,
     account,
-    decide,
-    settled,
 )
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
@@ -248,7 +246,7 @@ def test_a_drain_is_complete_when_the_agent_is_done_or_the_machine_gone(
         nodes={id: node(id) for id in (("a", "b") if registered else ("b",))},
         drains={"a": drain("a")},
     )
-    assert (CompleteDrain("a") in decide(seen, NOW, POLICY).actions) == completed
+    assert (CompleteDrain("a", GROUP) in decide(seen, NOW, POLICY).actions) == completed
 
 
 def test_a_worker_that_no_group_knows_is_ended_but_not_while_it_is_new() -> None:
@@ -270,13 +268,13 @@ def test_control_machines_are_left_to_their_own_groups() -> None:
 
 def test_the_group_is_held_at_what_the_job_should_have() -> None:
     seen = replace(healthy("a", "b"), desired=4)
-    assert decide(seen, NOW, POLICY).actions == (SetDesired(4, "the job is running"),)
+    assert decide(seen, NOW, POLICY).actions == (SetDesired(GROUP, 4, "the job is running"),)
 
 
-@pytest.mark.parametrize("state", ["succeeded", "failed", "stopped"])
+@pytest.mark.parametrize("state", ["succeeded", "failed", "stopped", "timed out"])
 def test_after_the_end_the_size_goes_to_zero_first_and_then_the_nodes_go(state: str) -> None:
     seen = replace(healthy("a", "b"), job=Job(state, 999.0))  # type: ignore[arg-type]
-    assert decide(seen, NOW, POLICY).actions == (SetDesired(0, f"the job is {state}"),)
+    assert decide(seen, NOW, POLICY).actions == (SetDesired(GROUP, 0, f"the job is {state}"),)
     empty = replace(seen, group=group(*in_service("a", "b"), desired=0))
     assert [a.instance for a in only(decide(empty, NOW, POLICY), Replace)] == ["a", "b"]  # type: ignore[union-attr]
 
@@ -351,5 +349,5 @@ def test_no_instance_is_launched_after_the_end(seen: Seen) -> None:
 
 @given(observations)
 def test_a_settled_cluster_gives_nothing_to_do_but_messages_and_drains(seen: Seen) -> None:
-    if settled(seen) and not seen.messages and not seen.drains and not seen.ended:
+    if settled(seen, NOW, POLICY) and not seen.messages and not seen.drains and not seen.ended:
         assert only(decide(seen, NOW, POLICY), SetDesired, CompleteDrain) == []

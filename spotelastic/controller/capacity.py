@@ -1,0 +1,142 @@
+"""How many nodes of which kind the job should have now, and which of them go (pure).
+
+Spot first: the spot group is asked for all that the on-demand group does not have. That one has its
+base, and what is missing to min once spot has been short of it for longer than the job's patience;
+it is given back node by node, each after a commit, when spot is back. A group whose launches fail
+again and again is asked for no more than it has, for a while that grows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spotelastic.aws.autoscaling import Group
+from spotelastic.controller.seen import Action, Policy, Remove, Seen, SetDesired, Tell
+from spotelastic.model.progress import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    group: Group
+    wanted: int
+    reason: str
+
+
+def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
+    """Of every group that there is."""
+    state = seen.job.state if seen.job else "starting"
+    on_demand = 0 if seen.on_demand is None else _on_demand(seen, now, policy)
+    spot = max(0, seen.desired - on_demand)
+    wanted = ((seen.group, spot), (seen.on_demand, on_demand))
+    if seen.ended:
+        return tuple(Size(group, 0, f"the job is {state}") for group in seen.groups)
+    return tuple(
+        _within_reach(seen, Size(group, size, f"the job is {state}"), now, policy)
+        for group, size in wanted
+        if group is not None
+    )
+
+
+def _on_demand(seen: Seen, now: float, policy: Policy) -> int:
+    capacity = policy.capacity
+    base = min(capacity.base, seen.desired)
+    if capacity.on_demand != "fallback" or seen.on_demand is None:
+        return base
+    spot = 0 if seen.group is None else sum(seen.is_there(place) for place in seen.group.places)
+    held = staying(seen.on_demand)
+    short = seen.short_since is not None and now >= seen.short_since + capacity.spot_patience
+    missing = seen.least - spot if short or held > base else 0
+    return min(seen.desired, max(base, missing, held))
+
+
+def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
+    """No more than the group has, while more cannot be had or would cost too much."""
+    there = staying(size.group)
+    if size.wanted <= there:
+        return size
+    limit, price = policy.capacity.max_price, seen.money.spot
+    if size.group is seen.group and limit is not None and price > limit:
+        why = f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"
+        return Size(size.group, there, why)
+    until = refused_until(seen, size.group, policy)
+    if now < until:
+        failed = seen.failed[size.group.name]
+        return Size(size.group, there, f"{failed.count} launches have failed: {failed.why}")
+    return size
+
+
+def refused_until(seen: Seen, group: Group, policy: Policy) -> float:
+    """Until when the group asks for no more than it has; 0: it may ask."""
+    failed = seen.failed.get(group.name)
+    if failed is None or failed.count < policy.refused_after:
+        return 0.0
+    doubled = policy.refused_for * 2.0 ** min(failed.count - policy.refused_after, 16)
+    return failed.at + min(policy.refused_at_most, doubled)
+
+
+def staying(group: Group) -> int:
+    return sum(not place.leaving for place in group.places)
+
+
+def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+    """Brings the groups to their sizes. Who goes is named: a group that is merely made smaller
+    ends whomever AWS chooses. At the end of the job all go, so that it makes no difference."""
+    surplus: list[Remove] = []
+    for size in sizes(seen, now, policy):
+        group, there = size.group, staying(size.group)
+        asked = size.wanted if seen.ended else max(size.wanted, min(there, group.desired))
+        if group.desired != asked:
+            yield SetDesired(group.name, asked, size.reason)
+        if not seen.ended:
+            surplus += _surplus(seen, group, there - size.wanted)
+    yield from surplus
+    if not seen.ended and not surplus:
+        yield from _give_back(seen, now, policy)
+
+
+def _surplus(seen: Seen, group: Group, count: int) -> Iterator[Remove]:
+    """Those that train least: without a node, then the youngest."""
+    if count <= 0:
+        return
+    goes = [place for place in group.places if not place.leaving]
+    goes.sort(
+        key=lambda place: (
+            place.instance not in seen.drains,
+            place.instance in seen.nodes,
+            -_launched_at(seen, place.instance),
+        )
+    )
+    for place in goes[:count]:
+        yield Remove(place.instance, "the job should have fewer nodes")
+
+
+def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+    """One on-demand node after each commit, for as long as min nodes are left without it."""
+    group, capacity = seen.on_demand, policy.capacity
+    if group is None or capacity.on_demand != "fallback" or seen.committed <= seen.given_back_at:
+        return
+    if staying(group) <= min(capacity.base, seen.desired):
+        return
+    there = [
+        place.instance for each in seen.groups for place in each.places if seen.is_there(place)
+    ]
+    goes = [place.instance for place in group.places if not place.leaving]
+    node = max(goes, key=lambda name: (name not in seen.nodes, _launched_at(seen, name)))
+    if len(there) - (node in there) < seen.least:
+        return
+    yield Remove(node, "spot is back")
+    data = {"committed": seen.committed}
+    text = f"on-demand node {node} is given back after the commit of step {seen.committed}"
+    yield Tell(Event(now, "give-back", text, node, data))
+
+
+def wakes(seen: Seen, policy: Policy) -> Iterator[float]:
+    """When the sizes may change without anything happening."""
+    if seen.short_since is not None and policy.capacity.on_demand == "fallback":
+        yield seen.short_since + policy.capacity.spot_patience
+    for group in seen.groups:
+        yield refused_until(seen, group, policy)
+
+
+def _launched_at(seen: Seen, instance: str) -> float:
+    machine = seen.machines.get(instance)
+    return machine.launched_at if machine is not None else 0.0

@@ -1,0 +1,147 @@
+"""What AWS's messages, and nodes that are gone, cause (pure).
+
+Each message gets one fate; one that concerns us causes actions, and goes after them.
+"""
+
+from collections.abc import Iterator
+
+from spotelastic.aws.autoscaling import GONE
+from spotelastic.aws.events import (
+    AwsEvent,
+    GroupActivity,
+    LifecycleAction,
+    Malformed,
+    Rebalance,
+    SpotWarning,
+    StateChange,
+    Unknown,
+)
+from spotelastic.controller.seen import (
+    Action,
+    Discard,
+    Fate,
+    Message,
+    Seen,
+    Tell,
+    WriteDrain,
+    account,
+)
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.progress import Event
+
+WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
+"""What AWS's events say of a node, by the kind of the notice."""
+QUOTA = ("LimitExceeded", "CountExceeded")
+"""Part of the error codes for launches that a quota does not allow."""
+
+
+def read(seen: Seen, now: float) -> Iterator[Action]:
+    """What the messages cause."""
+    handled = set(seen.handled)
+    noticed = set(seen.drains)
+    for message in seen.messages:
+        event = message.event
+        fate = _fate(seen, event, handled)
+        if fate == "handled":
+            for action in _react(seen, message, now):
+                if isinstance(action, WriteDrain):
+                    if action.drain.node in noticed:
+                        continue
+                    noticed.add(action.drain.node)
+                yield action
+            handled.add(event.id)
+        yield Discard(message, fate, event.id)
+
+
+def _fate(seen: Seen, event: AwsEvent, handled: set[str]) -> Fate:
+    match event:
+        case Malformed():
+            return "malformed"
+        case Unknown():
+            return "unknown"
+        case _ if event.id in handled:
+            return "duplicate"
+        case LifecycleAction() | GroupActivity():
+            ours = any(event.group == group.name for group in seen.groups)
+            return "handled" if ours or event.instance in seen.machines else "foreign"
+        case _:
+            return "handled" if event.instance in seen.machines else "foreign"
+
+
+def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
+    """What one message about this cluster causes.
+
+    What only says that AWS's state changed causes nothing by itself: it had that state observed.
+    """
+    match message.event:
+        case SpotWarning(id, at, instance) if _is_worker(seen, instance):
+            # The moment of the end stands in IMDS alone; the agent knows it within a second.
+            notice = Notice("notice", instance, "sqs", at, message.received_at)
+            if not seen.ended:
+                yield WriteDrain(Drain(instance, notice), id)
+            yield from _tell_notice(seen, notice, now, id)
+        case Rebalance(id, at, instance) if _is_worker(seen, instance):
+            notice = Notice("rebalance", instance, "sqs", at, message.received_at)
+            yield from _tell_notice(seen, notice, now, id)
+        case StateChange(id, at, instance, state) if state in GONE:
+            yield from _tell_loss(seen, instance, at, f"EC2 says {state}", now, id)
+        case GroupActivity(id, _, instance, group, name, True):
+            machine = seen.machines.get(instance)
+            what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
+            verb = "is launched" if name == "launch" else "has ended"
+            yield Tell(Event(now, name, f"{what} {verb}", instance, {"group": group}), id)
+        case GroupActivity(id, _, instance, group, name, False, why):
+            text = f"{group} could not {name} an instance: {why}"
+            data = {"failed": True, "group": group, "id": id, "cause": _cause_of(why)}
+            yield Tell(Event(now, name, text, instance, data), id)
+
+
+def _tell_notice(seen: Seen, notice: Notice, now: float, cause: str) -> Iterator[Tell]:
+    event = Event(
+        now,
+        "notice",
+        f"{notice.node} {WARNINGS[notice.kind]} (from the event bus)",
+        notice.node,
+        {
+            "kind": notice.kind,
+            "source": notice.source,
+            "at": notice.at,
+            "seen_at": notice.seen_at,
+            "deadline": notice.deadline,
+        },
+    )
+    if account(event) not in seen.told:
+        yield Tell(event, cause)
+
+
+def losses(seen: Seen, now: float) -> Iterator[Tell]:
+    """Nodes whose lease ran out; EC2's word, if there was one, came as a message."""
+    for node, left in seen.left.items():
+        yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "")
+
+
+def _tell_loss(
+    seen: Seen, node: str, at: float, why: str, now: float, cause: str
+) -> Iterator[Tell]:
+    """Once per registration, and only for a node that went without a word."""
+    known = seen.nodes.get(node) or seen.left.get(node)
+    place = seen.place(node)
+    by_us = place is not None and place.leaving
+    if known is None or seen.ended or by_us or node in seen.drains:
+        return
+    data = {"at": at, "seen_at": now, "incarnation": known.incarnation}
+    event = Event(now, "loss", f"{node} is gone: {why}", node, data)
+    if account(event) not in seen.told:
+        yield Tell(event, cause)
+
+
+def _cause_of(why: str) -> str:
+    """What a launch failed for: capacity, quota, or something else."""
+    if any(code in why for code in QUOTA):
+        return "quota"
+    return "capacity" if "apacity" in why else "other"
+
+
+def _is_worker(seen: Seen, instance: str) -> bool:
+    machine = seen.machines.get(instance)
+    return machine is not None and machine.role == "worker"

@@ -1,0 +1,242 @@
+"""What the controller decides from, and what it can decide: values only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spotelastic.aws.autoscaling import Group, Machine, Place
+from spotelastic.aws.events import AwsEvent
+from spotelastic.model.job import ENDED, Capacity, Job
+from spotelastic.model.node import Node
+from spotelastic.model.notice import Drain
+from spotelastic.model.progress import Event
+
+Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
+
+# -- what is seen --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of the queue that has not been deleted."""
+
+    receipt: str
+    event: AwsEvent
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A node that is not registered any more, and since when."""
+
+    incarnation: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Launches of one group in a row that came to nothing."""
+
+    count: int
+    at: float
+    """The last one's."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """US dollars."""
+
+    spent: float = 0.0
+    per_hour: float = 0.0
+    """For all that runs now."""
+    spot: float = 0.0
+    """For one more spot node and an hour; 0: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Seconds unless a name says otherwise."""
+
+    boot_within: float = 900.0
+    """For a new instance to register its node; after that another is tried."""
+    silent_for: float = 60.0
+    """A node that was registered may be away for so long while its machine runs."""
+    strange_for: float = 60.0
+    """A worker in no group may live for so long: AWS's answers are not all of one moment."""
+    refused_after: int = 3
+    """Failed launches in a row after which a group asks for no more than it has, for a while."""
+    refused_for: float = 60.0
+    """How long at first; it doubles with every further failure."""
+    refused_at_most: float = 900.0
+    ends_within: float = 180.0
+    """What a job that is stopped may still take, and cost."""
+    capacity: Capacity = Capacity()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observation."""
+
+    desired: int
+    """Worker nodes that the job should have while it runs."""
+    since: float
+    """When this controller began to watch: what it never saw, it cannot miss before."""
+    job: Job | None = None
+    group: Group | None = None
+    """Of spot instances; None where AWS knows no such group (any more)."""
+    on_demand: Group | None = None
+    least: int = 1
+    """Nodes without which the job does not train."""
+    short_since: float | None = None
+    """Since when fewer than that are registered; None: there are enough."""
+    failed: Mapping[str, Failed] = field(default_factory=dict)
+    """By group."""
+    money: Money = Money()
+    committed: int = 0
+    """The newest step in the object store."""
+    given_back_at: int = 0
+    """What that was when an on-demand node was given back last."""
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    """Those registered now."""
+    left: Mapping[str, Left] = field(default_factory=dict)
+    """Nodes that were registered and are not any more."""
+    drains: Mapping[str, Drain] = field(default_factory=dict)
+    told: frozenset[tuple[str, str, str]] = frozenset()
+    """Events on record, each as `account` gives it."""
+    messages: tuple[Message, ...] = ()
+    handled: frozenset[str] = frozenset()
+    """Ids of AWS's events that were dealt with before."""
+
+    @property
+    def ended(self) -> bool:
+        return self.job is not None and self.job.state in ENDED
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        return tuple(group for group in (self.group, self.on_demand) if group is not None)
+
+    def place(self, instance: str) -> Place | None:
+        found = (group.place(instance) for group in self.groups)
+        return next((place for place in found if place is not None), None)
+
+    def is_there(self, place: Place) -> bool:
+        """Its node is registered, and stays."""
+        gone = place.leaving or place.instance in self.drains
+        return not gone and place.instance in self.nodes
+
+
+# -- what is done --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDrain:
+    """Make the node leave."""
+
+    drain: Drain
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """End an instance of the group; the group fills the place if its size says so."""
+
+    instance: str
+    reason: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """End an instance of a group, which becomes smaller by it."""
+
+    instance: str
+    reason: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteDrain:
+    """The group need not wait for this terminating instance (any longer)."""
+
+    instance: str
+    group: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndMachine:
+    """End an instance that no group accounts for."""
+
+    instance: str
+    reason: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop the registration of a node whose machine is gone, before its lease runs out."""
+
+    node: Node
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDesired:
+    group: str
+    size: int
+    reason: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    job: Job
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Put an event on record."""
+
+    event: Event
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Delete a message, once every action that it caused is done."""
+
+    message: Message
+    fate: Fate
+    cause: str = ""
+
+
+Action = (
+    WriteDrain
+    | Replace
+    | Remove
+    | CompleteDrain
+    | EndMachine
+    | Forget
+    | SetDesired
+    | EndJob
+    | Tell
+    | Discard
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    actions: tuple[Action, ...]
+    reason: str
+    """One line for people; the same for as long as nothing changes."""
+    wake_at: float | None
+    """When to decide again even if nothing happens; None: no need."""
+
+
+def account(event: Event) -> tuple[str, str, str]:
+    """What makes two accounts of one thing the same."""
+    which = (str(event.data.get(name, "")) for name in ("kind", "source", "incarnation"))
+    return event.kind, event.node, ":".join(which)

@@ -1,0 +1,303 @@
+"""How many nodes of which kind there should be, who goes, and what ends a job."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotelastic.aws.autoscaling import Group, Machine, Place
+from spotelastic.aws.events import GroupActivity
+from spotelastic.controller.capacity import sizes
+from spotelastic.controller.decide import decide, settled
+from spotelastic.controller.seen import (
+    Action,
+    EndJob,
+    Failed,
+    Forget,
+    Message,
+    Money,
+    Policy,
+    Remove,
+    Replace,
+    Seen,
+    SetDesired,
+    Tell,
+)
+from spotelastic.model.job import Capacity, Job
+from spotelastic.model.node import Fingerprint, Node
+
+NOW = 10_000.0
+SPOT, ON_DEMAND = "spot", "on-demand"
+FALLBACK = Policy(capacity=Capacity("fallback", spot_patience=600.0))
+
+
+def cluster(spot: int, on_demand: int = 0, *, most: int = 4, least: int = 2) -> Seen:
+    """All nodes are registered; the groups ask for what they have, the rest is for spot."""
+    names = {SPOT: [f"s{n}" for n in range(spot)], ON_DEMAND: [f"d{n}" for n in range(on_demand)]}
+    everyone = [*names[SPOT], *names[ON_DEMAND]]
+    short = len(everyone) < least
+    return Seen(
+        desired=most,
+        least=least,
+        since=0.0,
+        job=Job("running", 100.0),
+        group=group(SPOT, names[SPOT], most - on_demand),
+        on_demand=group(ON_DEMAND, names[ON_DEMAND], on_demand),
+        machines={
+            name: Machine(name, "worker", "running", "t", "z", "", name[0] == "s", 100.0 + index)
+            for index, name in enumerate(everyone)
+        },
+        nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in everyone},
+        short_since=NOW - 10.0 if short else None,
+        committed=500,
+        given_back_at=400,
+    )
+
+
+def group(name: str, instances: list[str], desired: int) -> Group:
+    return Group(name, desired, tuple(Place(each, "InService") for each in instances))
+
+
+def wanted(seen: Seen, policy: Policy) -> dict[str, int]:
+    return {size.group.name: size.wanted for size in sizes(seen, NOW, policy)}
+
+
+def only(seen: Seen, policy: Policy, *kinds: type[Action]) -> list[Action]:
+    return [action for action in decide(seen, NOW, policy).actions if isinstance(action, kinds)]
+
+
+# -- on demand -----------------------------------------------------------------------------------
+
+
+def test_without_fallback_a_job_that_is_short_waits_for_spot() -> None:
+    seen = replace(cluster(1), short_since=0.0)
+    assert wanted(seen, Policy()) == {SPOT: 4, ON_DEMAND: 0}
+
+
+def test_what_is_missing_to_min_is_bought_once_patience_has_run_out() -> None:
+    patient = replace(cluster(1), short_since=NOW - 599.0)
+    assert wanted(patient, FALLBACK) == {SPOT: 4, ON_DEMAND: 0}
+    assert decide(patient, NOW, FALLBACK).wake_at == NOW + 1.0
+    over = replace(cluster(1), short_since=NOW - 600.0)
+    assert wanted(over, FALLBACK) == {SPOT: 3, ON_DEMAND: 1}
+    assert SetDesired(ON_DEMAND, 1, "the job is running") in decide(over, NOW, FALLBACK).actions
+
+
+def test_what_was_bought_stays_while_it_is_needed_and_is_bought_again_at_once() -> None:
+    assert wanted(cluster(1, 1), FALLBACK) == {SPOT: 3, ON_DEMAND: 1}
+    assert only(cluster(1, 1), FALLBACK, Remove) == []
+    worse = cluster(0, 1)
+    assert wanted(worse, FALLBACK) == {SPOT: 2, ON_DEMAND: 2}
+
+
+def test_one_node_is_given_back_after_each_commit_when_spot_is_back() -> None:
+    seen = cluster(2, 2)
+    (removed,) = only(seen, FALLBACK, Remove)
+    (told,) = only(seen, FALLBACK, Tell)
+    assert isinstance(removed, Remove) and isinstance(told, Tell)
+    assert removed.instance == told.event.node == "d1"
+    assert told.event.data["committed"] == 500
+    assert only(replace(seen, given_back_at=500), FALLBACK, Remove) == []
+    assert only(cluster(2, 1), Policy(capacity=Capacity("fallback", base=1)), Remove) == []
+
+
+def test_a_base_is_there_at_all_times_and_comes_off_what_spot_is_asked_for() -> None:
+    based = Policy(capacity=Capacity(base=2))
+    assert wanted(cluster(0), based) == {SPOT: 2, ON_DEMAND: 2}
+    assert wanted(cluster(4, most=1), Policy(capacity=Capacity(base=9))) == {SPOT: 0, ON_DEMAND: 1}
+
+
+# -- smaller -------------------------------------------------------------------------------------
+
+
+def test_who_goes_is_named_and_the_youngest_go_first() -> None:
+    seen = replace(cluster(4), desired=2)
+    assert only(seen, Policy(), SetDesired) == []
+    gone = [a.instance for a in only(seen, Policy(), Remove) if isinstance(a, Remove)]
+    assert gone == ["s3", "s2"]
+
+
+def test_places_that_nobody_has_yet_are_given_up_before_anybody_goes() -> None:
+    seen = cluster(2, most=4)
+    smaller = replace(seen, desired=3)
+    assert only(smaller, Policy(), SetDesired, Remove) == [
+        SetDesired(SPOT, 3, "the job is running")
+    ]
+
+
+# -- launches that fail --------------------------------------------------------------------------
+
+
+def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_that_grows() -> None:
+    seen = replace(cluster(2), failed={SPOT: Failed(2, NOW, "no capacity")})
+    assert wanted(seen, Policy())[SPOT] == 4
+    for count, pause in ((3, 60.0), (4, 120.0), (5, 240.0), (40, 900.0)):
+        failing = replace(seen, failed={SPOT: Failed(count, NOW, "no capacity")})
+        assert wanted(failing, Policy())[SPOT] == 2
+        decision = decide(failing, NOW, Policy())
+        assert decision.wake_at == NOW + pause
+        (held,) = [a for a in decision.actions if isinstance(a, SetDesired)]
+        assert held == SetDesired(SPOT, 2, f"{count} launches have failed: no capacity")
+        assert {s.wanted for s in sizes(failing, NOW + pause, Policy())} == {4, 0}
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("InsufficientInstanceCapacity - no g5.xlarge in eu-central-1a", "capacity"),
+        ("MaxSpotInstanceCountExceeded: Max spot instance count exceeded", "quota"),
+        ("You have requested more vCPU capacity (VcpuLimitExceeded)", "quota"),
+        ("The image is not there", "other"),
+    ],
+)
+def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
+    failed = GroupActivity("e1", NOW, "", SPOT, "launch", False, why)
+    seen = replace(cluster(2), messages=(Message("r", failed, NOW),))
+    (told,) = only(seen, Policy(), Tell)
+    assert isinstance(told, Tell)
+    assert (told.event.data["cause"], told.event.data["group"]) == (cause, SPOT)
+    assert why in told.event.message
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+def test_above_the_highest_price_no_spot_node_is_launched_and_none_is_ended() -> None:
+    seen = replace(cluster(2), money=Money(spot=0.7))
+    assert wanted(seen, Policy(capacity=Capacity(max_price=0.7)))[SPOT] == 4
+    dear = Policy(capacity=Capacity(max_price=0.6))
+    assert only(seen, dear, SetDesired, Remove, Replace) == [
+        SetDesired(SPOT, 2, "a spot node costs $0.7 an hour (--max-price 0.6)")
+    ]
+
+
+def test_a_job_ends_before_it_has_cost_more_than_it_may_and_says_what_it_did() -> None:
+    policy = Policy(capacity=Capacity(max_cost=10.0), ends_within=180.0)
+    going = replace(cluster(4), money=Money(spent=9.5, per_hour=8.0))
+    assert only(going, policy, EndJob) == []
+    assert decide(going, NOW, policy).wake_at == pytest.approx(NOW + 45.0, abs=0.1)
+    over = replace(going, money=Money(spent=9.6, per_hour=8.0))
+    (ended,) = only(over, policy, EndJob)
+    (told,) = only(over, policy, Tell)
+    assert isinstance(ended, EndJob) and isinstance(told, Tell)
+    assert ended.job.state == "stopped"
+    assert "$9.60 at $8.00 an hour (--max-cost 10)" in told.event.message
+    assert "step 500" in told.event.message
+    sized = [a.size for a in only(over, policy, SetDesired) if isinstance(a, SetDesired)]
+    assert sized == [0]
+
+
+def test_at_its_deadline_a_job_is_timed_out_once() -> None:
+    policy = Policy(capacity=Capacity(deadline=NOW))
+    seen = cluster(4)
+    assert decide(seen, NOW - 5.0, policy).wake_at == NOW
+    (ended,) = only(seen, policy, EndJob)
+    assert isinstance(ended, EndJob)
+    assert only(replace(seen, job=ended.job), policy, EndJob, Tell) == []
+
+
+# -- zombies -------------------------------------------------------------------------------------
+
+
+def test_a_registration_whose_machine_ec2_calls_gone_is_dropped_before_its_lease_runs_out() -> None:
+    seen = cluster(2)
+    gone = replace(seen.machines["s1"], state="terminated")
+    seen = replace(seen, machines={**seen.machines, "s1": gone})
+    assert only(seen, Policy(), Forget) == [Forget(seen.nodes["s1"])]
+
+
+# -- what always holds ---------------------------------------------------------------------------
+
+clusters = st.builds(
+    lambda spot, on_demand, most, least, short, committed: replace(
+        cluster(spot, on_demand, most=most, least=min(least, most)),
+        short_since=short,
+        committed=committed,
+    ),
+    st.integers(0, 6),
+    st.integers(0, 4),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.none() | st.floats(0.0, NOW),
+    st.integers(300, 600),
+)
+policies = st.builds(
+    lambda mode, base: Policy(capacity=Capacity(mode, base)),  # type: ignore[arg-type]
+    st.sampled_from(["never", "fallback"]),
+    st.integers(0, 8),
+)
+
+
+@given(clusters, policies)
+def test_all_groups_together_are_never_asked_for_more_than_max(seen: Seen, policy: Policy) -> None:
+    both = wanted(seen, policy)
+    assert all(size >= 0 for size in both.values())
+    assert sum(both.values()) <= seen.desired
+    assert both[ON_DEMAND] >= min(policy.capacity.base, seen.desired)
+
+
+@given(clusters, policies)
+def test_nobody_goes_without_being_named_and_nobody_twice(seen: Seen, policy: Policy) -> None:
+    actions = decide(seen, NOW, policy).actions
+    for action in actions:
+        if isinstance(action, SetDesired):
+            one = next(each for each in seen.groups if each.name == action.group)
+            assert action.size >= min(len(one.places), one.desired)
+    gone = [a.instance for a in actions if isinstance(a, Remove | Replace)]
+    assert len(gone) == len(set(gone))
+
+
+@given(clusters, policies)
+def test_a_give_back_leaves_min_nodes(seen: Seen, policy: Policy) -> None:
+    told = [a.event.node for a in decide(seen, NOW, policy).actions if isinstance(a, Tell)]
+    if told:
+        assert len(seen.nodes) - len(told) >= seen.least
+        assert len(told) == 1
+
+
+@given(clusters, policies)
+def test_carried_out_again_and_again_every_decision_comes_to_rest(
+    seen: Seen, policy: Policy
+) -> None:
+    """As AWS would with capacity for all: each group has what it asks for at the next look."""
+    born = 0
+    for _ in range(12):
+        for action in decide(seen, NOW, policy).actions:
+            sizes_of = {each.name: each for each in seen.groups}
+            match action:
+                case SetDesired(name, size):
+                    seen = with_group(seen, replace(sizes_of[name], desired=size))
+                case Remove(instance):
+                    mine = next(g for g in seen.groups if g.place(instance) is not None)
+                    left = tuple(p for p in mine.places if p.instance != instance)
+                    seen = with_group(seen, replace(mine, desired=mine.desired - 1, places=left))
+                    kept = {name: n for name, n in seen.nodes.items() if name != instance}
+                    seen = replace(seen, nodes=kept)
+                case Tell(event) if event.kind == "give-back":
+                    seen = replace(seen, given_back_at=event.data["committed"])
+        for each in seen.groups:
+            grown = each
+            while len(grown.places) < grown.desired:
+                born += 1
+                name = f"n{born}"
+                grown = replace(grown, places=(*grown.places, Place(name, "InService")))
+                seen = with_group(seen, grown)
+                node = Node(name, name, "", "z", Fingerprint())
+                machine = Machine(name, "worker", "running", "t", "z", "", True, NOW)
+                seen = replace(
+                    seen,
+                    nodes={**seen.nodes, name: node},
+                    machines={**seen.machines, name: machine},
+                )
+        if len(seen.nodes) >= seen.least:
+            seen = replace(seen, short_since=None)
+        seen = replace(seen, committed=seen.committed + 100)
+    assert settled(seen, NOW, policy)
+    assert len(seen.nodes) == seen.desired
+
+
+def with_group(seen: Seen, changed: Group) -> Seen:
+    if changed.name == SPOT:
+        return replace(seen, group=changed)
+    return replace(seen, on_demand=changed)
