@@ -1,0 +1,305 @@
+"""The controller's speed, what it asks of AWS, and what its decisions make of spot traces.
+
+- decide: one decision about 1,000 nodes, with ten notices among the messages;
+- all know: a notice is posted to one of 64 simulated agents (`light/agent.py`, real etcd of three
+  members) as if its poll of the metadata service had just seen it; until the last of the others
+  sees the change that it leads to;
+- replaced: a node of 100 gets its notice on the local cloud; until the controller, which hears of
+  it by the queue alone, has asked for a replacement;
+- succeeded: the leading controller is killed while it deals with a notice; until the other one
+  leads and has published what it sees. Instances that were launched twice would be counted;
+- calls: what an idle cluster of 100 nodes asks of AWS in a minute;
+- traces: public spot traces played in virtual time, as `spotelastic replay` does.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from light.account import Account, Controllers, account
+from light.agent import LightAgent, StoreChanged, Wake, light_node
+from light.crew import Crew
+from light.store import LightStore
+from scale import cluster
+
+from spotelastic.agent.observe import LocalEvent, Noticed
+from spotelastic.aws.autoscaling import Group, Machine, Place
+from spotelastic.aws.events import SpotWarning
+from spotelastic.clock import unbroken
+from spotelastic.controller.decide import decide
+from spotelastic.controller.run import LEASE
+from spotelastic.controller.seen import Message, Policy, Seen
+from spotelastic.local.faults import Faults
+from spotelastic.model.job import Job, Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Notice
+from spotelastic.replay.policies import PLAYED, compare
+from spotelastic.replay.scenario import Scenario
+from spotelastic.replay.trace import read
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.server import EtcdMember, MemberConfig, free_ports
+
+TRACES = Path(__file__).parent / "traces"
+PATIENCE = 120.0
+DECIDED, TRIALS = 1000, 20
+AGENTS, NOTICES = 64, 5
+NODES = 100
+IDLE_FOR = 60.0
+T = TypeVar("T")
+
+
+class Stuck(Exception):
+    """It never happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    what: str
+    value: float
+    unit: str
+    bar: float
+    least: bool = False
+    """The bar is what it must reach, not what it must stay below."""
+
+    def __str__(self) -> str:
+        met = self.value >= self.bar if self.least else self.value <= self.bar
+        sign = ">=" if self.least else "<="
+        verdict = "met" if met else "MISSED"
+        return f"{self.what:58} {self.value:>8.1f} {self.unit:5} {sign} {self.bar:g}: {verdict}"
+
+
+# -- one decision --------------------------------------------------------------------------------
+
+
+def deciding() -> Iterator[Row]:
+    names = [f"i-{index:017x}" for index in range(DECIDED)]
+    warned = names[:10]
+    seen = Seen(
+        desired=DECIDED,
+        since=0.0,
+        job=Job("running", 0.0),
+        group=Group("workers", DECIDED, tuple(Place(name, "InService") for name in names)),
+        on_demand=Group("on-demand", 0, ()),
+        machines={
+            name: Machine(name, "worker", "running", "p5.48xlarge", "a", "", True, 0.0)
+            for name in names
+        },
+        nodes={name: Node(name, f"{name}-1", "", "a", Fingerprint()) for name in names},
+        messages=tuple(
+            Message(f"r{name}", SpotWarning(f"e{name}", 999.0, name), 999.5) for name in warned
+        ),
+    )
+    times = []
+    for _ in range(TRIALS):
+        started = time.perf_counter()
+        decision = decide(seen, 1000.0, Policy())
+        times.append(time.perf_counter() - started)
+    assert sum(type(action).__name__ == "Replace" for action in decision.actions) == len(warned)
+    yield Row(f"decide for {DECIDED:,} nodes", statistics.median(times) * 1e3, "ms", 50)
+
+
+# -- a notice, told to all -----------------------------------------------------------------------
+
+
+class Told:
+    """When each agent saw the first proposal of a round, and how many hold each round."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.proposals: dict[str, dict[str, float]] = {}
+        self.held: Counter[int] = Counter()
+
+    def propose(self, node: str, round_: str) -> None:
+        with self.changed:
+            self.proposals.setdefault(round_, {}).setdefault(node, time.monotonic())
+            self.changed.notify()
+
+    def hold(self, number: int) -> None:
+        with self.changed:
+            self.held[number] += 1
+            self.changed.notify()
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        with self.changed:
+            if not self.changed.wait_for(condition, PATIENCE):
+                raise Stuck(f"not within {PATIENCE:g} s: {what}")
+
+
+class Watching(LightAgent):
+    """Tells when it knows of a proposal, which is what a notice comes to for all."""
+
+    told: Told
+
+    def _take(self, event: LocalEvent | StoreChanged | Wake) -> None:
+        super()._take(event)
+        if self._seen.proposal is not None:
+            self.told.propose(self._node.id, self._seen.proposal.round)
+
+
+def telling() -> Iterator[Row]:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-notice-"))
+        members = stack.enter_context(cluster(Path(folder)))
+        stores = [LightStore(member.endpoint, timeout=5.0) for member in members]
+        for store in stores:
+            stack.callback(store.close)
+        crew = stack.enter_context(contextlib.closing(Crew(16)))
+        settings = Settings(AGENTS // 2, AGENTS, workers=8, lease=10.0)
+        told = Told()
+        agents: list[tuple[str, Watching]] = []
+        for index in range(AGENTS):
+            node = light_node(index)
+            store = stores[index % len(stores)]
+            agent = Watching(node, store, Keys("notice"), settings, crew, told.hold)
+            agent.told = told
+            agents.append((node.id, agent))
+        for _, agent in agents:
+            agent.start()
+        told.wait(lambda: max(told.held.values(), default=0) == AGENTS, "a round of all")
+        times = [_notice(agents, told, crew) for _ in range(NOTICES)]
+        yield Row(
+            f"notice -> all of {AGENTS} agents know", statistics.median(times) * 1e3, "ms", 50
+        )
+
+
+def _notice(agents: list[tuple[str, Watching]], told: Told, crew: Crew) -> float:
+    """Seconds from a notice for the last agent until the others know; it goes."""
+    victim, agent = agents.pop()
+    others = {name for name, _ in agents}
+    known, number, now = len(told.proposals), max(told.held), unbroken()
+    started = time.monotonic()
+    agent.post(Noticed(Notice("notice", victim, "imds", now, now, now + 120.0)))
+
+    def all_know() -> bool:
+        crew.check()
+        rounds = list(told.proposals.values())
+        return len(rounds) > known and rounds[-1].keys() >= others
+
+    told.wait(all_know, "all agents know of a notice")
+    last = max(at for name, at in list(told.proposals.values())[-1].items() if name in others)
+    told.wait(lambda: told.held[number + 1] == len(others), "a round without the noticed node")
+    return last - started
+
+
+# -- the controller on the local cloud -----------------------------------------------------------
+
+
+def controlling() -> Iterator[Row]:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-etcd-")))
+        (port, peer) = free_ports(2, "127.0.0.1")
+        config = MemberConfig("a", folder / "a", f"127.0.0.1:{port}", f"127.0.0.1:{peer}")
+        member = stack.enter_context(EtcdMember(config, log=folder / "etcd.log"))
+        member.start()
+        member.wait(30)
+        store = stack.enter_context(contextlib.closing(EtcdStore([member.endpoint])))
+        its = stack.enter_context(account(member.endpoint, NODES))
+        _until(lambda: len(its.group().places) == NODES, f"{NODES} instances")
+        its.register(store)
+        controllers = Controllers(its.spec, its.info.region)
+        stack.callback(controllers.close)
+        leader = _until(lambda: _published_leader(its), "a leader")
+        _until(lambda: all(p.state == "InService" for p in its.group().places), "all in service")
+        time.sleep(15.0)  # What its beginning costs is not what an idle one does.
+        before = controllers.calls.value
+        time.sleep(IDLE_FOR)
+        calls = (controllers.calls.value - before) * 60.0 / IDLE_FOR
+        yield Row(f"calls of AWS, {NODES} idle nodes, a minute", calls, "", 30)
+        yield from _replacing(its)
+        yield from _succeeding(its, store, controllers, leader)
+
+
+def _replacing(its: Account) -> Iterator[Row]:
+    faults = Faults(its.info)
+    times = []
+    for place in its.group().places[:NOTICES]:
+        started = time.monotonic()
+        faults.interrupt(place.instance, 120.0)
+        _until(lambda place=place: _leaves(its, place.instance), f"{place.instance} is replaced")
+        times.append(time.monotonic() - started)
+    yield Row("notice -> replacement asked for", max(times), "s", 2)
+
+
+def _succeeding(
+    its: Account, store: EtcdStore, controllers: Controllers, leader: str
+) -> Iterator[Row]:
+    _until(lambda: its.staying() == NODES, "all places are filled again")
+    its.register(store)
+    launched = its.launched()
+    victim = next(place.instance for place in its.group().places if not place.leaving)
+    Faults(its.info).interrupt(victim, 120.0)
+    started = time.monotonic()
+    controllers.kill(leader)
+    _until(lambda: _published_leader(its) not in ("", leader), "another leads")
+    seconds = time.monotonic() - started
+    _until(lambda: _leaves(its, victim), "the noticed node is replaced")
+    _until(lambda: its.staying() == NODES, "its place is filled")
+    time.sleep(5.0)  # In which a second replacement would be launched.
+    yield Row("leader killed -> another has reconciled", seconds, "s", LEASE + 2.0)
+    yield Row("instances launched twice meanwhile", its.launched() - launched - 1, "", 0)
+
+
+def _published_leader(its: Account) -> str:
+    status = its.objects.status()
+    return "" if status is None else status.leader
+
+
+def _leaves(its: Account, instance: str) -> bool:
+    place = its.group().place(instance)
+    return place is None or place.leaving
+
+
+def _until(probe: Callable[[], T], what: str) -> T:
+    """The first true answer of what can only be polled."""
+    deadline = time.monotonic() + PATIENCE
+    while not (answer := probe()):
+        if time.monotonic() > deadline:
+            raise Stuck(f"not within {PATIENCE:g} s: {what}")
+        time.sleep(0.05)
+    return answer
+
+
+# -- traces --------------------------------------------------------------------------------------
+
+
+def replaying() -> Iterator[Row]:
+    for name in ("bamboo-p3", "bamboo-g4dn"):
+        scenario = Scenario(2, 32, step=1.0, state=10e9)
+        outcomes = compare(read(TRACES / f"{name}.csv"), scenario, tuple(PLAYED), None)
+        for outcome in outcomes:
+            what = f"{name}, {outcome.policy}: goodput"
+            if outcome is outcomes[0]:
+                yield Row(what, outcome.goodput * 100, "%", 97, least=True)
+                yield Row(f"{name}: most nodes that train", outcome.most_nodes, "", 32)
+            else:
+                print(f"{what:58} {outcome.goodput * 100:>8.1f} %     -", flush=True)
+
+
+def main() -> None:
+    parts = {"decide": deciding, "notice": telling, "cloud": controlling, "traces": replaying}
+    parser = argparse.ArgumentParser(description="The controller: speed, calls, decisions.")
+    parser.add_argument("--only", choices=parts, nargs="+", default=list(parts))
+    options = parser.parse_args()
+    loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
+    print(f"{os.cpu_count()} cores, load {loads}; lease {LEASE:g} s", flush=True)
+    for name in options.only:
+        for row in parts[name]():
+            print(row, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Stuck as error:
+        sys.exit(f"could not measure: {error}")

@@ -1,0 +1,203 @@
+"""A local cloud with a worker group whose instances do nothing, and controllers that look after it.
+
+The controllers are the product's own, each in a process of its own that counts its calls of AWS.
+Nodes register at once: the benchmark writes their keys.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws.autoscaling import Group
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.identity import CLUSTER, ROLE
+from spotelastic.aws.names import TERMINATE_HOOK, Names
+from spotelastic.aws.objects import Objects
+from spotelastic.controller.run import ControllerConfig
+from spotelastic.controller.run import run as run_controller
+from spotelastic.local import cloud
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.store.codec import encode
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+
+NAME = "bench"
+TYPE = "g5.xlarge"
+IDLE = ("/bin/sh", "-c", "exec sleep 100000")
+BUCKET = "spotelastic-bench"
+
+
+@dataclass(frozen=True)
+class Account:
+    info: CloudInfo
+    aws: Aws
+    spec: JobSpec
+
+    @property
+    def objects(self) -> Objects:
+        return Objects(self.aws, BUCKET, NAME)
+
+    def group(self) -> Group:
+        found = autoscaling.group(self.aws, Names(NAME).workers)
+        assert found is not None
+        return found
+
+    def staying(self) -> int:
+        return sum(place.state == "InService" for place in self.group().places)
+
+    def launched(self) -> int:
+        """Worker instances that there ever were."""
+        return len(autoscaling.machines(self.aws, NAME, "worker"))
+
+    def register(self, store: EtcdStore) -> None:
+        """All instances of the group as nodes."""
+        for place in self.group().places:
+            node = Node(place.instance, f"{place.instance}-1", "", "", Fingerprint())
+            store.put(Keys(NAME).live(place.instance), encode(node))
+
+
+@contextlib.contextmanager
+def account(endpoint: str, size: int) -> Iterator[Account]:
+    """With a group of `size` spot instances; `endpoint` is etcd's."""
+    with tempfile.TemporaryDirectory(prefix="spotelastic-control-") as home:
+        os.environ["SPOTELASTIC_HOME"] = home
+        info = cloud.start(detach=False, boot_command=IDLE)
+        try:
+            os.environ.update(cloud.environment(info))
+            aws = Aws(info.region)
+            its = Names(NAME)
+            aws.s3.create_bucket(Bucket=BUCKET)
+            _make_queue(aws, its.queue)
+            _make_group(aws, info, its, size)
+            yield Account(
+                info,
+                aws,
+                JobSpec(
+                    cluster=NAME,
+                    run=NAME,
+                    script="train.py",
+                    args=(),
+                    code="",
+                    settings=Settings(1, size),
+                    storage=f"s3://{BUCKET}/{NAME}/checkpoints",
+                    etcd=(endpoint,),
+                    etcd_members=("a",),
+                    queue=its.queue,
+                    worker_group=its.workers,
+                    instance_types=(TYPE,),
+                ),
+            )
+        finally:
+            cloud.stop(info)
+
+
+def _make_queue(aws: Aws, name: str) -> None:
+    """With all that EC2 and Auto Scaling say delivered to it."""
+    import boto3
+
+    url = aws.sqs.create_queue(QueueName=name)["QueueUrl"]
+    wanted = ["QueueArn"]
+    arn = aws.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=wanted)["Attributes"]
+    events: Any = boto3.client("events", region_name=aws.region)
+    events.put_rule(Name=name, EventPattern=json.dumps({"source": ["aws.ec2", "aws.autoscaling"]}))
+    events.put_targets(Rule=name, Targets=[{"Id": "queue", "Arn": arn["QueueArn"]}])
+
+
+def _make_group(aws: Aws, info: CloudInfo, its: Names, size: int) -> None:
+    prefix = info.net.split(".0.0/")[0]
+    vpc = aws.ec2.create_vpc(CidrBlock=info.net)["Vpc"]["VpcId"]
+    subnet = aws.ec2.create_subnet(
+        VpcId=vpc, CidrBlock=f"{prefix}.0.0/24", AvailabilityZone=info.zones[0]
+    )["Subnet"]["SubnetId"]
+    tags = [{"Key": CLUSTER, "Value": NAME}, {"Key": ROLE, "Value": "worker"}]
+    aws.ec2.create_launch_template(
+        LaunchTemplateName=its.workers,
+        LaunchTemplateData={
+            "ImageId": "ami-12345678",
+            "InstanceType": TYPE,
+            "TagSpecifications": [{"ResourceType": "instance", "Tags": tags}],
+        },
+    )
+    template = {"LaunchTemplateName": its.workers, "Version": "$Latest"}
+    aws.autoscaling.create_auto_scaling_group(
+        AutoScalingGroupName=its.workers,
+        MinSize=0,
+        MaxSize=2 * size,
+        DesiredCapacity=size,
+        VPCZoneIdentifier=subnet,
+        MixedInstancesPolicy={
+            "LaunchTemplate": {
+                "LaunchTemplateSpecification": template,
+                "Overrides": [{"InstanceType": TYPE}],
+            },
+            "InstancesDistribution": {
+                "OnDemandBaseCapacity": 0,
+                "OnDemandPercentageAboveBaseCapacity": 0,
+                "SpotAllocationStrategy": "price-capacity-optimized",
+            },
+        },
+        LifecycleHookSpecificationList=[
+            {
+                "LifecycleHookName": TERMINATE_HOOK,
+                "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+                "HeartbeatTimeout": 180,
+                "DefaultResult": "CONTINUE",
+            }
+        ],
+        Tags=[{"Key": CLUSTER, "Value": NAME, "PropagateAtLaunch": True}],
+    )
+
+
+# -- controllers ---------------------------------------------------------------------------------
+
+
+class Controllers:
+    """One process each, by the instance that it says it is on."""
+
+    def __init__(self, spec: JobSpec, region: str) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self.calls = spawn.Value("q", 0)
+        self._processes = {}
+        for name in ("i-control-a", "i-control-b"):
+            config = ControllerConfig(spec, BUCKET, region, name, "127.0.0.1")
+            process = spawn.Process(target=_control, args=(config, self.calls), name=name)
+            process.start()
+            self._processes[name] = process
+
+    def kill(self, name: str) -> None:
+        os.kill(self._processes[name].pid or 0, signal.SIGKILL)
+
+    def close(self) -> None:
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _control(config: ControllerConfig, calls: Any) -> None:
+    """Counts every request to AWS, S3's included, and what is tried again."""
+    from botocore.httpsession import URLLib3Session
+
+    send = URLLib3Session.send
+
+    def counted(session: URLLib3Session, request: Any) -> Any:
+        with calls.get_lock():
+            calls.value += 1
+        return send(session, request)
+
+    URLLib3Session.send = counted
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        run_controller(config)
