@@ -10,8 +10,8 @@ from pathlib import Path
 
 MARK = "SPOTELASTIC_TEST_SESSION"
 SHARED_MEMORY = Path("/dev/shm")
-GRACE = 5.0
-"""Seconds that what is on its way out may take."""
+GRACE = 30.0
+"""Seconds that what is on its way out may take, on a machine that has much else to do."""
 
 # Inherited by whatever a test starts, also by what detaches itself from this process.
 os.environ[MARK] = uuid.uuid4().hex
@@ -92,6 +92,7 @@ def _shared_memory() -> Iterator[str]:
 
 def _used_elsewhere(entry: Path) -> bool:
     mark = f"{MARK}={os.environ[MARK]}".encode()
+    owner = entry.name.removeprefix("spotelastic-run-").partition("-")[0]
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or process.name == str(os.getpid()):
             continue
@@ -101,6 +102,7 @@ def _used_elsewhere(entry: Path) -> bool:
             told += (process / "maps").read_bytes()
         except OSError:
             continue
-        if mark not in environment and entry.name.encode() in told:
+        uses = process.name == owner or entry.name.encode() in told
+        if mark not in environment and uses:
             return True
     return False
