@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotelastic.cli.capacity import ON_DEMAND, capacity
 from spotelastic.cli.options import AsJson
 from spotelastic.errors import UsageError
 
@@ -24,6 +25,8 @@ EXAMPLES = """[bold]Examples[/]
 spotelastic replay trace.csv --min 2 --max 8
 
 spotelastic replay trace.csv --min 4 --max 32 --step-time 1.2 --state 20GB --picture trace.png
+
+spotelastic replay trace.csv --min 4 --max 8 --on-demand fallback --spot-patience 300
 
 spotelastic replay counts.json --min 2 --max 8 --notice 0 --policy spotelastic --json
 """
@@ -79,6 +82,15 @@ def replay(
         float | None,
         typer.Option(min=0, help="US dollars per node and hour.", show_default="30 % of on demand"),
     ] = None,
+    on_demand: Annotated[
+        str, typer.Option(help=f"On-demand nodes (spotelastic's only): {ON_DEMAND}.")
+    ] = "never",
+    spot_patience: Annotated[
+        float, typer.Option(min=0, help="Seconds below min before on-demand nodes are bought.")
+    ] = 600.0,
+    max_cost: Annotated[
+        float | None, typer.Option(help="US dollars before which the job is stopped.")
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -110,9 +122,11 @@ def replay(
         if not 0 <= seconds < math.inf:
             raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
     trace = read(file)
+    most = _maximum(trace, minimum, maximum)
     scenario = Scenario(
         minimum,
-        _maximum(trace, minimum, maximum),
+        most,
+        capacity=capacity(on_demand, spot_patience, most, max_cost=max_cost),
         step=step_time,
         state=size(state),
         sharded=sharded,

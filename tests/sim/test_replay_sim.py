@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotelastic.model.job import Capacity
 from spotelastic.model.round import Schedule
 from spotelastic.replay import baselines
 from spotelastic.replay.outcome import Outcome, allowed
@@ -82,6 +83,33 @@ def test_nodes_beyond_max_are_not_rented() -> None:
     outcome = play(trace(*steady(9)), SCENARIO)
     assert outcome.most_nodes == 4
     assert outcome.bill.hours == pytest.approx(4 * 3000 / 3600, rel=0.001)
+
+
+def test_on_demand_nodes_fill_up_to_min_after_the_patience_and_go_when_spot_is_back() -> None:
+    market = trace(
+        (0.0, 1000.0), (0.0, 1100.0), (3000.0, math.inf), (3500.0, math.inf), (4000.0, math.inf),
+        (4000.0, math.inf), length=6000.0,
+    )  # fmt: skip
+    waits = play(market, SCENARIO)
+    assert not any(1200.0 < s.start < 3000.0 for s in waits.stretches)
+    prices = replace(SCENARIO.machines, on_demand_usd=3.0)
+    bought = Capacity("fallback", spot_patience=300.0)
+    filled = play(market, replace(SCENARIO, machines=prices, capacity=bought))
+    second = filled.stretches[1]
+    patient = filled.stretches[0].end + 300.0 + SCENARIO.machines.boot
+    assert patient <= second.start < patient + 60.0
+    assert [stretch.nodes for stretch in filled.stretches][-1] == filled.most_nodes == 4
+    assert 0 < filled.bill.on_demand_hours < 2 * 3.0 / 3
+    spot_only = replace(filled.bill, usd=filled.bill.spot_hours, on_demand_hours=0.0)
+    assert filled.bill.usd == pytest.approx(spot_only.usd + 3.0 * filled.bill.on_demand_hours)
+
+
+def test_a_job_with_a_limit_ends_before_it_costs_more() -> None:
+    whole = play(trace(*steady(4)), SCENARIO)
+    limited = play(trace(*steady(4)), replace(SCENARIO, capacity=Capacity(max_cost=2.0)))
+    assert limited.bill.usd <= 2.0 < whole.bill.usd
+    assert limited.bill.usd > 1.7
+    assert limited.stretches[-1].end < whole.stretches[-1].end
 
 
 # -- the others ----------------------------------------------------------------------------------

@@ -1,0 +1,40 @@
+"""What may be bought for a job, as flags say it."""
+
+import math
+import re
+
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Capacity
+
+ON_DEMAND = "never, fallback or base=N"
+
+
+def capacity(
+    on_demand: str,
+    spot_patience: float,
+    most_nodes: int,
+    *,
+    max_price: float | None = None,
+    max_cost: float | None = None,
+    deadline: float | None = None,
+) -> Capacity:
+    """`deadline` in seconds since the epoch. Raises `UsageError` for what contradicts itself."""
+    for flag, limit in (("--max-price", max_price), ("--max-cost", max_cost)):
+        if limit is not None and not 0 < limit < math.inf:
+            raise UsageError(f"{flag} {limit:g}: expected more than 0 US dollars")
+    if not 0 <= spot_patience < math.inf:
+        raise UsageError(f"--spot-patience {spot_patience:g}: expected 0 seconds or more")
+    found = re.fullmatch(r"(never)|(fallback)|base=(\d+)", on_demand)
+    if found is None:
+        raise UsageError(f"--on-demand {on_demand}: expected {ON_DEMAND}")
+    base = int(found[3] or 0)
+    if base > most_nodes:
+        raise UsageError(f"--on-demand {on_demand}: is more than --max {most_nodes}")
+    return Capacity(
+        on_demand="fallback" if found[2] else "never",
+        base=base,
+        spot_patience=spot_patience,
+        max_price=max_price,
+        max_cost=max_cost,
+        deadline=deadline,
+    )
