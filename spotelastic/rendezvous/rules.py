@@ -6,12 +6,15 @@ from dataclasses import replace
 
 from spotelastic.model.job import Job
 from spotelastic.model.round import Acknowledgement, Cause, Member, Round
+from spotelastic.rendezvous.agreement import SMALLEST_MARGIN
 from spotelastic.rendezvous.decision import Decision, EndJob, Moment
 from spotelastic.rendezvous.placement import place
 from spotelastic.rendezvous.view import LiveNode, Seen
 
 SAVE_RESERVE = 3.0
-"""Seconds before a node's end that are kept for its last save."""
+"""Seconds before a node's end that are kept for its last save, at least."""
+SLACK = 2.0
+"""Seconds of it that nothing measured asks for."""
 
 
 def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
@@ -51,7 +54,16 @@ def must_leave_at(seen: Seen, node: str) -> float:
     notice = seen.drains[node].notice
     if notice.kind == "leave":
         return 0.0
-    return math.inf if notice.deadline is None else notice.deadline - SAVE_RESERVE
+    return math.inf if notice.deadline is None else notice.deadline - save_reserve(seen)
+
+
+def save_reserve(seen: Seen) -> float:
+    """Seconds that an agreed save takes as measured, with a margin: the steps up to it, which are
+    ahead by rule, and the copy that all wait for."""
+    members = [p for p in seen.progress.values() if seen.round and seen.round.member(p.node)]
+    step = max((progress.step_time for progress in members), default=0.0)
+    stall = max((progress.stall for progress in members), default=0.0)
+    return max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step + stall + SLACK)
 
 
 def _matches(seen: Seen, live: LiveNode) -> bool:

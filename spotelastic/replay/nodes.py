@@ -14,6 +14,7 @@ from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
+from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Commit, Offer, Round, Snapshot
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.decision import EndJob, WriteProposal, WriteRound
@@ -57,7 +58,7 @@ class Nodes:
 
     def leave(self, name: str) -> None:
         """By itself, with its work done."""
-        for table in ("nodes", "acks", "votes", "offers"):
+        for table in ("nodes", "acks", "votes", "offers", "progress"):
             self._drop(table, name)
 
     def vanish(self, name: str) -> None:
@@ -140,11 +141,24 @@ class Nodes:
         machines = self._scenario.machines
         begins = self._timeline.now + machines.start + self._restored_within(round_)
         self.training = Training(round_, self._scenario, begins)
+        self.seen = replace(self.seen, progress=self._measured(round_))
         self._commit_next(self.training)
         for name in [name for name in self.seen.drains if name in self.seen.nodes]:
             if round_.member(name) is None:
                 upload = self._scenario.uploaded_within(len(round_.members))
                 self._timeline.after(upload, partial(self.leave, name))
+
+    def _measured(self, round_: Round) -> dict[str, Progress]:
+        """What agents tell of themselves; it is the same throughout."""
+        now, scenario = self._timeline.now, self._scenario
+        return {
+            member.node: Progress(
+                member.node, round_.number, round_.resume.step, now, step_time=scenario.mean_step,
+                stall=scenario.copied_within, commit_time=scenario.uploaded_within(1),
+                whole=not scenario.sharded,
+            )
+            for member in round_.members
+        }  # fmt: skip
 
     def _restored_within(self, round_: Round) -> float:
         """Until the slowest node has its state."""

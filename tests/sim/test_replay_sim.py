@@ -79,6 +79,18 @@ def test_a_noticed_node_trains_on_while_the_survivors_would_be_too_few() -> None
     assert gone_at_once.stretches[0].end < 1000.0 - 100.0
 
 
+@pytest.mark.parametrize(("step", "state"), [(0.2, 1e9), (1.0, 10e9), (3.0, 40e9)])
+def test_a_noticed_node_that_trains_on_leaves_in_time_for_its_last_save(
+    step: float, state: float
+) -> None:
+    """However long steps and copies take: what is kept for the save is what was measured."""
+    market = trace((0.0, math.inf), (0.0, 1000.0), (2000.0, math.inf))
+    slow = replace(SCENARIO, step=step, state=state, schedule=Schedule(5000, 5000))
+    outcome = play(market, slow)
+    assert len(outcome.stretches) == 2
+    assert outcome.steps_lost == 0
+
+
 def test_nodes_beyond_max_are_not_rented() -> None:
     outcome = play(trace(*steady(9)), SCENARIO)
     assert outcome.most_nodes == 4
