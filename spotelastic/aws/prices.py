@@ -47,6 +47,11 @@ class AwsPrices:
         self._clock = clock
         self._spot: dict[tuple[str, str], tuple[float, float]] = {}
 
+    @property
+    def date(self) -> str:
+        """Of the on-demand prices."""
+        return self._table.date
+
     def on_demand(self, type: str) -> float:
         return self._table.usd_per_hour.get(type, 0.0)
 

@@ -166,8 +166,10 @@ def _cost(report: Report) -> str:
     text = f"{usd(report.cost_usd)} (estimated)"
     if report.on_demand_usd > 0:
         saved = 1 - report.cost_usd / report.on_demand_usd
-        text += f", {usd(report.on_demand_usd)} on demand ({saved:.0%} saved)"
-    return text
+        dated = f", prices of {report.prices_of}" if report.prices_of else ""
+        text += f", {usd(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
+    interruptions = sum(row.usd or 0.0 for row in report.interruptions)
+    return f"{text}; {usd(interruptions)} for interruptions" if interruptions else text
 
 
 def usd(amount: float) -> str:

@@ -9,8 +9,8 @@ names the lost node, the second does not). All rounds of one transition explain 
 are read together, and each node that went, or each worker that failed, is one row.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -86,6 +86,7 @@ class Trouble:
     node: str
     at: float
     seen_after: float | None
+    seen_after_by: Mapping[str, float] = field(default_factory=dict)
 
 
 def report(
@@ -96,16 +97,21 @@ def report(
     points: Sequence[Point],
     usage: Sequence[Usage],
     now: float,
+    prices_of: str = "",
 ) -> Report:
-    """The account of a job up to `now`, finished or not."""
+    """The account of a job up to `now`, finished or not; `prices_of` is the date of its on-demand
+    prices."""
     points = sorted(points, key=lambda point: point.at)
     runs = _runs(history, current, job, points)
     ordinary = _ordinary_step(points, runs)
     rounds = [run.round for run in runs]
+    prices = {item.instance: item.usd_per_hour for item in usage}
     rows = [
         row
         for transition in _transitions(runs)
-        for row in _priced(transition, _troubles(transition, rounds, events), events, ordinary)
+        for row in _priced(
+            transition, _troubles(transition, rounds, events), events, ordinary, prices
+        )
     ]
     outages = _outages(events, points, ordinary)
     return Report(
@@ -119,6 +125,8 @@ def report(
         node_hours=sum(_hours(item, now) for item in usage),
         cost_usd=sum(_hours(item, now) * item.usd_per_hour for item in usage),
         on_demand_usd=sum(_hours(item, now) * item.on_demand_usd_per_hour for item in usage),
+        usd_per_hour=sum(item.usd_per_hour for item in usage if item.end is None),
+        prices_of=prices_of,
     )
 
 
@@ -268,7 +276,13 @@ def _trouble(
         return Trouble(kind, node, transition.rounds[0].proposed_at, None)
     seen = min(_seen(event) for event in accounts)
     at = max((at for at in map(_happened, accounts) if at <= seen), default=seen)
-    return Trouble(kind, node, at, seen - at)
+    by: dict[str, float] = {}
+    for event in accounts:
+        source = str(event.data.get("source", ""))
+        if source:
+            after = max(0.0, _seen(event) - at)
+            by[source] = round(min(after, by.get(source, after)), 3)
+    return Trouble(kind, node, at, seen - at, by)
 
 
 def _accounts(events: Iterable[Event], kind: str) -> list[Event]:
@@ -290,7 +304,11 @@ def _seen(event: Event) -> float:
 
 
 def _priced(
-    transition: Transition, troubles: Sequence[Trouble], events: Sequence[Event], ordinary: float
+    transition: Transition,
+    troubles: Sequence[Trouble],
+    events: Sequence[Event],
+    ordinary: float,
+    prices: Mapping[str, float],
 ) -> list[Interruption]:
     """Rows with their price. Steps are lost once: the least orderly trouble answers for them."""
     resume = transition.resume
@@ -307,11 +325,21 @@ def _priced(
         committed = resume.kind == "store" or any(
             event.kind == "committed" and event.data.get("step") == resume.step for event in events
         )
+    usd = None
+    if pause is not None and lost is not None:
+        group = transition.rounds[-1].members
+        per_hour = sum(prices.get(member.node, 0.0) for member in group)
+        usd = round((pause + lost * ordinary) * per_hour / HOUR, 6)
+    first = transition.after.first_at if transition.after is not None else 0.0
     return [
         Interruption(
             kind=trouble.kind,
             node=trouble.node,
             at=trouble.at,
+            told_by=min(trouble.seen_after_by, key=trouble.seen_after_by.__getitem__, default=""),
+            seen_after_by=dict(trouble.seen_after_by),
+            first_step_at=first or None,
+            usd=usd if trouble is blamed or usd is None else 0.0,
             seen_after_s=_rounded(trouble.seen_after),
             saved_step=None if resume is None else resume.step,
             committed=committed,

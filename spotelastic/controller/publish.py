@@ -40,6 +40,8 @@ class Account:
     records: Records = Records()
     machines: Mapping[str, Machine] = field(default_factory=dict)
     bill: Mapping[str, Usage] = field(default_factory=dict)
+    prices_of: str = ""
+    """Date of the on-demand prices."""
 
 
 class Publisher:
@@ -150,4 +152,5 @@ def _report(account: Account, now: float) -> object:
         records.points,
         tuple(account.bill.values()),
         now,
+        account.prices_of,
     )

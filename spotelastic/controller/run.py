@@ -250,7 +250,7 @@ class Term:
             self._look_at = steady() + SOON
         elif settled(seen, now, self._policy):
             self._look_at = max(self._look_at, self._looked_at + IDLE)
-        self._publisher.offer(Account(records, self._machines, dict(self._bill)))
+        self._publisher.offer(Account(records, self._machines, dict(self._bill), self._prices.date))
         until_wake = float("inf") if decision.wake_at is None else decision.wake_at - now
         return max(0.0, min(self._look_at - steady(), until_wake))
 

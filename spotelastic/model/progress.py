@@ -122,6 +122,14 @@ class Interruption:
     """From the last step before to the first step after, less one ordinary step."""
     steps_lost: int | None
     """Optimizer steps that had to be executed twice."""
+    told_by: str = ""
+    """Whoever saw it first: imds, sqs, signal, command; "" where the source is not known."""
+    seen_after_by: dict[str, float] = field(default_factory=dict)
+    """The same as `seen_after_s`, of everybody who saw it."""
+    first_step_at: float | None = None
+    """When the first step after it was done."""
+    usd: float | None = None
+    """What the pause and the repeated steps cost; in the row that answers for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +149,7 @@ class Report:
     node_hours: float
     cost_usd: float
     on_demand_usd: float
+    usd_per_hour: float = 0.0
+    """For all workers that run now."""
+    prices_of: str = ""
+    """Date of the table that the on-demand prices are from."""

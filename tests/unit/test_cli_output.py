@@ -56,6 +56,8 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "node_hours",
         "cost_usd",
         "on_demand_usd",
+        "usd_per_hour",
+        "prices_of",
     }
     assert told["interruptions"][0] == {
         "kind": "notice",
@@ -66,6 +68,10 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "committed": True,
         "pause_s": 1.2,
         "steps_lost": 0,
+        "told_by": "",
+        "seen_after_by": {},
+        "first_step_at": None,
+        "usd": None,
     }
 
 
@@ -90,6 +96,10 @@ def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
     rows = [line for line in text.splitlines() if "i-" in line]
     assert [row.split()[-1] for row in rows] == ["0", "7", "0"]
     assert rows[0].startswith("spot notice")
+    priced = replace(REPORT, interruptions=(replace(NOTICE, usd=0.004),), prices_of="2025-07-01")
+    assert "$0.10 on demand (75% saved, prices of 2025-07-01); $0.0040 for interruptions" in (
+        rendered(output.report_table(priced))
+    )
 
 
 def test_a_terminal_of_80_columns_holds_what_is_shown_on_one() -> None:

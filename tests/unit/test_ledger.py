@@ -210,6 +210,8 @@ def test_of_two_accounts_the_first_to_see_and_the_better_clock_count() -> None:
     row = only(story.report())
     assert row.at == int(now)
     assert row.seen_after_s == pytest.approx(now + 0.1 - int(now), abs=0.001)
+    assert row.told_by == "imds"
+    assert row.seen_after_by["sqs"] - row.seen_after_by["imds"] == pytest.approx(0.3, abs=0.002)
 
 
 def test_a_rebalance_recommendation_moves_nobody() -> None:
@@ -316,6 +318,24 @@ def test_the_bill_adds_up_hours_and_what_on_demand_would_have_cost() -> None:
     assert result.node_hours == pytest.approx(1.5)
     assert result.cost_usd == pytest.approx(0.6)
     assert result.on_demand_usd == pytest.approx(1.5)
+
+
+def test_a_pause_and_repeated_steps_cost_what_the_next_group_costs_and_are_charged_once() -> None:
+    story = Story().propose("start", "abcd").train(30, after=1.0)
+    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now)
+    story.tell("loss", "c", at=story.now, seen_at=story.now).end()
+    story.propose("loss", "ad", about="c", resume=memory(20)).train(60, after=1.0 + STEP)
+    bill = tuple(
+        Usage(node, "t", True, story.now - 100.0, None, 3600.0 * price, 3600.0)
+        for node, price in (("a", 0.25), ("b", 9.0), ("c", 9.0), ("d", 0.5))
+    )
+    result = story.report(usage=bill)
+    noticed, lost = sorted(result.interruptions, key=lambda row: row.kind, reverse=True)
+    assert (noticed.kind, lost.kind) == ("notice", "loss")
+    assert noticed.usd == 0.0
+    assert lost.usd == pytest.approx((1.0 + 10 * STEP) * 0.75, rel=0.01)
+    assert lost.first_step_at is not None
+    assert result.usd_per_hour == pytest.approx(3600.0 * 18.75)
 
 
 def test_before_the_first_step_there_is_nothing_to_report() -> None:
