@@ -4,11 +4,16 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+import xxhash
 
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.wire import Item
 
 VERSION = 1
+BLOCK = 1 << 20
+"""Bytes that a checksum of its own covers, so that a part of an item can be verified alone."""
+DIGITS = 16
+"""Of a checksum."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -27,6 +32,18 @@ class Manifest(msgspec.Struct, frozen=True):
     file: str
     nbytes: int
     items: tuple[Item, ...]
+
+
+def checksummed(item: Item, data: memoryview) -> Item:
+    """With the checksums of its bytes, which are `data`."""
+    if len(data) <= BLOCK:
+        return msgspec.structs.replace(item, checksum=xxhash.xxh3_64_hexdigest(data))
+    whole, blocks = xxhash.xxh3_64(), []
+    for start in range(0, len(data), BLOCK):
+        block = data[start : start + BLOCK]
+        whole.update(block)
+        blocks.append(xxhash.xxh3_64_hexdigest(block))
+    return msgspec.structs.replace(item, checksum=whole.hexdigest(), blocks="".join(blocks))
 
 
 def shard_name(rank: int) -> str:

@@ -9,15 +9,16 @@ import hmac
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
+import xxhash
 
 from spotelastic_checkpoints import wire
-from spotelastic_checkpoints.arena import Arena, Slot
+from spotelastic_checkpoints.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
-from spotelastic_checkpoints.pipeline import checksummed
 from spotelastic_checkpoints.wire import Inventory, Read, Shelf
 
 T = TypeVar("T")
@@ -29,8 +30,10 @@ ANSWER_WITHIN = 10.0
 IDLE_FOR = 300.0
 """Seconds between two requests after which a connection is ended."""
 LONGEST_REQUEST = 1 << 16
-RANGE = 16 << 20
-"""Bytes per request."""
+RANGE = 4 << 20
+"""Bytes per request,"""
+RANGE_WITHIN = 60.0
+"""and seconds that they may take."""
 
 
 def _proof(token: str, side: bytes, first: bytes, second: bytes) -> bytes:
@@ -38,8 +41,8 @@ def _proof(token: str, side: bytes, first: bytes, second: bytes) -> bytes:
 
 
 class PeerServer:
-    """Serves the slots of one arena, each connection in a thread: bytes go from shared memory to
-    the socket without a copy."""
+    """Serves the slots of one arena, each connection in a thread: the kernel sends the pages of
+    shared memory themselves."""
 
     def __init__(self, arena: Arena, token: str, host: str, port: int) -> None:
         self._arena = arena
@@ -89,25 +92,29 @@ class PeerServer:
             if isinstance(request, Inventory):
                 answer = wire.frame(ident, "", self._inventory(request))
             else:
-                slot = self._slot(request)
-                connection.sendall(wire.frame(ident, "", request.length))
-                connection.sendall(slot.data[request.offset : request.offset + request.length])
-                # Only now is it sure that the bytes were those of the save.
-                same = slot.generation == request.generation
-                answer = wire.frame(ident, "" if same else str(_overwritten(request)), None)
+                answer = wire.frame(ident, "", self._send(connection, ident, request))
         except CheckpointsError as error:
             answer = wire.frame(ident, str(error), None)
         connection.sendall(answer)
+
+    def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
+        """The bytes; returns their checksum."""
+        slot = self._slot(request)
+        with slot.path.open("rb", buffering=0) as file:
+            connection.sendall(wire.frame(ident, "", request.length))
+            if request.length:
+                connection.sendfile(file, HEADER + request.offset, request.length)
+        checksum = xxhash.xxh3_64_hexdigest(slot.data[request.offset :][: request.length])
+        # Only now is it sure that the bytes were those of the save.
+        if slot.generation != request.generation:
+            raise _overwritten(request)
+        return checksum
 
     def _inventory(self, request: Inventory) -> tuple[Shelf, ...]:
         wanted = (request.incarnation, request.step, request.layout)
         return tuple(
             Shelf(
-                header.rank,
-                slot.generation,
-                header.world_size,
-                header.shared,
-                checksummed(slot, slot.items(header)),
+                header.rank, slot.generation, header.world_size, header.shared, slot.items(header)
             )
             for slot, header in self._arena.sealed()
             if (header.incarnation, header.step, header.layout) == wanted
@@ -143,14 +150,22 @@ class Peer:
         return self._call(request, tuple[Shelf, ...])
 
     def read(self, request: Read, target: memoryview) -> None:
-        """Fills `target`, which is as long as the request asks for."""
+        """Fills `target`, which is as long as the request asks for; verified."""
+        deadline = time.monotonic() + RANGE_WITHIN
         if self._call(request, int) != len(target):
             raise RestoreFailed(f"{self.address}: another length than was asked for")
         try:
-            _fill(self._socket, target)
+            _fill(self._socket, target, deadline)
         except OSError as broken:
             raise self._lost(broken) from None
-        self._receive(type(None))
+        if self._receive(str) != xxhash.xxh3_64_hexdigest(target):
+            raise RestoreFailed(f"{self.address}: what came is not what was sent")
+
+    def abort(self) -> None:
+        """Ends what another thread waits for, too."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
 
     def close(self) -> None:
         self._socket.close()
@@ -190,8 +205,10 @@ def _exactly(connection: socket.socket, length: int) -> bytearray:
     return data
 
 
-def _fill(connection: socket.socket, target: memoryview) -> None:
+def _fill(connection: socket.socket, target: memoryview, deadline: float | None = None) -> None:
     while target:
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError("it sends too slowly")
         count = connection.recv_into(target)
         if not count:
             raise ConnectionError("the connection was closed; is the token the same?")

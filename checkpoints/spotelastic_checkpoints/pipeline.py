@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-import xxhash
-
 from spotelastic_checkpoints import manifest, retention, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.commits import Commits
@@ -73,11 +70,7 @@ class Progress:
 def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
     data = slot.data
     return tuple(
-        msgspec.structs.replace(
-            item,
-            checksum=xxhash.xxh3_64_hexdigest(data[item.offset : item.offset + item.length]),
-        )
-        for item in items
+        manifest.checksummed(item, data[item.offset : item.offset + item.length]) for item in items
     )
 
 

@@ -19,9 +19,9 @@ import msgspec
 from spotelastic_checkpoints import fence, restore, slots, wire
 from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.commits import Commits
-from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed, StorageUnavailable
 from spotelastic_checkpoints.pipeline import Pipeline, Save
-from spotelastic_checkpoints.restore import Source, Staging
+from spotelastic_checkpoints.restore import Opened, Surroundings
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
@@ -56,7 +56,7 @@ class Client:
 class Fetching:
     """A restore under way or done, shared by the local ranks."""
 
-    task: "asyncio.Task[tuple[RestoreSet, Staging]]"
+    task: "asyncio.Task[Opened]"
     read_by: set[int] = field(default_factory=set)
     """Local ranks that are done with it."""
 
@@ -177,7 +177,8 @@ class Service:
             wire.Hurry: lambda client, ident, r: self._hurry(r.deadline),
             wire.Subscribe: lambda client, ident, r: self._subscribers.append(client),
             wire.Attach: lambda client, ident, r: self._attach(client, r),
-            wire.Fetch: lambda client, ident, r: self._fetch(r.resume),
+            wire.Open: lambda client, ident, r: self._open(r.resume),
+            wire.Fetch: lambda client, ident, r: self._fetch(r),
             wire.FindCommit: lambda client, ident, r: self._in_thread(
                 lambda: self.commits().newest(step=r.step, before=r.before)
             ),
@@ -350,38 +351,44 @@ class Service:
         self.emit(wire.Attached(request.rank))
         return str(self.arena.page_path(local))
 
-    async def _fetch(self, resume: Resume) -> RestoreSet:
+    async def _open(self, resume: Resume) -> RestoreSet:
         """Once per node: the local ranks that ask for the same get the same."""
         key = msgspec.msgpack.encode(resume)
         if key not in self._fetches:
             self._last_fetch += 1
-            source = Source(self.arena, self.commits, self.node, self.token)
-            ranks = self.round.ranks if self.round else ()
-            work = asyncio.to_thread(restore.restore, self._last_fetch, resume, ranks, source)
+            around = Surroundings(self.arena, self.commits, self.node, self.token)
+            work = asyncio.to_thread(restore.open_source, self._last_fetch, resume, around)
             self._fetches[key] = Fetching(asyncio.get_running_loop().create_task(work))
         fetching = self._fetches[key]
         try:
-            restore_set, _ = await asyncio.shield(fetching.task)
+            opened = await asyncio.shield(fetching.task)
         except CheckpointsError:
             self._fetches.pop(key, None)
             raise
-        return restore_set
+        return opened.restore_set
+
+    async def _fetch(self, request: wire.Fetch) -> None:
+        for fetching in self._fetches.values():
+            if _succeeded(fetching.task) and fetching.task.result().restore_set.id == request.id:
+                await asyncio.to_thread(fetching.task.result().fetcher.fetch, request.ranges)
+                return
+        raise RestoreFailed("what was to be restored has been put away: another round has begun")
 
     def _restored(self, client: Client, number: int) -> None:
         """When the last local rank has read it, the copies are no longer needed."""
         for key, fetching in list(self._fetches.items()):
-            if fetching.task.done() and fetching.task.result()[0].id == number:
+            if _succeeded(fetching.task) and fetching.task.result().restore_set.id == number:
                 fetching.read_by.add(client.local_rank)
                 if len(fetching.read_by) == self.arena.workers:
-                    fetching.task.result()[1].remove()
+                    fetching.task.result().fetcher.remove()
                     del self._fetches[key]
 
     def _forget_fetches(self) -> None:
         for fetching in self._fetches.values():
             if fetching.task.done():
-                _remove_staging(fetching.task)
+                _remove_copies(fetching.task)
             else:
-                fetching.task.add_done_callback(_remove_staging)
+                fetching.task.add_done_callback(_remove_copies)
         self._fetches.clear()
 
     def _prepare(self, client: Client, nbytes: int) -> None:
@@ -517,6 +524,6 @@ def _succeeded(task: "asyncio.Task[Any]") -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _remove_staging(task: "asyncio.Task[tuple[RestoreSet, Staging]]") -> None:
+def _remove_copies(task: "asyncio.Task[Opened]") -> None:
     if not task.cancelled() and task.exception() is None:
-        task.result()[1].remove()
+        task.result().fetcher.remove()

@@ -182,6 +182,8 @@ class Item(Value, frozen=True, array_like=True):
     length: int
     checksum: str = ""
     """xxh3 (64 bits, hex) of the item's bytes; empty where not computed yet."""
+    blocks: str = ""
+    """The same of every MiB of a longer item, one after the other: what a part is verified by."""
 
     @property
     def is_tensor(self) -> bool:
@@ -192,21 +194,19 @@ class Item(Value, frozen=True, array_like=True):
         return self.fqn, self.offsets
 
 
-class Piece(Value, frozen=True):
-    """An item to restore, in a file of this machine's shared memory."""
-
-    file: str
-    item: Item
-
-
 class RestoreSet(Value, frozen=True):
-    """Everything that this node needs of one source, verified and in shared memory."""
+    """One exact source, as this node has it or can have it."""
 
     id: int
     step: int
     world_size: int
     """Of the round that saved."""
-    pieces: tuple[Piece, ...]
+    slots: tuple[str, ...]
+    """Own slots that hold a part of it; their indexes say which."""
+    file: str
+    """What comes from elsewhere lies here, each range of it once it has been fetched."""
+    items: tuple[Item, ...]
+    """What there is in the file."""
 
 
 class SlotGrant(Value, frozen=True):
@@ -326,10 +326,18 @@ class Attach(Value, frozen=True, tag="attach"):
     local_rank: int
 
 
-class Fetch(Value, frozen=True, tag="fetch"):
-    """Make the source of `resume` readable on this node; the answer is a RestoreSet."""
+class Open(Value, frozen=True, tag="open"):
+    """See what the source of `resume` holds; answered with a RestoreSet."""
 
     resume: Resume
+
+
+class Fetch(Value, frozen=True, tag="fetch"):
+    """Bring ranges (start, end) of the restore set's file to this node; answered once they are
+    there and verified. What several workers need comes once."""
+
+    id: int
+    ranges: tuple[tuple[int, int], ...]
 
 
 class FindCommit(Value, frozen=True, tag="find"):
@@ -397,6 +405,7 @@ Request = (
     | Hurry
     | Subscribe
     | Attach
+    | Open
     | Fetch
     | FindCommit
     | Restored
@@ -432,8 +441,8 @@ class Shelf(Value, frozen=True):
 
 
 class Read(Value, frozen=True, tag="read"):
-    """Bytes of a slot; answered with their number, then the raw bytes, then an empty answer, or an
-    error when the generation had changed meanwhile."""
+    """Bytes of a slot; answered with their number, then the raw bytes, then their xxh3 (64 bits,
+    hex), or an error when the slot was overwritten meanwhile."""
 
     rank: int
     generation: int

@@ -75,9 +75,15 @@ class WorkerClient:
 
     # -- restoring --------------------------------------------------------------------------------
 
-    def fetch(self, resume: wire.Resume, timeout: float) -> wire.RestoreSet:
-        """The named source, readable on this node; raises `RestoreFailed` where it is not whole."""
-        return self._connection.call(wire.Fetch(resume), wire.RestoreSet, timeout)
+    def open(self, resume: wire.Resume, timeout: float) -> wire.RestoreSet:
+        """What the named source holds; raises `RestoreFailed` where it is not whole."""
+        return self._connection.call(wire.Open(resume), wire.RestoreSet, timeout)
+
+    def fetch(self, ident: int, ranges: Sequence[tuple[int, int]], timeout: float) -> None:
+        """Returns once these bytes of the restore set's file are there, and verified."""
+        if ranges:
+            request = wire.Fetch(ident, tuple(ranges))
+            self._connection.call(request, type(None), timeout)
 
     def find(
         self, timeout: float, *, step: int | None = None, before: wire.Commit | None = None

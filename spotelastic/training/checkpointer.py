@@ -120,7 +120,7 @@ class Checkpointer:
         """
         session, client = self._entered()
         self._restored = True
-        restored = open_source(session, client, step)
+        restored = open_source(session, client, self._state, step)
         if restored is None:
             return 0
         restored.load(self._state)

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import torch
-import xxhash
 from spotelastic_checkpoints import encoding, layout, manifest
 from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Progress, assemble, shared
 from spotelastic_checkpoints.commits import Commits
@@ -181,6 +180,6 @@ def _fill_slot(
             memory[item.offset : item.offset + len(data)] = data
             item = msgspec.structs.replace(item, length=len(data))  # noqa: PLW2901
         raw = memory[item.offset : item.offset + item.length]
-        filled.append(msgspec.structs.replace(item, checksum=xxhash.xxh3_64_hexdigest(raw)))
+        filled.append(manifest.checksummed(item, raw))
         done(item.length)
     return tuple(filled)

@@ -6,57 +6,115 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from spotelastic_checkpoints.wire import Item, Piece, RestoreSet, Resume
+from spotelastic_checkpoints import encoding
+from spotelastic_checkpoints.contents import Contents, Piece
+from spotelastic_checkpoints.layout import SHARED
+from spotelastic_checkpoints.wire import Item, Resume
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training import values
+from spotelastic.training import filling, values
 from spotelastic.training.fitting import Kind, misfit
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, State, View, chunks_of, flat_state
 
+_MAP_NORESERVE = 0x4000
+"""Linux: a file of another node's size is mapped, of which only a part is there."""
+
+Box = tuple[Sequence[int], Sequence[int]]
+"""Offsets and sizes of a part of a tensor."""
+
 
 class Restored:
-    """A restore set, opened. Holds maps of shared memory until it is dropped."""
+    """A source, opened. Holds maps of shared memory until it is dropped.
 
-    def __init__(self, restore_set: RestoreSet, source: Resume) -> None:
-        self.ident = restore_set.id
+    `needs` tells which bytes of it are to be brought here before `load` reads them.
+    """
+
+    def __init__(self, contents: Contents, source: Resume) -> None:
+        self.ident = contents.id
         self.source = source
-        self.step = restore_set.step
-        self.world_size = restore_set.world_size
+        self.step = contents.step
+        self.world_size = contents.world_size
+        self._contents = contents
         self._maps: dict[str, memoryview] = {}
-        self._pieces: dict[str, list[Piece]] = defaultdict(list)
-        self._sharded: dict[str, DTensor] = {}
-        """Sharded tensors in the present state of what is being loaded, by name."""
+        self._view: View | None = None
+        self._stateful: set[str] = set()
+        """Names of what is loaded through its own load_state_dict."""
+        self._pieces: dict[str, list[Piece]] = {}
         # Where the sharding is what it was: no parts to be looked for.
-        self._by_key = {piece.item.key: piece for piece in restore_set.pieces}
-        for piece in restore_set.pieces:
-            self._pieces[piece.item.fqn].append(piece)
+        self._by_key: dict[tuple[str, tuple[int, ...]], Piece] = {}
+        for piece in contents.pieces():
+            item = piece.item
+            self._by_key[item.fqn, item.offsets] = piece
+            self._pieces.setdefault(item.fqn, []).append(piece)
+
+    def needs(self, state: State, rank: int) -> list[tuple[int, int]]:
+        """Ranges of the restore set's file that this rank reads. Raises `UsageError` naming what
+        does not fit; the state is untouched then."""
+        state.initialise()
+        self._forget_state_that_was_not_saved(state)
+        self._stateful = {name for name in state.values if state.is_stateful(name)}
+        self._view = state.view()
+        self._check(state, self._view)
+        if not self._contents.fetched:
+            return []
+        boxes = self._boxes(self._view)
+        ranges = []
+        for fqn, pieces in self._pieces.items():
+            for file, item in pieces:
+                if file != self._contents.file or item.rank not in (SHARED, rank):
+                    continue
+                if not item.is_tensor or fqn not in boxes:
+                    ranges.append((item.offset, item.offset + item.length))
+                    continue
+                for offsets, sizes in boxes[fqn]:
+                    part = _overlap(item, offsets, sizes)
+                    if part is not None:
+                        ranges.append(_hull(item, part))
+        return _joined(ranges)
 
     @torch.no_grad()
     def load(self, state: State) -> None:
-        """Raises `UsageError` naming what does not fit; the state is untouched then."""
-        state.initialise()
-        self._forget_state_that_was_not_saved(state)
-        view = state.view()
-        self._check(state, view)
+        """After `needs`, of the same state. Raises `RestoreFailed` when what was read is not what
+        was opened."""
+        assert self._view is not None
+        direct: dict[str, list[tuple[int, torch.Tensor]]] = defaultdict(list)
         targets, sources = [], []
-        for chunk in view.chunks:
-            if state.is_stateful(str(chunk.path[0])):
+        for chunk in self._view.chunks:
+            if chunk.path[0] in self._stateful:
                 continue
             piece = self._by_key.get(chunk.key)
-            if piece is not None and piece.item.sizes == chunk.sizes:
+            if piece is None or piece.item.sizes != chunk.sizes:
+                self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
+            elif filling.can_fill(chunk.tensor):
+                direct[piece.file].append((_raw_start(piece.item), chunk.tensor))
+            else:
                 targets.append(chunk.tensor)
                 sources.append(tensor_at(self._map(piece.file), piece.item))
-            else:
-                self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
+        for file, wanted in direct.items():
+            filling.fill(file, wanted)
         if targets:
             torch._foreach_copy_(targets, sources)
         for name in state.values:
             self._load_other(state, name)
         self._load_hyper_parameters(state)
+        self._contents.check()
+
+    def _boxes(self, view: View) -> Mapping[str, Sequence[Box]]:
+        """The parts of tensors that are read in parts; everything else is read as a whole."""
+        whole = {chunk.fqn for chunk in view.chunks if chunk.path[0] in self._stateful}
+        boxes: dict[str, list[Box]] = {
+            fqn: []
+            for fqn, kind in view.kinds.items()
+            if kind.dtype and (fqn in view.sharded or fqn not in whole)
+        }
+        for chunk in view.chunks:
+            if chunk.fqn in boxes:
+                boxes[chunk.fqn].append((chunk.offsets, chunk.sizes))
+        return boxes
 
     def _check(self, state: State, view: View) -> None:
         there = {
@@ -65,9 +123,8 @@ class Restored:
             if pieces[0].item.path[0] != OWN
         }
         here = dict(view.kinds)
-        for name in state.values:
-            if state.is_stateful(name):
-                _leave_to_itself(name, here, there)
+        for name in self._stateful:
+            _leave_to_itself(name, here, there)
         for name, _, _ in state.optimizers():
             _leave_hyper_parameters(f"{name}.param_groups.", here, there)
         if problem := misfit(here, there):
@@ -105,7 +162,7 @@ class Restored:
         value = state.values[name]
         if isinstance(value, torch.nn.Module):
             self._load_extra_state(name, value)
-        elif state.is_stateful(name):
+        elif name in self._stateful:
             flat = flat_state(name, value.state_dict())
             self._sharded = {
                 ".".join(map(str, path)): leaf
@@ -186,7 +243,8 @@ class Restored:
         if file not in self._maps:
             with open(file, "rb") as opened:  # noqa: PTH123
                 # Private: torch wants writable memory, and this must never be written.
-                private = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+                flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+                private = mmap.mmap(opened.fileno(), 0, flags=flags)
             self._maps[file] = memoryview(private)
         return self._maps[file]
 
@@ -224,3 +282,31 @@ def _overlap(
             return None
         parts.append((low, high - low))
     return parts
+
+
+def _raw_start(item: Item) -> int:
+    """Where the elements begin."""
+    return item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
+
+
+def _hull(item: Item, part: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """From the first byte to the last of a part of a tensor's chunk."""
+    size, first, last = encoding.ITEM_SIZES[item.dtype], 0, 0
+    stride = 1
+    for axis in reversed(range(len(part))):
+        start = part[axis][0] - item.offsets[axis]
+        first += start * stride
+        last += (start + part[axis][1] - 1) * stride
+        stride *= item.sizes[axis]
+    start = _raw_start(item)
+    return start + first * size, start + (last + 1) * size
+
+
+def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1] + filling.GAP:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((start, end))
+    return joined

@@ -8,12 +8,14 @@ are allowed here; nobody trains yet.
 import sys
 
 from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.contents import Contents
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.worker import WorkerClient
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.environment import Session
 from spotelastic.training.restoring import Restored
+from spotelastic.training.state import State
 
 FETCH_WITHIN = 600.0
 """Seconds for bringing the state to this node; the daemon's own deadlines are shorter."""
@@ -22,17 +24,19 @@ BRANCH = "branch"
 """Name of our own value that says to which step the run was sent back last."""
 
 
-def open_source(session: Session, client: WorkerClient, step: int | None) -> Restored | None:
-    """Readable on this node, and on all; None on a fresh run.
+def open_source(
+    session: Session, client: WorkerClient, state: State, step: int | None
+) -> Restored | None:
+    """What `state` needs of it is on this node, and so on all; None on a fresh run.
 
     `step` sends the run back to that commit, once: when it has gone on from there and was only
     restarted since, it goes on from its newest state.
     """
     source = session.resume
     if step is None:
-        return _fetch_or_go_back(session, client, source) if source.kind != "fresh" else None
+        return _fetch_or_go_back(session, client, state, source) if source.kind != "fresh" else None
     if session.restarts and source.kind != "fresh":
-        newest = _fetch_or_go_back(session, client, source)
+        newest = _fetch_or_go_back(session, client, state, source)
         if newest.own_value(BRANCH) == step:
             return newest
         client.restored(newest.ident)
@@ -42,14 +46,16 @@ def open_source(session: Session, client: WorkerClient, step: int | None) -> Res
             f"restore(step={step}): no such step was committed; "
             "`spotelastic ckpt ls` shows those that were"
         )
-    restored, problem = _fetch(session, client, _from_store(commit))
+    restored, problem = _fetch(session, client, state, _from_store(commit))
     if restored is None:
         raise SpotelasticError(f"cannot resume from step {step}: {problem}")
     return restored
 
 
-def _fetch_or_go_back(session: Session, client: WorkerClient, source: wire.Resume) -> Restored:
-    restored, problem = _fetch(session, client, source)
+def _fetch_or_go_back(
+    session: Session, client: WorkerClient, state: State, source: wire.Resume
+) -> Restored:
+    restored, problem = _fetch(session, client, state, source)
     if restored is not None:
         return restored
     before = wire.Commit(source.epoch, source.step) if source.kind == "store" else None
@@ -58,7 +64,7 @@ def _fetch_or_go_back(session: Session, client: WorkerClient, source: wire.Resum
         if session.ranks.rank == 0:
             print(f"spotelastic: {message}", file=sys.stderr, flush=True)
             client.complain(message)
-        restored, problem = _fetch(session, client, _from_store(commit))
+        restored, problem = _fetch(session, client, state, _from_store(commit))
         if restored is not None:
             return restored
         before = commit
@@ -68,19 +74,21 @@ def _fetch_or_go_back(session: Session, client: WorkerClient, source: wire.Resum
 
 
 def _fetch(
-    session: Session, client: WorkerClient, source: wire.Resume
+    session: Session, client: WorkerClient, state: State, source: wire.Resume
 ) -> tuple[Restored | None, str]:
     """By all ranks: all have it, or none has, and why."""
+    restored, problem = None, ""
     try:
-        found, problem = client.fetch(source, FETCH_WITHIN), ""
+        restored = Restored(Contents(client.open(source, FETCH_WITHIN)), source)
+        needs = restored.needs(state, session.ranks.rank)
+        client.fetch(restored.ident, needs, FETCH_WITHIN)
     except CheckpointsError as error:
-        found, problem = None, str(error)
+        problem = str(error)
     first = next(filter(None, session.ranks.gather(problem)), "")
     if not first:
-        assert found is not None
-        return Restored(found, source), ""
-    if found is not None:
-        client.restored(found.id)
+        return restored, ""
+    if restored is not None:
+        client.restored(restored.ident)
     return None, first
 
 

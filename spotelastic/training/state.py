@@ -84,6 +84,8 @@ class View:
     """By name, of everything: also of tensors that lie on other ranks alone."""
     current: Callable[[], bool]
     """Whether training still updates these tensors."""
+    sharded: Collection[str] = frozenset()
+    """Names of the tensors that are spread over ranks."""
 
 
 class State:
@@ -99,6 +101,7 @@ class State:
         cells: list[Cell] = []
         kinds: dict[str, Kind] = {}
         checks: list[Callable[[], bool]] = []
+        sharded: set[str] = set()
         for name, value in self.values.items():
             match value:
                 case torch.nn.Module():
@@ -128,11 +131,14 @@ class State:
                 fqn = ".".join(map(str, path))
                 if isinstance(leaf, torch.Tensor):
                     chunks += chunks_of(fqn, path, leaf)
+                    if isinstance(leaf, DTensor):
+                        sharded.add(fqn)
                     kinds[fqn] = Kind(dtype_name(leaf), tuple(leaf.shape))
                 else:
                     cells.append(Cell(fqn, path, get[path]))
                     kinds[fqn] = Kind()
-        return View(tuple(chunks), tuple(cells), kinds, lambda: all(check() for check in checks))
+        current = lambda: all(check() for check in checks)  # noqa: E731
+        return View(tuple(chunks), tuple(cells), kinds, current, sharded)
 
     def stepped(self) -> None:
         """A step was made: data count by steps, not by what a loader has fetched."""

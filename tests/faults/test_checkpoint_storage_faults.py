@@ -14,7 +14,7 @@ from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit, Resume
-from support.checkpoints import Node, Worker, cluster, is_content_of, plan_of, round_info
+from support.checkpoints import Node, Worker, cluster, fetched, is_content_of, plan_of, round_info
 from support.faulty_s3 import FaultyS3
 from support.s3 import s3_server, use_s3
 
@@ -107,7 +107,7 @@ def test_a_restore_reads_again_what_came_cut_short(tmp_path: Path, s3: FaultyS3)
         assert worker.client.flush(30.0)
         s3.truncate("GET", "distcp", 1000)
         s3.answer("GET", "distcp", 503)
-        assert is_content_of(worker.client.fetch(Resume("store", 1, epoch=epoch), 30.0), 1)
+        assert is_content_of(fetched(worker.client, Resume("store", 1, epoch=epoch)), 1)
         worker.client.leave(clean=True)
 
 
@@ -119,7 +119,7 @@ def test_a_shard_that_has_lost_its_end_is_found_and_named(tmp_path: Path) -> Non
         [shard] = Path(node.storage).rglob("*.distcp")
         os.truncate(shard, 1000)
         with pytest.raises(RestoreFailed, match=r"__0_0\.distcp is shorter"):
-            worker.client.fetch(Resume("store", 1, epoch=epoch), 30.0)
+            fetched(worker.client, Resume("store", 1, epoch=epoch))
         worker.client.leave(clean=True)
 
 
@@ -206,10 +206,10 @@ def test_shared_memory_that_others_fill_up_takes_no_slot_away(tmp_path: Path) ->
             worker.client.prepare(6 << 20)
         # There is no room for a copy of what lies in the store; what is sealed here still serves.
         with pytest.raises(ArenaFull, match="are free"):
-            worker.client.fetch(Resume("store", 5, epoch=epoch), 30.0)
+            fetched(worker.client, Resume("store", 5, epoch=epoch))
         [newest] = [s for s in node.agent.status().snapshots if s.step == 5]
         memory = Resume("memory", 5, "r1", newest.layout)
-        assert is_content_of(worker.client.fetch(memory, 30.0), 5)
+        assert is_content_of(fetched(worker.client, memory), 5)
         worker.client.leave(clean=True)
 
 

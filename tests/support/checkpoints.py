@@ -18,10 +18,10 @@ from pathlib import Path
 
 from spotelastic_checkpoints import arena, encoding, layout, wire
 from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.contents import Contents
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.launch import start_daemon
 from spotelastic_checkpoints.layout import Declaration, Declared, Plan
-from spotelastic_checkpoints.wire import RestoreSet
 from spotelastic_checkpoints.worker import OpenSlot, WorkerClient
 
 WIDTH = 4096
@@ -53,10 +53,17 @@ def content(fqn: str, step: int) -> bytes:
     return block * (WIDTH * 4 // len(block))
 
 
-def is_content_of(restored: RestoreSet, step: int) -> bool:
-    """Whether the restore set holds exactly the shared state of that step."""
+def fetched(client: WorkerClient, resume: wire.Resume) -> Contents:
+    """All of a source."""
+    restore_set = client.open(resume, 20.0)
+    client.fetch(restore_set.id, [(0, 1 << 40)], 30.0)
+    return Contents(restore_set)
+
+
+def is_content_of(restored: Contents, step: int) -> bool:
+    """Whether it is exactly the shared state of that step."""
     found = {}
-    for piece in restored.pieces:
+    for piece in restored.pieces():
         item = piece.item
         data = Path(piece.file).read_bytes()[item.offset : item.offset + item.length]
         if item.is_tensor:

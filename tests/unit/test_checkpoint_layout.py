@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotelastic_checkpoints import layout, restore, slots
+from spotelastic_checkpoints import layout, slots
 from spotelastic_checkpoints.arena import Arena, SlotHeader, State
 from spotelastic_checkpoints.commits import StepFolder, step_folders
 from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.retention import Keep, decide
 from spotelastic_checkpoints.slots import SlotView
-from spotelastic_checkpoints.wire import Branch, Commit, Item, Member, RoundInfo, Shelf
+from spotelastic_checkpoints.wire import Branch, Commit, Member, RoundInfo
 
 
 def tensor(name: str, rows: int) -> Declared:
@@ -142,19 +142,6 @@ def test_uncommitted_steps_go_by_epoch_and_only_below_a_commit() -> None:
     assert decide(folders, set(), set(), Commit(1, 8), 2, Keep()).sweep == ()
 
 
-def test_neighbouring_items_are_read_together_and_long_ranges_in_parts() -> None:
-    items = [
-        Item(f"i{offset}", (), "", (), (), (), -1, offset, length)
-        for offset, length in ((0, 100), (128, 100), (1 << 20, 50))
-    ]
-    assert [(s.offset, s.length) for s in restore.spans(items, most=200)] == [
-        (0, 200),
-        (200, 28),
-        (1 << 20, 50),
-    ]
-    assert list(restore.spans([], most=200)) == []
-
-
 def test_slots_that_exist_need_no_further_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,24 +156,3 @@ def test_slots_that_exist_need_no_further_memory(
         arena.slots_that_fit(2 * size, most=3)
     monkeypatch.setattr(arena, "free", lambda: 8 * size)
     assert arena.slots_that_fit(size, most=3) == 3
-
-
-def test_holders_of_the_same_send_as_much_each_and_neighbours() -> None:
-    def item(number: int) -> Item:
-        return Item(f"t{number}", (), "", (), (), (), -1, number * 100, 100)
-
-    def shelf(rank: int, numbers: range) -> Shelf:
-        return Shelf(rank, 1, 2, 90, tuple(map(item, numbers)))
-
-    both = [("a:1", shelf(0, range(90))), ("b:1", shelf(0, range(90)))]
-    shares = restore.share(both, {}, ())
-    assert [[i.fqn for i in items] for _, _, items in shares] == [
-        [f"t{n}" for n in range(45)],
-        [f"t{n}" for n in range(45, 90)],
-    ]
-    # One of them alone has the first third: the other sends more of the rest.
-    uneven = [("a:1", shelf(0, range(90))), ("b:1", shelf(0, range(30, 90)))]
-    a, b = (items for _, _, items in restore.share(uneven, {}, ()))
-    assert {i.fqn for i in a} | {i.fqn for i in b} == {f"t{n}" for n in range(90)}
-    assert (len(a), len(b)) == (45, 45)
-    assert len(list(restore.spans(b, most=1 << 20))) == 1

@@ -1,0 +1,151 @@
+"""Pure: what is fetched of a checkpoint, in which units, and which of them travel together.
+
+A cell is the smallest part that can be verified alone: a MiB of an item where its checksums say so,
+otherwise the whole item. Only cells that a rank's ranges touch are fetched.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spotelastic_checkpoints.layout import ALIGNMENT, aligned
+from spotelastic_checkpoints.manifest import BLOCK, DIGITS
+from spotelastic_checkpoints.wire import Item
+
+GAP = 4096
+"""Bytes between two cells that are read along rather than asked around."""
+
+
+class Place(NamedTuple):
+    """Where a copy of something lies. `source` is a number, `file` the source's own name."""
+
+    source: int
+    file: object
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An item at its offset in the file that it is copied to, and all places it can come from."""
+
+    item: Item
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Bytes `start` to `end` of the target file."""
+
+    start: int
+    end: int
+    checksum: str
+    """Empty where the source itself vouches for what it sends."""
+    fqn: str
+    places: tuple[Place, ...]
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    def place(self, source: int) -> Place:
+        return next(place for place in self.places if place.source == source)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """Cells that all lie in the same sources, as neighbours in the first of them."""
+
+    cells: tuple[Cell, ...]
+    sources: frozenset[int]
+
+
+def placed(items: Iterable[tuple[Item, tuple[Place, ...]]]) -> list[Placed]:
+    """Laid out one after the other, in the order given; aligned in memory as they were."""
+    found = []
+    end = 0
+    for item, places in items:
+        offset = aligned(end) + item.offset % ALIGNMENT
+        if offset - ALIGNMENT >= end:
+            offset -= ALIGNMENT
+        moved = Item(
+            item.fqn, item.path, item.dtype, item.shape, item.offsets, item.sizes, item.rank,
+            offset, item.length, item.checksum, item.blocks,
+        )  # fmt: skip
+        found.append(Placed(moved, places))
+        end = offset + item.length
+    return found
+
+
+def cells_of(placed: Placed) -> Iterator[Cell]:
+    item = placed.item
+    size = item.length if item.checksum and not item.blocks else BLOCK
+    for number, skipped in enumerate(range(0, item.length, max(size, 1))):
+        start = item.offset + skipped
+        checksum = item.blocks[number * DIGITS :][:DIGITS] or item.checksum
+        places = tuple(place._replace(offset=place.offset + skipped) for place in placed.places)
+        end = min(start + size, item.offset + item.length)
+        yield Cell(start, end, checksum, item.fqn, places)
+
+
+def touched(items: Sequence[Placed], ranges: Iterable[tuple[int, int]]) -> Iterator[Cell]:
+    """The cells of these items (in order of their offsets) that ranges of the target touch."""
+    ranges = sorted(ranges)
+    starts = [start for start, _ in ranges]
+    highest: list[int] = []
+    for _, end in ranges:
+        highest.append(max(end, highest[-1] if highest else 0))
+    for placed in items:
+        item = placed.item
+        before = bisect_right(starts, item.offset + item.length - 1) - 1
+        if before < 0 or highest[before] <= item.offset:
+            continue
+        for cell in cells_of(placed):
+            before = bisect_right(starts, cell.end - 1) - 1
+            if before >= 0 and highest[before] > cell.start:
+                yield cell
+
+
+def requests(cells: Iterable[Cell], most: int) -> list[Request]:
+    """In order, each of at most `most` bytes, or of one cell."""
+    alike: dict[tuple[object, frozenset[int]], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        sources = frozenset(place.source for place in cell.places)
+        alike[cell.places[0][:2], sources].append(cell)
+    found = []
+    for (_, sources), group in alike.items():
+        group.sort(key=lambda cell: cell.places[0].offset)
+        run: list[Cell] = []
+        begun = end = 0
+        for cell in group:
+            offset = cell.places[0].offset
+            if run and (offset > end + GAP or offset + cell.length - begun > most):
+                found.append(Request(tuple(run), sources))
+                run = []
+            if not run:
+                begun = offset
+            run.append(cell)
+            end = offset + cell.length
+        found.append(Request(tuple(run), sources))
+    return found
+
+
+def runs(cells: Iterable[Cell], source: int, most: int) -> Iterator[list[Cell]]:
+    """Pure: as the cells lie in one source: neighbours there together, at most `most` bytes."""
+    run: list[Cell] = []
+    for cell in sorted(cells, key=lambda cell: _order(cell.place(source))):
+        place = cell.place(source)
+        if run:
+            first, last = run[0].place(source), run[-1].place(source)
+            apart = place.file != last.file or place.offset > last.offset + run[-1].length + GAP
+            if apart or place.offset + cell.length - first.offset > most:
+                yield run
+                run = []
+        run.append(cell)
+    if run:
+        yield run
+
+
+def _order(place: Place) -> tuple[str, int]:
+    return str(place.file), place.offset

@@ -1,0 +1,53 @@
+"""What a restore set holds, and where: for the worker that reads it. Stdlib and msgspec only."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from spotelastic_checkpoints.arena import HEADER, Slot
+from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.wire import Item, RestoreSet
+
+
+class Piece(NamedTuple):
+    """An item, in a file of this machine's shared memory."""
+
+    file: str
+    item: Item
+
+
+class Contents:
+    """Slots are read in place, so that they must not be overwritten meanwhile: see `check`."""
+
+    def __init__(self, restore_set: RestoreSet) -> None:
+        self.id = restore_set.id
+        self.step = restore_set.step
+        self.world_size = restore_set.world_size
+        self.file = restore_set.file
+        """Its ranges are there once they have been fetched."""
+        self._items = restore_set.items
+        self._slots = [Slot(Path(path)) for path in restore_set.slots]
+        self._generations = [slot.generation for slot in self._slots]
+
+    def pieces(self) -> Iterator[Piece]:
+        for slot in self._slots:
+            header, path = slot.header(), str(slot.path)
+            if header is None or header.step != self.step:
+                raise RestoreFailed(f"the slot {path} has been overwritten")
+            for item in slot.items(header):
+                yield Piece(path, replace(item, offset=item.offset + HEADER))
+        for item in self._items:
+            yield Piece(self.file, item)
+
+    @property
+    def fetched(self) -> bool:
+        """Whether anything of it has to be brought here first."""
+        return bool(self._items)
+
+    def check(self) -> None:
+        """Raises `RestoreFailed` when a slot is no longer what it was."""
+        for slot, generation in zip(self._slots, self._generations, strict=True):
+            if slot.generation != generation:
+                raise RestoreFailed(f"the slot {slot.path} was overwritten while it was read")

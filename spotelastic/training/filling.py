@@ -1,0 +1,105 @@
+"""From files of shared memory into tensors, by several threads, without mapping the files.
+
+A fresh map costs a fault for every few pages, which is more than the copy itself; `preadv` costs
+none, and takes a thousand tensors at a time. The interpreter's lock is not held meanwhile.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+THREADS = 4
+AT_ONCE = 4 << 20
+"""Bytes per call,"""
+MOST_PARTS = 1000
+"""and pieces of memory; Linux takes 1024."""
+GAP = 4096
+"""Bytes between two tensors that are read along, to nowhere."""
+
+Part = tuple[int, int]
+"""Address and length."""
+Call = tuple[int, int, list[int]]
+"""Offset in the file, bytes, and the parts that they go to, flat."""
+
+_preadv = ctypes.CDLL(None, use_errno=True).preadv64
+_preadv.restype = ctypes.c_ssize_t
+_preadv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+
+
+def can_fill(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and tensor.is_cpu
+
+
+def fill(path: str, wanted: Sequence[tuple[int, torch.Tensor]]) -> None:
+    """Each tensor from its offset in the file. Raises EOFError where the file ends before."""
+    nowhere = ctypes.create_string_buffer(GAP)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="fill") as pool:
+            begun = [
+                pool.submit(_read, descriptor, *call)
+                for call in calls(_spans(wanted), ctypes.addressof(nowhere))
+            ]
+            for read in begun:
+                read.result()
+    finally:
+        os.close(descriptor)
+    torch.autograd.graph.increment_version([tensor for _, tensor in wanted])
+
+
+def _spans(wanted: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[int, int, int]]:
+    """Offset, address and length, in the file's order."""
+    spans = [(offset, tensor.data_ptr(), tensor.nbytes) for offset, tensor in wanted]
+    return sorted(span for span in spans if span[2])
+
+
+def calls(spans: Sequence[tuple[int, int, int]], nowhere: int) -> Iterator[Call]:
+    """Pure: neighbours together, what is long in several calls."""
+    begun = end = 0
+    parts: list[int] = []
+    for offset, address, length in spans:
+        gap = offset - end
+        if parts and not (0 <= gap <= GAP and len(parts) < 2 * MOST_PARTS):
+            yield begun, end - begun, parts
+            parts = []
+        if parts and gap:
+            parts += (nowhere, gap)
+        done = 0
+        while done < length:
+            if not parts:
+                begun = offset + done
+            now = min(length - done, max(AT_ONCE - (offset + done - begun), GAP))
+            parts += (address + done, now)
+            done += now
+            end = offset + done
+            if end - begun >= AT_ONCE:
+                yield begun, end - begun, parts
+                parts = []
+    if parts:
+        yield begun, end - begun, parts
+
+
+def _read(descriptor: int, offset: int, length: int, parts: list[int]) -> None:
+    while length:
+        vector = (ctypes.c_size_t * len(parts))(*parts)
+        count = _preadv(descriptor, vector, len(parts) // 2, offset)
+        if count < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        if count == 0:
+            raise EOFError(f"the file ends {length} bytes before the tensors do")
+        offset, length = offset + count, length - count
+        if length:
+            parts = _after(parts, count)
+
+
+def _after(parts: list[int], count: int) -> list[int]:
+    """What a call that came back early has left."""
+    left = list(parts)
+    while count >= left[1]:
+        count -= left[1]
+        del left[:2]
+    return [left[0] + count, left[1] - count, *left[2:]]

@@ -1,0 +1,55 @@
+"""Tensors filled from a file: wherever they lie in it, however the calls are cut."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from spotelastic.training import filling
+
+SIZE = 1 << 16
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3000)), max_size=40),
+    at_once=st.integers(1, 20_000),
+    most=st.integers(2, 10),
+    chance=st.randoms(use_true_random=False),
+)
+def test_every_tensor_gets_its_bytes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: list[tuple[int, int]],
+    at_once: int,
+    most: int,
+    chance: "object",
+) -> None:
+    monkeypatch.setattr(filling, "AT_ONCE", at_once)
+    monkeypatch.setattr(filling, "MOST_PARTS", most)
+    data = os.urandom(SIZE)
+    (tmp_path / "file").write_bytes(data)
+    wanted, end = [], 0
+    for gap, length in parts:
+        if end + gap + length <= SIZE:
+            wanted.append((end + gap, torch.zeros(length, dtype=torch.uint8)))
+            end += gap + length
+    chance.shuffle(wanted)  # type: ignore[attr-defined]
+    filling.fill(str(tmp_path / "file"), wanted)
+    for offset, tensor in wanted:
+        assert bytes(tensor.tolist()) == data[offset : offset + len(tensor)]
+
+
+def test_a_file_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1234")
+    with pytest.raises(EOFError):
+        filling.fill(str(tmp_path / "file"), [(2, torch.zeros(4, dtype=torch.uint8))])
+
+
+def test_a_call_that_came_back_early_is_gone_on_with() -> None:
+    assert filling._after([100, 4, 200, 6], 3) == [103, 1, 200, 6]
+    assert filling._after([100, 4, 200, 6], 4) == [200, 6]
+    assert filling._after([100, 4, 200, 6], 9) == [205, 1]
