@@ -1,7 +1,7 @@
 """Pure: what is fetched of a checkpoint, in which units, and which of them travel together.
 
-A cell is the smallest part that can be verified alone: a MiB of an item where its checksums say so,
-otherwise the whole item. Only cells that a rank's ranges touch are fetched.
+A cell is the smallest part that can be verified alone: a block of an item where it has checksums of
+its own, otherwise the whole item. Only cells that a rank's ranges touch are fetched.
 """
 
 from bisect import bisect_right
@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spotelastic_checkpoints import manifest
 from spotelastic_checkpoints.layout import ALIGNMENT, aligned
-from spotelastic_checkpoints.manifest import BLOCK, DIGITS
+from spotelastic_checkpoints.manifest import DIGITS
 from spotelastic_checkpoints.wire import Item
 
-GAP = 4096
+GAP = 32 << 10
 """Bytes between two cells that are read along rather than asked around."""
 
 
@@ -80,13 +81,12 @@ def placed(items: Iterable[tuple[Item, tuple[Place, ...]]]) -> list[Placed]:
 
 def cells_of(placed: Placed) -> Iterator[Cell]:
     item = placed.item
-    size = item.length if item.checksum and not item.blocks else BLOCK
-    for number, skipped in enumerate(range(0, item.length, max(size, 1))):
-        start = item.offset + skipped
+    undivided = item.checksum and not item.blocks
+    bounds = [(0, item.length)] if undivided else manifest.blocks(item)
+    for number, (start, end) in enumerate(bounds):
         checksum = item.blocks[number * DIGITS :][:DIGITS] or item.checksum
-        places = tuple(place._replace(offset=place.offset + skipped) for place in placed.places)
-        end = min(start + size, item.offset + item.length)
-        yield Cell(start, end, checksum, item.fqn, places)
+        places = tuple(place._replace(offset=place.offset + start) for place in placed.places)
+        yield Cell(item.offset + start, item.offset + end, checksum, item.fqn, places)
 
 
 def touched(items: Sequence[Placed], ranges: Iterable[tuple[int, int]]) -> Iterator[Cell]:

@@ -217,7 +217,7 @@ class Fetcher:
             if lane < self._sources[number].lanes
         ]
         readers: list[Reader] = []
-        with ThreadPoolExecutor(min(len(lanes), len(requests), MOST_LANES)) as pool:
+        with ThreadPoolExecutor(min(len(lanes), MOST_LANES)) as pool:
             for number in lanes:
                 pool.submit(self._lane, number, work, readers)
             try:

@@ -1,16 +1,17 @@
 """Pure: what stands beside the shards, one JSON file per rank, and when a step is complete."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import xxhash
 
+from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.wire import Item
 
 VERSION = 1
-BLOCK = 1 << 20
+BLOCK = 1 << 18
 """Bytes that a checksum of its own covers, so that a part of an item can be verified alone."""
 DIGITS = 16
 """Of a checksum."""
@@ -34,16 +35,30 @@ class Manifest(msgspec.Struct, frozen=True):
     items: tuple[Item, ...]
 
 
+def blocks(item: Item) -> Iterator[tuple[int, int]]:
+    """Where the parts of an item that are verified alone begin and end, from the item's start.
+
+    Counted from a tensor's first element, so that halves of it are blocks and no more.
+    """
+    prefix = item.length - encoding.nbytes(item.dtype, item.sizes) if item.is_tensor else 0
+    start = 0
+    while start < item.length:
+        end = min((start or prefix) + BLOCK, item.length)
+        yield start, end
+        start = end
+
+
 def checksummed(item: Item, data: memoryview) -> Item:
-    """With the checksums of its bytes, which are `data`."""
-    if len(data) <= BLOCK:
+    """With the checksums of its bytes, which are `data`; its length is the true one."""
+    bounds = list(blocks(item))
+    if len(bounds) < 2:
         return msgspec.structs.replace(item, checksum=xxhash.xxh3_64_hexdigest(data))
-    whole, blocks = xxhash.xxh3_64(), []
-    for start in range(0, len(data), BLOCK):
-        block = data[start : start + BLOCK]
+    whole, parts = xxhash.xxh3_64(), []
+    for start, end in bounds:
+        block = data[start:end]
         whole.update(block)
-        blocks.append(xxhash.xxh3_64_hexdigest(block))
-    return msgspec.structs.replace(item, checksum=whole.hexdigest(), blocks="".join(blocks))
+        parts.append(xxhash.xxh3_64_hexdigest(block))
+    return msgspec.structs.replace(item, checksum=whole.hexdigest(), blocks="".join(parts))
 
 
 def shard_name(rank: int) -> str:

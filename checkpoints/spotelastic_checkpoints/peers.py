@@ -104,6 +104,9 @@ class PeerServer:
             connection.sendall(wire.frame(ident, "", request.length))
             if request.length:
                 connection.sendfile(file, HEADER + request.offset, request.length)
+        return self._checksum(slot, request)
+
+    def _checksum(self, slot: Slot, request: Read) -> str:
         checksum = xxhash.xxh3_64_hexdigest(slot.data[request.offset :][: request.length])
         # Only now is it sure that the bytes were those of the save.
         if slot.generation != request.generation:

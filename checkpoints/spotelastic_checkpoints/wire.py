@@ -183,7 +183,7 @@ class Item(Value, frozen=True, array_like=True):
     checksum: str = ""
     """xxh3 (64 bits, hex) of the item's bytes; empty where not computed yet."""
     blocks: str = ""
-    """The same of every MiB of a longer item, one after the other: what a part is verified by."""
+    """The same of every block of a longer item (see manifest.py), one after the other."""
 
     @property
     def is_tensor(self) -> bool:

@@ -1,11 +1,10 @@
 """Pure: whether a checkpoint is one of this state, and in which words it is not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """What stands under a name: a tensor (its dtype's name, its global shape), or a value."""
 
     dtype: str = ""

@@ -43,6 +43,8 @@ class Restored:
         self._view: View | None = None
         self._stateful: set[str] = set()
         """Names of what is loaded through its own load_state_dict."""
+        self._sharded: dict[str, DTensor] = {}
+        """Sharded tensors in the present state of what is being loaded, by name."""
         self._pieces: dict[str, list[Piece]] = {}
         # Where the sharding is what it was: no parts to be looked for.
         self._by_key: dict[tuple[str, tuple[int, ...]], Piece] = {}

@@ -7,9 +7,10 @@ optimizer. Whether they are still the right ones is a comparison of addresses.
 """
 
 import copy
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from spotelastic_checkpoints import encoding
@@ -35,8 +36,7 @@ Path = tuple[str | int, ...]
 Key = tuple[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A tensor, or the part of one that this rank has, with its place in the whole."""
 
     fqn: str
@@ -44,10 +44,7 @@ class Chunk:
     tensor: torch.Tensor
     shape: tuple[int, ...]
     offsets: tuple[int, ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(self.tensor.shape)
+    sizes: tuple[int, ...]
 
     @property
     def key(self) -> Key:
@@ -183,7 +180,12 @@ class State:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return _name_of(tensor.dtype)
+
+
+@functools.cache
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def flat_state(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
@@ -215,18 +217,17 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
             tensor.shape, tensor.device_mesh, tensor.placements
         )
         if local.numel() or not tensor.numel():
-            yield Chunk(fqn, path, local, shape, tuple(offsets))
+            yield Chunk(fqn, path, local, shape, tuple(offsets), tuple(local.shape))
         return
     tensor = tensor.detach()
-    rows = shape[0] if shape else 0
-    row_bytes = tensor.numel() * tensor.element_size() // max(rows, 1)
-    if rows < 2 or rows * row_bytes <= PIECE:
-        yield Chunk(fqn, path, tensor, shape, (0,) * len(shape))
+    nothing = (0,) * len(shape)
+    if tensor.nbytes <= PIECE or shape[0] < 2:
+        yield Chunk(fqn, path, tensor, shape, nothing, shape)
         return
-    at_once = max(1, PIECE // row_bytes)
-    for start in range(0, rows, at_once):
+    at_once = max(1, PIECE * shape[0] // tensor.nbytes)
+    for start in range(0, shape[0], at_once):
         part = tensor[start : start + at_once]
-        yield Chunk(fqn, path, part, shape, (start,) + (0,) * (len(shape) - 1))
+        yield Chunk(fqn, path, part, shape, (start, *nothing[1:]), tuple(part.shape))
 
 
 def _module_check(module: torch.nn.Module) -> Callable[[], bool]:

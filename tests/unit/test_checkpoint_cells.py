@@ -8,7 +8,7 @@ import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
-from spotelastic_checkpoints import cells, manifest, restore
+from spotelastic_checkpoints import cells, encoding, manifest, restore
 from spotelastic_checkpoints.cells import Cell, Place
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.fetching import LATE, Work
@@ -29,7 +29,7 @@ def requests(*who: Iterable[int]) -> list[cells.Request]:
     return cells.requests(found, most=1)
 
 
-def test_a_long_item_is_verified_by_the_mib_and_a_short_one_as_a_whole() -> None:
+def test_a_long_item_is_verified_by_the_block_and_a_short_one_as_a_whole() -> None:
     data = memoryview(bytes(range(256)) * (10 * BLOCK // 1024))
     long = manifest.checksummed(item("t", 0, len(data)), data)
     assert long.checksum == xxhash.xxh3_64_hexdigest(data)
@@ -46,6 +46,13 @@ def test_a_long_item_is_verified_by_the_mib_and_a_short_one_as_a_whole() -> None
     whole = item("t", 0, len(data), long.checksum)
     [placed] = cells.placed([(whole, (Place(0, "f", 0),))])
     assert [cell.length for cell in cells.cells_of(placed)] == [len(data)]
+
+
+def test_a_tensor_is_divided_from_its_first_element_on() -> None:
+    prefix = len(encoding.tensor_prefix("uint8", (2 * BLOCK,)))
+    length = prefix + 2 * BLOCK
+    tensor = Item("t", ("t",), "uint8", (2 * BLOCK,), (0,), (2 * BLOCK,), -1, 0, length)
+    assert list(manifest.blocks(tensor)) == [(0, prefix + BLOCK), (prefix + BLOCK, length)]
 
 
 @given(

@@ -1,0 +1,141 @@
+"""Other nodes' daemons that die, hang or lie in the middle of a range: the next one fills in."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints import peers
+from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.peers import PeerServer
+from spotelastic_checkpoints.wire import FRAME, Branch, Holder, Read, Resume, frame
+from support.checkpoints import (
+    TOKEN,
+    Node,
+    Worker,
+    cluster,
+    fetched,
+    is_content_of,
+    plan_of,
+    round_info,
+)
+
+pytestmark = pytest.mark.faults
+
+
+class Faulty(PeerServer):
+    """Serves the slots of a real node, until it is asked for bytes of them."""
+
+    def __init__(self, arena: Arena, fault: str) -> None:
+        self._fault = fault
+        self.reads = 0
+        self.over = threading.Event()
+        super().__init__(arena, TOKEN, "127.0.0.1", 0)
+
+    def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
+        self.reads += 1
+        slot = self._slot(request)
+        data = bytearray(slot.data[request.offset :][: request.length])
+        match self._fault:
+            case "lies":
+                data[len(data) // 2] ^= 1
+            case "overwritten":
+                slot.open()
+                return super()._send(connection, ident, request)
+            case _:
+                del data[len(data) // 2 :]
+        connection.sendall(frame(ident, "", request.length))
+        connection.sendall(data)
+        if self._fault == "lies":
+            return self._checksum(slot, request)
+        if self._fault == "hangs":
+            self.over.wait(60)
+        raise ConnectionError
+
+
+@contextmanager
+def filled(tmp_path: Path, fault: str, *, alone: bool) -> Iterator[tuple[Node, Resume, Faulty]]:
+    """A node to be filled with a step that a faulty holder has, and a good one unless `alone`."""
+    with cluster(tmp_path, count=3, storage=str(tmp_path / "never")) as nodes:
+        plan = plan_of(2, 1)
+        for slot in range(2):
+            nodes[slot].begin(round_info("r1", slot, ["n0", "n1"], 1, 0))
+            worker = Worker(str(nodes[slot].socket), "r1", slot, 0, plan)
+            worker.save(7)
+            worker.client.leave(clean=True)
+            nodes[slot].agent.end()
+        faulty = Faulty(Arena(nodes[0].arena, 1), fault)
+        holders = [Holder("n0", faulty.address, (0,))]
+        if not alone:
+            holders.append(Holder("n1", nodes[1].agent.status().listen, (1,)))
+        newcomer = nodes[2]
+        newcomer.begin(round_info("r2", 2, ["n0", "n1", "n2"], 1, 0, lineage=[Branch("r1", 7)]))
+        try:
+            yield newcomer, Resume("memory", 7, "r1", plan.hash, tuple(holders)), faulty
+        finally:
+            faulty.over.set()
+            faulty.close()
+    assert not (tmp_path / "never" / "LATEST").exists()
+
+
+@pytest.mark.parametrize("fault", ["dies", "lies", "hangs", "overwritten"])
+def test_what_one_holder_does_not_bring_the_next_one_does(tmp_path: Path, fault: str) -> None:
+    with filled(tmp_path, fault, alone=False) as (node, resume, faulty):
+        worker = Worker(str(node.socket), "r2", 2, 0, plan_of(3, 1))
+        assert is_content_of(fetched(worker.client, resume), 7)
+        assert faulty.reads
+        worker.client.leave(clean=True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("dies", "lost the"), ("lies", "not what was sent"), ("overwritten", "has been overwritten")],
+)
+def test_a_last_holder_that_fails_is_named_and_leaves_nothing(
+    tmp_path: Path, fault: str, said: str
+) -> None:
+    with filled(tmp_path, fault, alone=True) as (node, resume, faulty):
+        worker = Worker(str(node.socket), "r2", 2, 0, plan_of(3, 1))
+        with pytest.raises(RestoreFailed, match=rf"{faulty.address}.*{said}"):
+            fetched(worker.client, resume)
+        assert not list(node.arena.glob("restore-*"))
+        worker.client.leave(clean=True)
+
+
+def test_a_token_is_compared_in_constant_time_and_never_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    honest = peers.hmac.compare_digest
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return honest(one, other)
+
+    monkeypatch.setattr(peers.hmac, "compare_digest", compare)
+    server = PeerServer(Arena(tmp_path, 1), TOKEN, "127.0.0.1", 0)
+    try:
+        with pytest.raises(RestoreFailed) as refused:
+            peers.Peer(server.address, "guessed")
+        assert TOKEN not in str(refused.value)
+        assert "guessed" not in str(refused.value)
+        peers.Peer(server.address, TOKEN).close()
+    finally:
+        server.close()
+    # Both sides, and never the token itself: a MAC over what both have drawn.
+    assert len(compared) == 3
+    assert {len(value) for pair in compared for value in pair} == {peers.MAC}
+
+
+def test_a_request_that_is_too_long_ends_the_connection(tmp_path: Path) -> None:
+    server = PeerServer(Arena(tmp_path, 1), TOKEN, "127.0.0.1", 0)
+    try:
+        peer = peers.Peer(server.address, TOKEN)
+        peer._socket.sendall(FRAME.pack(peers.LONGEST_REQUEST + 1))
+        assert peer._socket.recv(1) == b""
+        peer.close()
+    finally:
+        server.close()
