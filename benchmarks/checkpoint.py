@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from jobs import checkpoint_jobs as jobs
 from jobs import s3_servers
-from jobs.checkpoint_jobs import Saves, Shape
+from jobs.checkpoint_jobs import Node, Saves, Shape
 from jobs.s3_servers import Server
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 RANKS = 4
 """Of the node that restores from S3."""
 PATIENCE = 900.0
-PARTS = ("daemon", "training", "memory", "save", "restore")
+PARTS = ("daemon", "training", "memory", "save", "restore", "shards")
 SERVERS = {"moto": s3_servers.moto, "rclone": s3_servers.rclone}
 
 
@@ -48,10 +48,10 @@ def alone(work: Callable[..., T], *arguments: Any) -> T:
     return _together(work, [arguments])[0]
 
 
-def ranks(work: Callable[..., T], *arguments: Any) -> list[T]:
-    """In as many processes as the node has ranks."""
+def ranks(work: Callable[..., T], *arguments: Any, world: int = RANKS) -> list[T]:
+    """In as many processes as there are ranks."""
     port = s3_servers.free_port()
-    return _together(work, [(rank, RANKS, port, *arguments) for rank in range(RANKS)])
+    return _together(work, [(rank, world, port, *arguments) for rank in range(world)])
 
 
 def _together(work: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
@@ -143,15 +143,58 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
               f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs)  # fmt: skip
 
 
+def sharding(server: Server, shape: Shape) -> Iterator[Row]:
+    """What nodes read of a state that is sharded over them (one rank each), and what it was
+    before; with padding to the blocks that are verified alone."""
+    for before, after, bar in ((4, 4, 1.05), (2, 4, 1.5)):
+        with _nodes(server, before) as members:
+            epoch = members[0].claim().epoch
+            here = [member.begin("r1", before, epoch=epoch) for member in members]
+            ranks(jobs.rank_saves_shards, shape, here, world=before)
+        with _nodes(server, after) as members:
+            commit = members[0].claim().commit
+            assert commit is not None
+            resume = jobs.from_store(commit)
+            here = [member.begin("r2", after, resume=resume) for member in members]
+            given = server.given_away()
+            seconds = max(ranks(jobs.rank_restores_shards, shape, here, world=after))
+            now = server.given_away()
+        server.empty()
+        rows = f"{before} ranks' shards to {after} nodes"
+        took = f"{seconds:.2f} s ({rate(shape, seconds):.0f} MB/s)"
+        if given is None or now is None:
+            yield Row(rows, took)
+            continue
+        share = (now - given) / shape.nbytes
+        yield Row(rows, f"each reads {share / after:.3f} x the state", took,
+                  f"<= {bar:g} / {after}", share <= bar)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _nodes(server: Server, count: int) -> Iterator[list[Node]]:
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(jobs.node(server.url("ours"), name=f"n{slot}", slot=slot))
+            for slot in range(count)
+        ]
+
+
 def in_memory(shape: Shape) -> Iterator[Row]:
-    copy, seconds = alone(jobs.restore_from_slots, shape)
-    yield Row("restore from sealed slots", f"{rate(shape, seconds):.0f} MB/s",
-              f"warm copy: {rate(shape, copy):.0f} MB/s", ">= 50 %",
-              seconds * 0.5 <= copy)  # fmt: skip
-    seconds, touched = alone(jobs.restore_from_peers, shape)
-    yield Row("restore from two peers", f"{rate(shape, seconds):.0f} MB/s",
-              "the store was touched" if touched else "the store is not touched", ">= 400 MB/s",
-              rate(shape, seconds) >= 400 and not touched)  # fmt: skip
+    place = alone(jobs.restore_from_slots, shape)
+    yield Row("restore from sealed slots", f"{rate(shape, place.restore):.0f} MB/s",
+              f"warm copy: {rate(shape, place.copy):.0f} MB/s", ">= 50 %",
+              place.restore * 0.5 <= place.copy)  # fmt: skip
+    yield Row("  such a copy by the kernel", f"read: {rate(shape, place.read):.0f} MB/s",
+              f"mapped: {rate(shape, place.mapped):.0f} MB/s")  # fmt: skip
+    filled = alone(jobs.restore_from_peers, shape)
+    touched = "the store was touched" if filled.store_touched else "the store is not touched"
+    yield Row("restore from two peers", f"{rate(shape, filled.seconds):.0f} MB/s", touched,
+              ">= 400 MB/s",
+              rate(shape, filled.seconds) >= 400 and not filled.store_touched)  # fmt: skip
+    above = filled.memory - filled.slots
+    yield Row("  memory meanwhile", f"{filled.memory >> 20} MiB",
+              f"two slots: {filled.slots >> 20} MiB", "<= 256 MiB more",
+              above <= 256 << 20)  # fmt: skip
 
 
 def daemon() -> Iterator[Row]:
@@ -235,6 +278,8 @@ def main() -> None:
                     met &= show(f"{title}, {name}", saving(server, shape, options.saves))
                 if "restore" in options.only:
                     met &= show(f"{title}, {name}", restoring(server, shape))
+                if "shards" in options.only:
+                    met &= show(f"{title}, {name}", sharding(server, shape))
     print(f"\nload at the end {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
     print("every bar is met" if met else "not every bar is met")
 

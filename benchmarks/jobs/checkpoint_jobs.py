@@ -5,12 +5,14 @@ are in bytes, times in seconds.
 """
 
 import contextlib
+import mmap
 import os
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.launch import start_daemon
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import spotelastic as se
 
@@ -100,13 +104,14 @@ class Node:
             owner="bench",
             node=name,
             workers=workers,
+            token="bench",
         )
         self.client = DaemonClient(str(self.socket))
 
     def begin(
         self, round_: str, nodes: int = 1, resume: wire.Resume | None = None, epoch: int = 0
-    ) -> None:
-        """Also sets the environment that a worker of the round finds."""
+    ) -> dict[str, str]:
+        """What a worker of the round finds in its environment; it is set here, too."""
         resume = resume or wire.Resume()
         schedule = wire.Schedule(1, 1)
         self.client.begin(
@@ -125,12 +130,14 @@ class Node:
                 lineage=(wire.Branch(resume.incarnation, resume.step),),
             )
         )
-        os.environ.update(
-            SPOTELASTIC_DAEMON=str(self.socket),
-            SPOTELASTIC_ROUND=round_,
-            SPOTELASTIC_NODE=self.name,
-            SPOTELASTIC_RESUME=msgspec.json.encode(resume).decode(),
-        )
+        environment = {
+            "SPOTELASTIC_DAEMON": str(self.socket),
+            "SPOTELASTIC_ROUND": round_,
+            "SPOTELASTIC_NODE": self.name,
+            "SPOTELASTIC_RESUME": msgspec.json.encode(resume).decode(),
+        }
+        os.environ.update(environment)
+        return environment
 
     def claim(self) -> wire.Claim:
         return self.client.claim("bench", timeout=30)
@@ -156,6 +163,10 @@ class Node:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         sizes = {line.split()[0]: int(line.split()[1]) << 10 for line in lines if "kB" in line}
         return sizes["RssAnon:"] + sizes["RssFile:"]
+
+    def shared_memory(self) -> int:
+        """Bytes that its folder takes: slots, and copies that are being restored."""
+        return sum(path.stat().st_blocks * 512 for path in Path(self._folder.name).rglob("*"))
 
     def close(self) -> None:
         self.client.close()
@@ -276,32 +287,82 @@ def _restored(state: State) -> float:
     return seconds
 
 
-def restore_from_slots(shape: Shape) -> tuple[float, float]:
-    """A restart in place: seconds of a warm copy, and of the restore."""
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A restart in place, beside what it is made of: seconds."""
+
+    copy: float
+    """One warm copy of the state,"""
+    read: float
+    """one of the same bytes out of a file in shared memory, by as many threads as there are cores,
+    as the kernel does it,"""
+    mapped: float
+    """and one out of a fresh map of that file."""
+    restore: float
+
+
+def restore_from_slots(shape: Shape) -> InPlace:
     state = shape.make()
     with tempfile.TemporaryDirectory() as storage, node(storage) as here:
         snapshot = _seal(here, "r1", state)
         resume = wire.Resume("memory", 2, "r1", snapshot.layout)
         times = []
-        for number in range(3):
+        for number in range(5):
             here.begin(f"r{number + 2}", resume=resume)
             times.append(_restored(state))
-    return warm_copy(state), min(times)
+    return InPlace(warm_copy(state), *from_shared_memory(shape.nbytes), min(times))
+
+
+def from_shared_memory(nbytes: int) -> tuple[float, float]:
+    """What the kernel takes for a copy out of a file in shared memory: read, and mapped."""
+    target = torch.zeros(nbytes, dtype=torch.uint8)
+    memory, piece = memoryview(target.numpy()), 8 << 20
+    reads, maps = [], []
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        file.write(memory)
+        file.flush()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in range(5):
+                begun = time.perf_counter()
+                list(
+                    pool.map(
+                        lambda start: os.preadv(file.fileno(), [memory[start:][:piece]], start),
+                        range(0, nbytes, piece),
+                    )
+                )
+                reads.append(time.perf_counter() - begun)
+        for _ in range(5):
+            begun = time.perf_counter()
+            with mmap.mmap(file.fileno(), nbytes, access=mmap.ACCESS_COPY) as mapped:
+                source = torch.frombuffer(mapped, dtype=torch.uint8)
+                target.copy_(source)
+                maps.append(time.perf_counter() - begun)
+                del source
+    return min(reads), min(maps)
 
 
 def from_store(commit: wire.Commit) -> wire.Resume:
     return wire.Resume("store", commit.step, epoch=commit.epoch)
 
 
-def restore_from_peers(shape: Shape) -> tuple[float, bool]:
-    """A newcomer filled by two nodes that hold the same: seconds, and whether the store was
-    touched."""
+@dataclass(frozen=True, slots=True)
+class FromPeers:
+    """A newcomer that is filled by two nodes which hold the same."""
+
+    seconds: float
+    memory: int
+    """The most that it took meanwhile, shared and its daemon's own;"""
+    slots: int
+    """and what slots it will need to train, two of each worker at least."""
+    store_touched: bool
+
+
+def restore_from_peers(shape: Shape) -> FromPeers:
     state = shape.make()
     with (
         tempfile.TemporaryDirectory() as storage,
         node(storage) as one,
         node(storage, name="n1") as other,
-        node(storage, name="n2") as newcomer,
     ):
         snapshots = []
         for holder in (one, other):
@@ -312,9 +373,32 @@ def restore_from_peers(shape: Shape) -> tuple[float, bool]:
             for name, holder in (("n0", one), ("n1", other))
         )
         resume = wire.Resume("memory", 2, "r1", snapshots[0].layout, holders)
-        newcomer.begin("r2", resume=resume)
-        seconds = _restored(state)
-        return seconds, any(Path(storage).iterdir())
+        times, memory = [], 0
+        for _ in range(3):
+            with node(storage, name="n2") as newcomer, _peak(newcomer) as peak:
+                newcomer.begin("r2", resume=resume)
+                times.append(_restored(state))
+            memory = max(memory, *peak)
+        return FromPeers(min(times), memory, 2 * shape.nbytes, any(Path(storage).iterdir()))
+
+
+@contextlib.contextmanager
+def _peak(here: Node) -> Iterator[list[int]]:
+    """Samples of the memory that a node takes, beside its workers."""
+    samples, over = [0], threading.Event()
+
+    def sample() -> None:
+        while not over.wait(0.02):
+            with contextlib.suppress(FileNotFoundError):
+                samples.append(here.memory() + here.shared_memory())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        thread.join()
 
 
 def _meet(rank: int, world: int, port: int) -> None:
@@ -354,6 +438,53 @@ def rank_restores(rank: int, world: int, port: int, shape: Shape) -> float:
     if any(
         not torch.equal(a, b) for a, b in zip(state.values(), shape.make().values(), strict=True)
     ):
+        raise RuntimeError("not what was saved")
+    return seconds
+
+
+def _sharded(shape: Shape, world: int, seed: int) -> dict[str, DTensor]:
+    """As FSDP shards it: every rank has a part of each tensor."""
+    mesh = init_device_mesh("cpu", (world,))
+    return {
+        name: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
+        for name, tensor in shape.make(seed).items()
+    }
+
+
+def rank_saves_shards(
+    rank: int, world: int, port: int, shape: Shape, environments: list[dict[str, str]]
+) -> None:
+    """One of several ranks, each on a node of its own."""
+    os.environ.update(environments[rank])
+    _meet(rank, world, port)
+    os.environ.update(LOCAL_RANK="0", SPOTELASTIC_LOCAL_RANK="0")
+    state: dict[str, Any] = dict(_sharded(shape, world, seed=0))
+    with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+        checkpoint.step(1)
+        checkpoint.save()
+        if not checkpoint.wait(DEADLINE):
+            raise RuntimeError("not committed")
+        dist.barrier()
+        raise Crash
+
+
+def rank_restores_shards(
+    rank: int, world: int, port: int, shape: Shape, environments: list[dict[str, str]]
+) -> float:
+    """Seconds until all ranks have their parts."""
+    os.environ.update(environments[rank])
+    _meet(rank, world, port)
+    os.environ.update(LOCAL_RANK="0", SPOTELASTIC_LOCAL_RANK="0")
+    state: dict[str, Any] = dict(_sharded(shape, world, seed=1))
+    with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+        dist.barrier()
+        begun = time.perf_counter()
+        checkpoint.restore()
+        dist.barrier()
+        seconds = time.perf_counter() - begun
+        raise Crash
+    expected = _sharded(shape, world, seed=0)
+    if any(not torch.equal(state[n].to_local(), expected[n].to_local()) for n in expected):
         raise RuntimeError("not what was saved")
     return seconds
 

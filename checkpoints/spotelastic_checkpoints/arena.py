@@ -218,6 +218,11 @@ class Arena:
             if slot.state is State.WRITING:
                 slot.drop()
 
+    def discard(self, path: Path) -> None:
+        """The slot and its memory are gone; nobody may be at it."""
+        self._slots.pop(path, None)
+        path.unlink(missing_ok=True)
+
     def furnish(self, path: Path, size: int) -> Slot:
         """The slot with at least `size` bytes, all of them there; takes a second per GiB.
 

@@ -177,7 +177,10 @@ class Peer:
         theirs = bytes(_exactly(self._socket, NONCE))
         mine = os.urandom(NONCE)
         self._socket.sendall(mine + _proof(token, b"client", theirs, mine))
-        proof = bytes(_exactly(self._socket, MAC))
+        try:
+            proof = bytes(_exactly(self._socket, MAC))
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}; is the token the same?") from error
         if not hmac.compare_digest(proof, _proof(token, b"server", mine, theirs)):
             raise ConnectionError("it does not know this cluster's token")
 
@@ -214,5 +217,5 @@ def _fill(connection: socket.socket, target: memoryview, deadline: float | None 
             raise TimeoutError("it sends too slowly")
         count = connection.recv_into(target)
         if not count:
-            raise ConnectionError("the connection was closed; is the token the same?")
+            raise ConnectionError("the connection was closed")
         target = target[count:]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -51,7 +51,7 @@ class Surroundings:
     arena: Arena
     commits: Callable[[], Commits]
     node: str
-    token: str
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Holding:
     """Another node's daemon, as a source. Its files are slots: (rank, generation)."""
 
     name: str
-    token: str
+    token: str = field(repr=False)
     lanes: int = PEER_AT_ONCE
     most: int = peers.RANGE
 

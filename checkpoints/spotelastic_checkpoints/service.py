@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from spotelastic_checkpoints import fence, restore, slots, wire
-from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed, StorageUnavailable
 from spotelastic_checkpoints.pipeline import Pipeline, Save
@@ -365,7 +365,25 @@ class Service:
         except CheckpointsError:
             self._fetches.pop(key, None)
             raise
+        if opened.restore_set.items:
+            self._make_room(resume)
         return opened.restore_set
+
+    def _make_room(self, resume: Resume) -> None:
+        """What is fetched takes the place of slots that the next saves would overwrite anyway, so
+        that a node never needs more memory than for its slots."""
+        if any(client.slots for client in self._clients):
+            return
+        source = resume.incarnation, resume.step, resume.layout
+        for local in range(self.arena.workers):
+            views = [self.arena.view(slot.path) for slot in self.arena.slots(local)]
+            source_of = {v.path for v in views if v.header and _save_of(v.header) == source}
+            while path := slots.choose(views, self.round, self.pipeline.pinned | source_of):
+                if len(views) == 1:
+                    break
+                views = [view for view in views if view.path != path]
+                self.arena.discard(path)
+                self._furnished.discard(path)
 
     async def _fetch(self, request: wire.Fetch) -> None:
         for fetching in self._fetches.values():
@@ -481,8 +499,7 @@ class Service:
             members = tuple(
                 (slot, header)
                 for slot, header in sealed
-                if (header.incarnation, header.step, header.layout)
-                == (snapshot.incarnation, snapshot.step, snapshot.layout)
+                if _save_of(header) == (snapshot.incarnation, snapshot.step, snapshot.layout)
             )
             due = every_save or any(header.due for _, header in members)
             if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
@@ -514,6 +531,10 @@ class Service:
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+def _save_of(header: SlotHeader) -> tuple[str, int, str]:
+    return header.incarnation, header.step, header.layout
 
 
 _LATER = object()

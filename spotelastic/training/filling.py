@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 THREADS = 4
-AT_ONCE = 4 << 20
+AT_ONCE = 8 << 20
 """Bytes per call,"""
 MOST_PARTS = 1000
 """and pieces of memory; Linux takes 1024."""
@@ -61,23 +61,22 @@ def calls(spans: Sequence[tuple[int, int, int]], nowhere: int) -> Iterator[Call]
     begun = end = 0
     parts: list[int] = []
     for offset, address, length in spans:
-        gap = offset - end
-        if parts and not (0 <= gap <= GAP and len(parts) < 2 * MOST_PARTS):
+        if parts and (offset - end > GAP or offset < end or len(parts) >= 2 * MOST_PARTS):
             yield begun, end - begun, parts
             parts = []
-        if parts and gap:
-            parts += (nowhere, gap)
-        done = 0
-        while done < length:
-            if not parts:
-                begun = offset + done
-            now = min(length - done, max(AT_ONCE - (offset + done - begun), GAP))
-            parts += (address + done, now)
-            done += now
-            end = offset + done
-            if end - begun >= AT_ONCE:
-                yield begun, end - begun, parts
-                parts = []
+        if not parts:
+            begun = offset
+        elif offset > end:
+            parts += nowhere, offset - end
+        end = offset + length
+        if end - begun < AT_ONCE:
+            parts += address, length
+            continue
+        for start in range(0, length, AT_ONCE):
+            now = min(AT_ONCE, length - start)
+            parts += address + start, now
+            yield begun, offset + start + now - begun, parts
+            begun, parts = offset + start + now, []
     if parts:
         yield begun, end - begun, parts
 

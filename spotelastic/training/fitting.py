@@ -19,6 +19,8 @@ def misfit(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> str:
 
     `here` is the state that is to be filled, `there` what was saved.
     """
+    if here == there:
+        return ""
     missing = [name for name in here if name not in there]
     unexpected = sorted(there.keys() - here.keys())
     changed = [name for name in here if name in there and here[name] != there[name]]

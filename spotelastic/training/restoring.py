@@ -92,7 +92,8 @@ class Restored:
             if piece is None or piece.item.sizes != chunk.sizes:
                 self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
             elif filling.can_fill(chunk.tensor):
-                direct[piece.file].append((_raw_start(piece.item), chunk.tensor))
+                start = piece.item.offset + piece.item.length - chunk.tensor.nbytes
+                direct[piece.file].append((start, chunk.tensor))
             else:
                 targets.append(chunk.tensor)
                 sources.append(tensor_at(self._map(piece.file), piece.item))

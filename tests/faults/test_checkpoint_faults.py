@@ -258,6 +258,35 @@ def test_a_node_without_the_save_is_filled_by_two_peers(tmp_path: Path) -> None:
         assert not (tmp_path / "never" / "LATEST").exists()
 
 
+def test_what_is_fetched_takes_the_place_of_slots_that_are_overwritten_next(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        for step in (1, 2, 3):
+            worker.save(step, due=step == 1)
+            assert worker.client.flush(20.0)
+        worker.client.leave(clean=True)
+        node.agent.end()
+        assert {s.step for s in node.agent.status().snapshots} == {1, 2, 3}
+
+        node.begin(round_info("r2", 0, ["n0"], 1, 0, lineage=[Branch("r1", 3)]))
+        worker = Worker(str(node.socket), "r2", 0, 0, plan_of(1, 1), prepare=False)
+        assert is_content_of(fetched(worker.client, Resume("store", 1, epoch=epoch)), 1)
+        [newest] = node.agent.status().snapshots
+        assert newest.step == 3
+        memory = Resume("memory", 3, "r1", newest.layout)
+        assert is_content_of(fetched(worker.client, memory), 3)
+        # Slots come back with the next saves.
+        worker.prepare()
+        for step in (4, 5):
+            worker.save(step)
+        eventually(lambda: {s.step for s in node.agent.status().snapshots} >= {4, 5})
+        worker.client.leave(clean=True)
+
+
 def test_a_peer_with_another_token_gets_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path, count=2) as [holder, stranger]:
         plan = plan_of(1, 1)

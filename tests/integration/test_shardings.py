@@ -4,18 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from msgspec.json import encode
 from spotelastic_checkpoints.wire import Branch, Holder, Resume, Schedule
-from support.checkpoints import cluster, round_info
+from support.checkpoints import Node, cluster, round_info
+from support.faulty_s3 import FaultyS3
+from support.large_parts import REPLICATED, SHARDED
+from support.s3 import s3_server, use_s3
 
 TESTS = Path(__file__).parent.parent
 
 
-def run(folder: Path, *arguments: object) -> None:
+def run(script: str, folder: Path, *arguments: object) -> None:
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.shardings", folder, *map(str, arguments)],
+        [sys.executable, "-W", "ignore", "-m", f"support.{script}", folder, *map(str, arguments)],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=True,
@@ -23,10 +28,35 @@ def run(folder: Path, *arguments: object) -> None:
     )
 
 
+def begin(
+    folder: Path,
+    members: Sequence[Node],
+    incarnation: str,
+    resume: Resume,
+    schedule: Schedule,
+    lineage: Sequence[Branch] = (),
+) -> int:
+    """A round over these nodes, and what their workers find in their environment; its epoch."""
+    names = [member.name for member in members]
+    epoch = members[0].agent.claim("test", timeout=10).epoch
+    for slot, node in enumerate(members):
+        node.begin(
+            round_info(incarnation, slot, names, 1, epoch, schedule=schedule, lineage=lineage)
+        )
+        environment = {
+            "SPOTELASTIC_DAEMON": str(node.socket),
+            "SPOTELASTIC_ROUND": incarnation,
+            "SPOTELASTIC_RESUME": encode(resume).decode(),
+            "SPOTELASTIC_NODE": node.name,
+        }
+        (folder / f"environment-{slot}.json").write_text(json.dumps(environment))
+    return epoch
+
+
 def test_every_sharding_goes_from_four_ranks_to_two_three_and_one_and_to_and_from_stock_dcp(
     tmp_path: Path,
 ) -> None:
-    run(tmp_path, "store", 4, 2, 3, 1)
+    run("shardings", tmp_path, "store", 4, 2, 3, 1)
 
 
 def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path) -> None:
@@ -34,25 +64,10 @@ def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path
     with cluster(tmp_path, 3) as nodes:
         lineage: list[Branch] = []
         resume = Resume()
-        schedule = Schedule(1, 0)
         for step, world in enumerate((3, 2, 3)):
             members, incarnation = nodes[:world], f"r{step}"
-            epoch = nodes[0].agent.claim("test", timeout=10).epoch
-            for slot, node in enumerate(members):
-                names = [member.name for member in members]
-                node.begin(
-                    round_info(
-                        incarnation, slot, names, 1, epoch, schedule=schedule, lineage=lineage
-                    )
-                )
-                environment = {
-                    "SPOTELASTIC_DAEMON": str(node.socket),
-                    "SPOTELASTIC_ROUND": incarnation,
-                    "SPOTELASTIC_RESUME": encode(resume).decode(),
-                    "SPOTELASTIC_NODE": node.name,
-                }
-                (tmp_path / f"environment-{slot}.json").write_text(json.dumps(environment))
-            run(tmp_path, "memory", step, world)
+            begin(tmp_path, members, incarnation, resume, Schedule(1, 0), lineage)
+            run("shardings", tmp_path, "memory", step, world)
             holders, layouts = [], set()
             for node in members:
                 node.agent.end()
@@ -64,3 +79,27 @@ def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path
             lineage = [*lineage, Branch(incarnation, step + 1)]
             [layout] = layouts
             resume = Resume("memory", step + 1, incarnation, layout, tuple(holders))
+
+
+def test_a_node_reads_from_s3_what_its_ranks_need_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its part of what is sharded, all of what is replicated, whatever the sharding was before."""
+    with s3_server() as endpoint:
+        bucket = use_s3(monkeypatch, endpoint)
+        with FaultyS3(endpoint, f"s3://{bucket}/run") as s3:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+            with cluster(tmp_path, 3, storage=s3.url) as nodes:
+                resume = Resume()
+                for step, world in enumerate((2, 2, 1, 3)):
+                    members = nodes[:world]
+                    epoch = begin(tmp_path, members, f"r{step}", resume, Schedule(1, 1))
+                    s3.given.clear()
+                    run("large_parts", tmp_path, step, world)
+                    if step:
+                        needed = SHARDED + world * REPLICATED
+                        # Blocks that two nodes share, and values.
+                        assert needed <= s3.given["distcp"] < 1.15 * needed
+                    for node in members:
+                        node.agent.end()
+                    resume = Resume("store", step + 1, epoch=epoch)

@@ -54,10 +54,11 @@ def content(fqn: str, step: int) -> bytes:
 
 
 def fetched(client: WorkerClient, resume: wire.Resume) -> Contents:
-    """All of a source."""
-    restore_set = client.open(resume, 20.0)
-    client.fetch(restore_set.id, [(0, 1 << 40)], 30.0)
-    return Contents(restore_set)
+    """A source, with all of it here that is not some rank's own."""
+    found = client.open(resume, 20.0)
+    shared = [item for item in found.items if item.rank == layout.SHARED]
+    client.fetch(found.id, [(i.offset, i.offset + i.length) for i in shared], 30.0)
+    return Contents(found)
 
 
 def is_content_of(restored: Contents, step: int) -> bool:
@@ -65,6 +66,8 @@ def is_content_of(restored: Contents, step: int) -> bool:
     found = {}
     for piece in restored.pieces():
         item = piece.item
+        if item.rank != layout.SHARED:
+            continue
         data = Path(piece.file).read_bytes()[item.offset : item.offset + item.length]
         if item.is_tensor:
             expected = encoding.tensor_prefix(item.dtype, item.sizes) + content(item.fqn, step)
@@ -79,13 +82,27 @@ def is_content_of(restored: Contents, step: int) -> bool:
 class Worker:
     """Saves the made-up state; `client` is the real thing."""
 
-    def __init__(self, socket: str, round_: str, rank: int, local_rank: int, plan: Plan) -> None:
+    def __init__(
+        self,
+        socket: str,
+        round_: str,
+        rank: int,
+        local_rank: int,
+        plan: Plan,
+        *,
+        prepare: bool = True,
+    ) -> None:
         self.client = WorkerClient(socket, round=round_, rank=rank, local_rank=local_rank)
         self.rank, self.round, self.plan = rank, round_, plan
         own = plan.slots[rank]
         self.index = arena.encode_index(own.items)
         self.values = sum(not item.is_tensor for item in own.items)
         self.client.page.enter(0)
+        if prepare:
+            self.prepare()
+
+    def prepare(self) -> None:
+        own = self.plan.slots[self.rank]
         self.client.prepare(arena.slot_bytes(own.nbytes, self.index, self.values))
 
     def save(self, step: int, *, waiting: bool = False, due: bool = False) -> OpenSlot:

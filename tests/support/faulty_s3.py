@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,6 +42,8 @@ class FaultyS3:
         self.away = False
         """Hangs up on everybody."""
         self.requests = 0
+        self.given: Counter[str] = Counter()
+        """Bytes of answers to GET, by the key's suffix."""
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
@@ -116,6 +119,8 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
                 data = data[: fault.keep]
             self.end_headers()
             self.wfile.write(data)
+            if self.command == "GET":
+                proxy.given[urlsplit(self.path).path.rpartition(".")[2]] += len(data)
 
         def _refuse(self, status: int) -> None:
             data = f"<Error><Code>{_CODES[status]}</Code><Message>injected</Message></Error>"
