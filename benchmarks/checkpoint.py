@@ -1,9 +1,13 @@
 """Checkpoints beside `torch.distributed.checkpoint`: stall, saving, restoring, memory, CPU.
 
 Servers, daemons and peers all run on this machine; each figure is the best of several, ours and
-theirs, because what disturbs a measurement only ever makes it slower. moto's S3 keeps conditional
-writes and counts what it serves; `rclone serve s3` is faster, and ignores conditions. A peer that
-is not installed, or does not run on a server, is said to be missing.
+theirs, because what disturbs a measurement only ever makes it slower. That also holds for memory
+that a virtual machine has not touched for a while, which its host hands out at a few hundred MB/s:
+of several newcomers that are filled by their peers the first one measures that. A restore from
+slots stands beside the same copy made by the kernel alone, without a checkpoint: what a process
+pays for pages that it has not mapped yet. moto's S3 keeps conditional writes and counts what it
+serves; `rclone serve s3` is faster, and ignores conditions. A peer that is not installed, or does
+not run on a server, is said to be missing.
 """
 
 import argparse

@@ -93,7 +93,10 @@ def warm_copy(state: State) -> float:
 class Node:
     """A daemon and what an agent tells it."""
 
-    def __init__(self, storage: str, name: str = "n0", slot: int = 0, workers: int = 1) -> None:
+    def __init__(
+        self, storage: str, name: str = "n0", slot: int = 0, workers: int = 1, slots: int = 3
+    ) -> None:
+        os.environ["SPOTELASTIC_SLOTS"] = str(slots)
         self.name, self.slot, self.workers = name, slot, workers
         self._folder = tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm")
         self.socket = Path(self._folder.name) / "daemon.sock"
@@ -303,7 +306,7 @@ class InPlace:
 
 def restore_from_slots(shape: Shape) -> InPlace:
     state = shape.make()
-    with tempfile.TemporaryDirectory() as storage, node(storage) as here:
+    with tempfile.TemporaryDirectory() as storage, node(storage, slots=1) as here:
         snapshot = _seal(here, "r1", state)
         resume = wire.Resume("memory", 2, "r1", snapshot.layout)
         times = []
@@ -361,8 +364,8 @@ def restore_from_peers(shape: Shape) -> FromPeers:
     state = shape.make()
     with (
         tempfile.TemporaryDirectory() as storage,
-        node(storage) as one,
-        node(storage, name="n1") as other,
+        node(storage, slots=1) as one,
+        node(storage, name="n1", slots=1) as other,
     ):
         snapshots = []
         for holder in (one, other):
