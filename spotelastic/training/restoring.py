@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.contents import Contents, Piece
+from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.layout import SHARED
 from spotelastic_checkpoints.wire import Item, Resume
 from torch.distributed.checkpoint._traverse import set_element
@@ -80,8 +81,8 @@ class Restored:
 
     @torch.no_grad()
     def load(self, state: State) -> None:
-        """After `needs`, of the same state. Raises `RestoreFailed` when what was read is not what
-        was opened."""
+        """After `needs`, of the same state. Raises `SpotelasticError` when a slot that was read has
+        been overwritten meanwhile."""
         assert self._view is not None
         direct: dict[str, list[tuple[int, torch.Tensor]]] = defaultdict(list)
         targets, sources = [], []
@@ -104,7 +105,10 @@ class Restored:
         for name in state.values:
             self._load_other(state, name)
         self._load_hyper_parameters(state)
-        self._contents.check()
+        try:
+            self._contents.check()
+        except RestoreFailed as error:
+            raise SpotelasticError(f"cannot resume from step {self.step}: {error}") from error
 
     def _boxes(self, view: View) -> Mapping[str, Sequence[Box]]:
         """The parts of tensors that are read in parts; everything else is read as a whole."""
