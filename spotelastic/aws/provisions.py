@@ -73,7 +73,8 @@ def install(objects: Objects, etcd: Release, folder: Path) -> None:
     """Puts etcd's programs into `folder`: from the bucket, else from where it is published."""
     if all((folder / program).exists() for program in PROGRAMS):
         return
-    data = objects.get(etcd.object)
+    # Listed first: what is not there cannot be read, but whether it is may be all that S3 tells.
+    data = objects.get(etcd.object) if etcd.object in objects.names(etcd.object) else None
     data = fetch(etcd) if data is None else _checked(etcd, data, objects.url(etcd.object))
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:

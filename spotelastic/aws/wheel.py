@@ -10,6 +10,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,8 +36,9 @@ class Wheel:
         return f"{NAME}-{__version__}-py3-none-any.whl"
 
 
+@cache
 def build() -> Wheel:
-    """Raises `EnvironmentFailure` where the installation lacks its own description."""
+    """Once per process. Raises `EnvironmentFailure` where what is installed lacks its metadata."""
     files = dict(sorted(_files()))
     files |= {f"{_INFO}/{name}": data for name, data in _description().items()}
     lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]

@@ -48,9 +48,14 @@ class Records:
         name = f"{GENERATIONS}{generation.number:06d}.json"
         self.objects.create(name, msgspec.json.encode(generation))
 
-    def claim(self, member: str) -> Claim:
-        data = self.objects.get(f"{MEMBERS}{member}.json")
-        return Claim() if data is None else msgspec.json.decode(data, type=Claim)
+    def claims(self) -> dict[str, Claim]:
+        """By member; of those that have ever put one."""
+        found = {name: self.objects.get(name) for name in self.objects.names(MEMBERS)}
+        return {
+            name.removeprefix(MEMBERS).removesuffix(".json"): msgspec.json.decode(data, type=Claim)
+            for name, data in found.items()
+            if data is not None
+        }
 
     def put(self, member: str, claim: Claim) -> None:
         self.objects.put(f"{MEMBERS}{member}.json", msgspec.json.encode(claim))

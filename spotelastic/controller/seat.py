@@ -120,6 +120,8 @@ class Seat:
         self._generation = 0
         self._etcd: EtcdMember | None = None
         self._pause = threading.Event()
+        self._over = threading.Event()
+        """There is a newer generation than its own."""
 
     @property
     def etcd(self) -> EtcdMember:
@@ -129,8 +131,17 @@ class Seat:
         return self._etcd
 
     def start(self) -> EtcdMember:
-        """Starts its etcd once it may: see `decide`. Blocks until then; `wait` for it to serve."""
-        self._etcd = etcd = EtcdMember(self._prepare(), log=self._config.log, binary=self._binary)
+        """Starts its etcd once it may: see `decide`. Blocks until then; `wait` for it to serve.
+
+        Again in the generation that it was in needs no bucket; `follow` tells of a newer one.
+        """
+        held = _held(self._config.folder)
+        if self._etcd is not None and held == self._generation and not self._over.is_set():
+            config = self._etcd.config
+        else:
+            self._over.clear()
+            config = self._prepare()
+        self._etcd = etcd = EtcdMember(config, log=self._config.log, binary=self._binary)
         etcd.start()
         return etcd
 
@@ -145,6 +156,7 @@ class Seat:
                 continue
             if found is not None and found.number > self._generation and self.etcd.running:
                 self._config.say(f"etcd goes on in its generation {found.number}")
+                self._over.set()
                 os.kill(self.etcd.pid, signal.SIGTERM)
 
     def _prepare(self) -> MemberConfig:
@@ -176,17 +188,18 @@ class Seat:
         config, records = self._config, self._records
         name = config.member.name
         generation = records.generation()
-        mine = Claim(records.claim(name).joined, _held(config.folder))
-        sight = Sight(name, tuple(config.endpoints), generation, {name: mine}, config.member.peer)
+        known = records.claims()
+        mine = Claim(known.get(name, Claim()).joined, _held(config.folder))
+        claims = known | {name: mine}
+        sight = Sight(name, tuple(config.endpoints), generation, claims, config.member.peer)
         number = 0 if generation is None else generation.number
         if mine.joined < number or mine.holds == number:
             return sight
         records.put(name, mine)
         others = [each for each in config.endpoints if each != name]
-        claims = {each: records.claim(each) for each in others} | {name: mine}
         answer = roster.ask([config.endpoints[each] for each in others], config.member.tls)
         newest = snapshots.newest(self._objects)
-        return replace(sight, claims=claims, roster=answer, snapshot=newest)
+        return replace(sight, roster=answer, snapshot=newest)
 
     def _open(self, generation: Generation) -> None:
         if generation.number > 1:
