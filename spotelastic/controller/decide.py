@@ -56,10 +56,9 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
     if seen.groups:
         end = limits.verdict(seen, now, policy)
         if end is not None:
-            actions += [
-                EndJob(end),
-                Tell(Event(now, "limit", f"the job is {end.state}: {end.reason}")),
-            ]
+            limit = Event(now, "limit", f"the job is {end.state}: {end.reason}")
+            actions.append(EndJob(end))
+            actions += [] if account(limit) in seen.told else [Tell(limit)]
             seen = replace(seen, job=end)
         sized = list(capacity.change_sizes(seen, now, policy))
         removed = {action.instance for action in sized if isinstance(action, Remove)}

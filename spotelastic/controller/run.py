@@ -248,6 +248,7 @@ class Term:
         self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
         if any(not isinstance(action, Tell | Discard) for action in decision.actions):
             self._look_at = steady() + SOON
+            self._membership = None  # What is decided next must see what these did.
         elif settled(seen, now, self._policy):
             self._look_at = max(self._look_at, self._looked_at + IDLE)
         self._publisher.offer(Account(records, self._machines, dict(self._bill), self._prices.date))

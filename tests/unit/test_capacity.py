@@ -23,6 +23,7 @@ from spotelastic.controller.seen import (
     Seen,
     SetDesired,
     Tell,
+    account,
 )
 from spotelastic.model.job import Capacity, Job
 from spotelastic.model.node import Fingerprint, Node
@@ -195,6 +196,9 @@ def test_at_its_deadline_a_job_is_timed_out_once() -> None:
     (ended,) = only(seen, policy, EndJob)
     assert isinstance(ended, EndJob)
     assert only(replace(seen, job=ended.job), policy, EndJob, Tell) == []
+    (told,) = only(seen, policy, Tell)
+    assert isinstance(told, Tell)
+    assert only(replace(seen, told=frozenset({account(told.event)})), policy, Tell) == []
 
 
 # -- zombies -------------------------------------------------------------------------------------
