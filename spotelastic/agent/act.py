@@ -17,8 +17,10 @@ from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions
+from spotelastic.agent.blot import blotter
 from spotelastic.agent.checkpoints import newest_commit, snapshots, upload_of
 from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.machine import Machine, Post, stacks
 from spotelastic.agent.observe import Local
 from spotelastic.agent.workers.pool import read_error_file, read_stack
@@ -242,6 +244,9 @@ class Actor:
         return self._report(local, failure, failure.message)
 
     def _report(self, local: Local, failure: Failure, message: str) -> Local:
+        blot = blotter(self.config.secrets)
+        message = blot(message)
+        failure = replace(failure, message=blot(failure.message), traceback=blot(failure.traceback))
         self._store.put(self.keys.failure(self.config.node), encode(failure))
         data = {
             "rank": failure.rank,
@@ -278,6 +283,14 @@ class Actor:
     def _(self, action: actions.Say, local: Local, seen: Seen) -> Local:
         self.config.say(action.line)
         return replace(local, said=local.said | {action.topic})
+
+    @_do.register
+    def _(self, action: actions.TellRestart, local: Local, seen: Seen) -> Local:
+        incarnation = local.node.incarnation if local.node is not None else ""
+        node, data = self.config.node, {"incarnation": incarnation}
+        line = f"{node} starts again: the code has changed"
+        self._record(Event(unbroken(), "restart", line, node, data))
+        return replace(local, said=local.said | {RESTARTED})
 
     # -- agreement on a save step -------------------------------------------------------------
 

@@ -179,6 +179,11 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class TellRestart:
+    """Put on record that this node goes by itself, and comes back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     code: int
     reason: str = ""
@@ -215,5 +220,6 @@ Action = (
     | WriteDrain
     | TellProgress
     | Say
+    | TellRestart
     | Exit
 )

@@ -1,6 +1,7 @@
 """What an agent is told at its start."""
 
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,10 @@ class AgentConfig:
     role: str = "default"
     env: Mapping[str, str] = field(default_factory=dict)
     """Further variables of workers. `${master_addr}` in a value is where rank 0 runs."""
+    python: str = sys.executable
+    """What workers run on. It must find spotelastic and torch."""
+    secrets: tuple[str, ...] = ()
+    """Values in `env` that must appear nowhere: they are blotted out of what is reported."""
     virtual_local_rank: bool = False
     """Each worker sees only its own GPU, as device 0, and LOCAL_RANK is 0."""
     numa: str = ""

@@ -48,6 +48,7 @@ from spotelastic.agent.actions import (
     StartWorkers,
     StartZygote,
     TellProgress,
+    TellRestart,
     VoteSealed,
     WriteDrain,
 )
@@ -79,6 +80,10 @@ DUMP_WITHIN = 1.0
 """Seconds that workers have to write their stacks, which takes a moment, before they are killed."""
 STUCK = 2
 """Exit code of a node that cannot end its workers."""
+RESTARTED = "restart"
+"""Topic of what is said before."""
+RESTART = 75
+"""Exit code of an agent that is to be started again: it has another job to read (EX_TEMPFAIL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,9 @@ def _steps(
     if not local.daemon:
         yield StartDaemon()
     yield from _workers_of_another_round(local, seen, now)
+    if _is_outdated(local, seen) and local.workers is None:
+        yield from _restart(local)
+        return
     yield from _belong(local, seen)
     yield from _hold(local, seen, now, new_id)
     if local.notice is not None and not local.drained and local.registered:
@@ -161,6 +169,21 @@ def _steps(
         else:
             yield from _train(local, seen, round_, member, now)
     yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
+
+
+def _is_outdated(local: Local, seen: Seen) -> bool:
+    """Whether the job's code is not what this agent was started with."""
+    mine = local.fingerprint.code if local.fingerprint is not None else ""
+    wanted = seen.settings.code if seen.settings is not None else ""
+    return bool(mine and wanted) and mine != wanted
+
+
+def _restart(local: Local) -> Iterator[Action | Wake]:
+    """Its state is sealed, and its daemon goes on serving it."""
+    if RESTARTED not in local.said:
+        yield TellRestart()
+    else:
+        yield Exit(RESTART, "the code has changed: this node starts again with it")
 
 
 # -- being part of the run ------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import contextlib
 import os
 import select
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
@@ -108,7 +107,7 @@ class Machine:
         if self._false_starts >= FALSE_STARTS:
             raise EnvironmentFailure(
                 "the process that imports torch ended each time before it was ready: "
-                f"see whether `{sys.executable} -c 'import torch'` works here"
+                f"see whether `{self.config.python} -c 'import torch'` works here"
             )
         preload = self.config.preload
         if preload and self._false_starts == FALSE_STARTS - 1:
@@ -121,7 +120,13 @@ class Machine:
             base=PRELOAD if self.config.warm else NEEDED,
             preload=preload,
         )
-        self._zygote = Zygote(plan, self._shared_env, mark(self.config.state), self._post)
+        self._zygote = Zygote(
+            plan,
+            self._shared_env,
+            mark(self.config.state),
+            self._post,
+            python=self.config.python,
+        )
         return replace(local, zygote=True, fingerprint=None)
 
     @do.register

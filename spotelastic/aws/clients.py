@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 
 THROTTLED = frozenset(
     {
@@ -24,7 +24,16 @@ THROTTLED = frozenset(
 )
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 EXPIRED = frozenset(
-    {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId"}
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "RequestExpired",
+        "InvalidClientTokenId",
+        "AuthFailure",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+        "InvalidAccessKeyId",
+    }
 )
 
 
@@ -49,7 +58,24 @@ class Aws:
             raise EnvironmentFailure(
                 "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
             )
+        if not self._is_known(region):
+            raise UsageError(f"--region {region}: AWS has no region of that name")
         return str(region)
+
+    def _is_known(self, region: str) -> bool:
+        """By the pattern of its name: AWS opens regions that this boto3 has not heard of."""
+        from botocore.exceptions import UnknownRegionError
+
+        try:
+            self._session.get_partition_for_region(region)
+        except UnknownRegionError:
+            return False
+        return True
+
+    @property
+    def partition(self) -> str:
+        """What ARNs of the region begin with after "arn:"."""
+        return str(self._session.get_partition_for_region(self.region))
 
     def _client(self, service: str) -> Any:
         from botocore.config import Config
@@ -77,8 +103,16 @@ class Aws:
         return self._client("ec2")
 
     @cached_property
+    def iam(self) -> Any:
+        return self._client("iam")
+
+    @cached_property
     def logs(self) -> Any:
         return self._client("logs")
+
+    @cached_property
+    def quotas(self) -> Any:
+        return self._client("service-quotas")
 
     @cached_property
     def s3(self) -> Any:
@@ -135,7 +169,9 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     if code in THROTTLED or status >= 500:
         return Unavailable(f"cannot {what}: AWS is busy ({code}: {message})")
     if code in EXPIRED:
-        return Rejected(f"cannot {what}: the AWS credentials are not valid (any more)", code)
+        return Rejected(
+            f"cannot {what}: the AWS credentials are not valid (any more): log in again", code
+        )
     if code in DENIED:
         return Rejected(f"cannot {what}: not permitted ({message})", code)
     return Rejected(f"cannot {what}: {message} ({code})", code)

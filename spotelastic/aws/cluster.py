@@ -7,8 +7,8 @@ point.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,13 +18,17 @@ from spotelastic.aws import (
     account,
     autoscaling,
     certificates,
+    environment,
     names,
+    offers,
     provisions,
+    rehearsal,
     stack,
     teardown,
     types,
     workers,
 )
+from spotelastic.aws import secrets as user_secrets
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import CLIENT_PORT, MEMBERS, Names
@@ -33,7 +37,7 @@ from spotelastic.aws.provisions import Release
 from spotelastic.aws.template import boot_script
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.job import Environment, JobSpec, Settings
 
 AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 DEEP_LEARNING = (
@@ -72,6 +76,14 @@ class Request:
     """Image of the workers; by default a Deep Learning one for GPUs, else Amazon Linux."""
     bucket: str = ""
     """A bucket of the user's; by default the one that all clusters of the account share."""
+    environment: Environment | None = None
+    setup: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """By name of the variable."""
+    read: tuple[str, ...] = ()
+    """bucket/prefix of what workers may read besides."""
+    write: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +114,12 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
     aws = aws or Aws()
     its = Names(request.name)
     known = stack.describe(aws, its.stack)
+    if known is not None:
+        _check_owner(known, request.name)
     plan = _plan(request, aws, known)
+    if known is None:
+        rehearsal.dry_run(aws, plan.image, request.instance_types[0], plan.parameters["Cidr"])
+        rehearsal.ensure_service_roles(aws)
     bucket = plan.bucket
     say(f"bucket {bucket}: shipping {len(request.archive) / 2**20:.1f} MiB of code")
     try:
@@ -111,6 +128,14 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
         if known is None:
             _undo(request.name, bucket, say, aws)
         raise
+
+
+def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
+    if stack.tags(known).get(CLUSTER) != cluster:
+        raise UsageError(
+            f"--name {cluster}: there is a stack {known['StackName']} that spotelastic has not "
+            "made: choose another name, or delete it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +158,7 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
     if request.bucket:
         account.check_bucket(aws, bucket)
     workers_per_node = request.settings.workers or kind.workers
-    settings = replace(request.settings, workers=workers_per_node, code=request.code)
+    settings = replace(request.settings, workers=workers_per_node)
     etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
     spec = JobSpec(
         cluster=request.name,
@@ -142,7 +167,7 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         args=request.args,
         code=request.code,
         settings=settings,
-        storage=f"s3://{bucket}/{request.name}/checkpoints",
+        storage=f"s3://{bucket}/{request.run or request.name}/checkpoints",
         etcd=etcd,
         etcd_members=MEMBERS,
         etcd_version=request.etcd.version if request.etcd else "",
@@ -152,10 +177,15 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         worker_group=its.workers if request.spot else its.on_demand,
         instance_types=request.instance_types,
         created_at=wall(),
+        environment=request.environment,
+        setup=request.setup,
+        env=request.env,
     )
     parameters = {
         "Cluster": request.name,
+        "Run": spec.run,
         "Bucket": bucket,
+        **_data(aws, bucket, request),
         **network,
         "ControlImage": _image(aws, AMAZON_LINUX),
         "ControlType": request.control_type,
@@ -187,10 +217,10 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
             f"the cluster {request.name} is being taken down: end that first with "
             f"`spotelastic down {request.name}`, then run `spotelastic up` again"
         )
-    _ship(cluster, request.archive, new=new)
+    cluster = _ship(cluster, request, new=new)
     provisions.ship(objects, request.etcd, say)
-    if new and objects.has("checkpoints/LATEST"):
-        say(f"going on from the checkpoints of an earlier cluster named {request.name}")
+    if new and Objects(aws, plan.bucket, plan.spec.run).has("checkpoints/LATEST"):
+        say(f"going on from the checkpoints of the run {plan.spec.run}")
     say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
     outputs = stack.ensure(aws, its.stack, plan.parameters, say)
     size = plan.spec.settings.max_nodes
@@ -244,8 +274,31 @@ delete = teardown.delete
 # -- create --------------------------------------------------------------------------------------
 
 
-def _ship(cluster: Cluster, archive: bytes, *, new: bool) -> None:
-    """Secret, code and job: what an instance reads when it boots."""
+def _data(aws: Aws, bucket: str, request: Request) -> dict[str, str]:
+    """What workers may reach besides, as the stack takes it.
+
+    A folder of the cluster's own is always among it: a policy cannot be about nothing.
+    """
+    own = f"{bucket}/{request.name}/data/"
+
+    def arns(places: Iterable[str]) -> str:
+        return ",".join(sorted({f"arn:{aws.partition}:s3:::{place}" for place in places}))
+
+    def objects(folders: Sequence[str]) -> str:
+        """A folder's own name may be an object as well."""
+        whole = (f"{folder.rstrip('/')}/*" for folder in (own, *folders))
+        return arns((*whole, *(folder for folder in folders if not folder.endswith("/"))))
+
+    folders = (own, *request.read, *request.write)
+    return {
+        "ReadObjects": objects(request.read),
+        "WriteObjects": objects(request.write),
+        "DataBuckets": arns(folder.partition("/")[0] for folder in folders),
+    }
+
+
+def _ship(cluster: Cluster, request: Request, *, new: bool) -> Cluster:
+    """Secrets, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
     its = Names(spec.cluster)
     _ensure_token(aws, its)
@@ -254,13 +307,18 @@ def _ship(cluster: Cluster, archive: bytes, *, new: bool) -> None:
     certificates.ensure(aws, its, addresses, datetime.now(UTC))
     code = f"code/{spec.code}.tar.gz"
     if not objects.has(code):
-        objects.put(code, archive)
+        objects.put(code, request.archive)
+    if spec.environment is not None:
+        environment.forget_failures(objects, spec.environment)
+    spec = replace(spec, secrets=user_secrets.put(aws, spec.cluster, request.secrets))
+    spec = replace(spec, settings=replace(spec.settings, code=spec.release))
     if new:
         # An earlier cluster of this name may have left its own account of things.
         for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):
             objects.delete(name)
         objects.delete_all("etcd/")
     objects.put(JOB, msgspec.json.encode(spec))
+    return replace(cluster, spec=spec)
 
 
 def _ensure_token(aws: Aws, its: Names) -> None:
@@ -281,16 +339,8 @@ def _ensure_token(aws: Aws, its: Names) -> None:
 def _zones(aws: Aws, request: Request) -> tuple[str, ...]:
     """Three zones that offer all the types asked for."""
     wanted = {*request.instance_types, request.control_type}
-    with calling("find the zones that offer the instance types"):
-        pages = aws.ec2.get_paginator("describe_instance_type_offerings").paginate(
-            LocationType="availability-zone",
-            Filters=[{"Name": "instance-type", "Values": sorted(wanted)}],
-        )
-        offers = [item for page in pages for item in page["InstanceTypeOfferings"]]
-    by_zone: dict[str, set[str]] = {}
-    for offer in offers:
-        by_zone.setdefault(offer["Location"], set()).add(offer["InstanceType"])
-    zones = tuple(sorted(zone for zone, offered in by_zone.items() if offered >= wanted))
+    by_zone = offers.zones(aws, wanted)
+    zones = tuple(zone for zone, offered in by_zone.items() if offered >= wanted)
     if len(zones) < len(MEMBERS):
         raise EnvironmentFailure(
             f"{aws.region} offers {', '.join(sorted(wanted))} together in {len(zones)} zones, "

@@ -1,6 +1,7 @@
 """The objects of a cluster in its bucket: everything under `<cluster>/`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
@@ -71,6 +72,15 @@ class Objects:
             )
             keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
         return tuple(sorted(key.removeprefix(self._key("")) for key in keys))
+
+    def upload(self, name: str, file: Path) -> None:
+        """A large file, in parts."""
+        with calling(f"write {self.url(name)}"):
+            self.aws.s3.upload_file(str(file), self.bucket, self._key(name))
+
+    def download(self, name: str, file: Path) -> None:
+        with calling(f"read {self.url(name)}"):
+            self.aws.s3.download_file(self.bucket, self._key(name), str(file))
 
     def has(self, name: str) -> bool:
         try:

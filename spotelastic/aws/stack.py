@@ -1,6 +1,8 @@
 """The CloudFormation stack of a cluster: its fixed part, from `infra/cluster.yaml`."""
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -145,6 +147,13 @@ def parameters(stack: Mapping[str, Any]) -> dict[str, str]:
 
 def tags(stack: Mapping[str, Any]) -> dict[str, str]:
     return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
+
+
+def summary() -> list[str]:
+    """What the stack is made of, for people: "3 AWS::EC2::Subnet", ..."""
+    resources = infra("cluster.yaml").read_text().partition("\nResources:")[2]
+    found = re.findall(r"^    Type: AWS::(\S+)$", resources, re.MULTILINE)
+    return [f"{count} {kind}" for kind, count in sorted(Counter(found).items())]
 
 
 def outputs(stack: Mapping[str, Any]) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """The working folder, as the archive that every node unpacks.
 
 `pack` reads the folder as git would (nested .gitignore files, those of the repository above it,
-never .git itself) and makes the same bytes of the same contents, on any machine and at any time:
-the SHA-256 of the archive is its name, and an unchanged folder is shipped once. `unpack` trusts
-nothing: the hash first, then tarfile's data filter, and the target appears complete or not at all.
+never .git itself), less what .spotelasticignore files of the same syntax name. It makes the same
+bytes of the same contents, on any machine and at any time: the SHA-256 of the archive is its name,
+and an unchanged folder is shipped once. `unpack` trusts nothing: the
+hash first, then tarfile's data filter, and the target appears complete or not at all.
 """
 
 import gzip
@@ -26,6 +27,8 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 LIMIT = 256 * 2**20
 """Bytes a working folder may hold: what is larger is data, and belongs in a bucket."""
 NEVER = frozenset({".git", "__pycache__"})
+IGNORES = (".gitignore", ".spotelasticignore")
+"""The later one has the last word: it may also bring back what git leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """One .gitignore file, for everything below `base`."""
+    """One file of rules, for everything below `base`."""
 
     base: Path
     spec: pathspec.GitIgnoreSpec
@@ -121,15 +124,16 @@ def _ignored(path: Path, rules: tuple[Rules, ...], *, folder: bool) -> bool:
 
 
 def _rules_of(folder: Path) -> tuple[Rules, ...]:
-    file = folder / ".gitignore"
-    if not file.is_file():
-        return ()
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    return (Rules(folder, pathspec.GitIgnoreSpec.from_lines(lines)),)
+    found = []
+    for name in IGNORES:
+        if (file := folder / name).is_file():
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            found.append(Rules(folder, pathspec.GitIgnoreSpec.from_lines(lines)))
+    return tuple(found)
 
 
 def _rules_above(folder: Path) -> tuple[Rules, ...]:
-    """The .gitignore files between the repository's root and the folder, outermost first."""
+    """Of the files between the repository's root and the folder, outermost first."""
     above: list[Path] = []
     for parent in (folder, *folder.parents):
         if parent != folder:
@@ -149,7 +153,7 @@ def _check_size(folder: Path, paths: list[Path], limit: int) -> None:
         largest = ", ".join(f"{name} ({_mib(size)})" for name, size in sizes.most_common(3))
         raise UsageError(
             f"the working folder {folder} holds {_mib(total)}, more than {_mib(limit)}: "
-            f"the largest are {largest}; list what the script does not need in .gitignore"
+            f"the largest are {largest}; list what the script does not need in .spotelasticignore"
         )
 
 
@@ -172,7 +176,9 @@ def _add(tar: tarfile.TarFile, folder: Path, path: Path) -> None:
         executable = path.stat().st_mode & stat.S_IXUSR
         contents = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; list it in .gitignore") from None
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; list it in .spotelasticignore"
+        ) from None
     info.mode = 0o755 if executable else 0o644
     info.size = len(contents)
     tar.addfile(info, io.BytesIO(contents))
@@ -184,6 +190,6 @@ def _inner_link(folder: Path, path: Path) -> str:
     if not target.is_relative_to(folder):
         raise UsageError(
             f"{path} is a link to {target}, outside of the working folder: "
-            "copy what it links to, or list it in .gitignore"
+            "copy what it links to, or list it in .spotelasticignore"
         )
     return os.path.relpath(target, path.parent)

@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli import ckpt, project, replay, show, steer, up
+from spotelastic.cli import ckpt, project, reach, replay, show, steer, up
 
 app = typer.Typer(
     name="spotelastic",
     help="Train on spot GPUs as if they were never taken away.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,6 +52,8 @@ app.command("report", epilog=show.REPORT_EXAMPLES)(show.report)
 app.command("interrupt", epilog=steer.INTERRUPT_EXAMPLES)(steer.interrupt)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 app.command("down", epilog=steer.DOWN_EXAMPLES)(steer.down)
+app.command("shell", epilog=reach.SHELL_EXAMPLES)(reach.shell)
+app.command("forward", epilog=reach.FORWARD_EXAMPLES)(reach.forward)
 app.add_typer(ckpt.app, name="ckpt")
 
 

@@ -24,7 +24,7 @@ from spotelastic.aws.logs import LogShipper, stream
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.workdir import unpack
-from spotelastic.cli import container, control
+from spotelastic.cli import container, control, world
 from spotelastic.cli.instance import home, imds, job, say, start
 from spotelastic.cli.supervise import Part, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
@@ -75,6 +75,7 @@ def _is_final(code: int) -> bool:
 
 
 def _agent() -> int:
+    from spotelastic.agent.blot import blotter
     from spotelastic.agent.config import AgentConfig
     from spotelastic.agent.run import run
 
@@ -85,8 +86,13 @@ def _agent() -> int:
         if spec.container and CONTAINED not in os.environ:
             _enter_container(spec.container)
         workdir = _code(aws, me, spec)
-        token = _token(aws, spec)
         tls = certificates.fetch(aws, Names(spec.cluster).worker_certificate)
+        etcd = Tls(*tls.write(home() / "tls"))
+        found = world.make(aws, spec, me, workdir, etcd)
+        if found is None:
+            return TRY_AGAIN
+        blot = blotter(found.secrets)
+        token = _token(aws, spec)
         logs = LogShipper(aws, spec.log_group)
         config = AgentConfig(
             run=spec.run,
@@ -100,20 +106,24 @@ def _agent() -> int:
             state=home() / "agent",
             shm=Path(os.environ.get("SPOTELASTIC_SHM") or f"/dev/shm/spotelastic-{spec.cluster}"),
             storage=spec.storage,
-            tls=Tls(*tls.write(home() / "tls")),
+            tls=etcd,
             imds=imds(),
             spot=me.spot,
-            code=spec.code,
+            code=spec.settings.code,
             token=token,
+            python=found.python or sys.executable,
+            env=found.env,
+            secrets=found.secrets,
             keep_daemon=True,
             say=say,
-            line=lambda rank, text: logs.write(stream(me.instance, rank), text),
+            line=lambda rank, text: logs.write(stream(me.instance, rank), blot(text)),
         )
         try:
             return run(config).code
         finally:
             logs.close()
-    except (Unavailable, EnvironmentFailure) as error:
+    # A node that does not match the others may have read the job just before it was changed.
+    except (Unavailable, EnvironmentFailure, UsageError) as error:
         say(str(error))
         return TRY_AGAIN
 

@@ -7,82 +7,41 @@ goes on when only its watcher is interrupted.
 """
 
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from spotelastic.aws import cluster as clusters
-from spotelastic.aws import workdir
+from spotelastic.aws import stack
 from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.provisions import ETCD
-from spotelastic.cli import chart, checks, failures, output
+from spotelastic.aws.survey import Survey, Wish, survey
+from spotelastic.cli import chart, existing, failures, offer, output
 from spotelastic.cli.place import Place
+from spotelastic.cli.request import Checked, Request, check
 from spotelastic.cli.signals import Signals
 from spotelastic.cli.view import view
 from spotelastic.cli.watch import Outcome, ended, outcome, training, watch
-from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.clock import steady
+from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.local import cloud as local
 from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
 from spotelastic.local.faults import Faults
-from spotelastic.model.job import Settings
+from spotelastic.model.progress import Status
 
 Say = Callable[[str], None]
 
 
-SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
-"""Seconds. On the local cloud all nodes share this machine's cores: a node that starts may hold up
-the others for longer than a machine of its own ever would."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The command line of `up`."""
-
-    script: Path
-    args: tuple[str, ...]
-    local: bool
-    region: str | None
-    minimum: int
-    maximum: int
-    name: str | None
-    types: tuple[str, ...]
-    nproc_per_node: int | None
-    snapshot_every: str
-    checkpoint_every: str
-    keep_last: int
-    keep_every: int
-    max_restarts: int
-    gang: bool
-    stall_timeout: float
-    exit_barrier_timeout: float
-    drill: bool
-    detach: bool
-    keep: bool
-    report: Path | None
-    curve: Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A request that has been checked."""
-
-    name: str
-    script: str
-    archive: workdir.Archive
-    settings: Settings
-
-
 def launch(request: Request) -> int:
     """Returns the command's exit code."""
-    plan = check(request, Path.cwd())
+    checked = check(request, Path.cwd())
     with Signals() as signals:
         try:
             with ExitStack() as undo:
-                return _carry_through(request, plan, undo, signals)
+                return _carry_through(request, checked, undo, signals)
         except KeyboardInterrupt:
             return signals.exit_code
         except SpotelasticError as error:
@@ -92,96 +51,80 @@ def launch(request: Request) -> int:
             return signals.exit_code
 
 
-def check(request: Request, folder: Path) -> Plan:
-    """Everything that can be known to be wrong before anything starts."""
-    checks.linux()
-    checks.script(request.script, folder)
-    script = checks.within(request.script, folder)
-    checks.sizes(
-        minimum=request.minimum,
-        maximum=request.maximum,
-        per_node=request.nproc_per_node,
-    )
-    checks.at_least_one(keep_last=request.keep_last)
-    checks.not_negative(
-        keep_every=request.keep_every,
-        max_restarts=request.max_restarts,
-        stall_timeout=request.stall_timeout,
-        exit_barrier_timeout=request.exit_barrier_timeout,
-    )
-    if not request.types:
-        raise UsageError("--instance-types: name at least one")
-    name = checks.default_name(request.script) if request.name is None else request.name
-    name = Names(name).cluster
-    _check_combination(request)
-    checks.writable(report=request.report, curve=request.curve)
-    if request.curve:
-        checks.installed("matplotlib", "--curve needs matplotlib", "local")
-    if request.local:
-        checks.local_parts()
-        checks.local_types(request.types)
-        checks.ports(CLIENT_PORT, PEER_PORT)
-        workers = request.nproc_per_node or 1
-        checks.room(request.maximum, workers, folder=Path(tempfile.gettempdir()))
-    settings = Settings(
-        min_nodes=request.minimum,
-        max_nodes=request.maximum,
-        # 0 lets AWS tell the number of GPUs; a local node is a process on this machine.
-        workers=request.nproc_per_node or (1 if request.local else 0),
-        max_restarts=request.max_restarts,
-        gang=request.gang,
-        stall_timeout=request.stall_timeout,
-        exit_barrier=request.exit_barrier_timeout,
-        snapshot_every=checks.interval("--snapshot-every", request.snapshot_every),
-        checkpoint_every=checks.interval("--checkpoint-every", request.checkpoint_every),
-        keep_last=request.keep_last,
-        keep_every=request.keep_every,
-    )
-    if request.local:
-        settings = replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
-    return Plan(name, script, workdir.pack(folder), settings)
-
-
-def _check_combination(request: Request) -> None:
-    if request.drill and not request.local:
-        raise UsageError("--drill interrupts nodes of the local cloud: add --local")
-    if request.drill and request.maximum < 2:
-        raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")
-    for flag in ("drill", "report", "curve"):
-        if request.detach and getattr(request, flag):
-            raise UsageError(f"--{flag} needs a command that stays until the end: drop --detach")
-
-
 # -- from nothing to the report ------------------------------------------------------------------
 
 
-def _carry_through(request: Request, plan: Plan, undo: ExitStack, signals: Signals) -> int:
+def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals: Signals) -> int:
     with view() as shown:
         place = _place(request, undo, signals, shown.say)
-        checks.unused(plan.name, place.names())
-        cluster = _create(request, plan, place, undo, signals, shown.say)
+        known = existing.find(place, request, checked)
+        found = survey(place.aws, _wish(request, checked, known))
+        for line in offer.headline(request, checked, found):
+            shown.say(line)
+        if request.plan:
+            spec = known.spec if known else None
+            for line in offer.plan(request, checked, found, spec, stack.summary()):
+                shown.say(line)
+            return 0
+        began = steady()
+        cluster = _bring_up(request, checked, found, known, place, undo, signals, shown.say)
         drill = _drill(request, place, shown.say)
+        first = _FirstStep(began, shown.say) if known is None else None
+
+        def look(status: Status) -> None:
+            if drill:
+                drill.feed(status)
+            if first:
+                first(status)
+
         try:
             status = watch(
                 cluster,
                 shown,
                 until=training if request.detach else ended,
-                look=drill.feed if drill else lambda status: None,
+                look=look,
                 alive=place.check,
                 silent=place.where_to_look,
             )
         except BaseException as error:
             # A local cloud that has ended has nothing left that could stay up.
             gone = place.cloud is not None and isinstance(error, EnvironmentFailure)
-            if (place.cloud is None or request.keep) and not gone:
-                _leave(plan, undo, shown.say)
+            if (place.shared or request.keep) and not gone:
+                _leave(checked, undo, shown.say)
             raise
         if request.detach and not ended(status):
-            _leave(plan, undo, shown.say)
+            _leave(checked, undo, shown.say)
             return 0
         result = outcome(cluster, status)
         log = failures.keep_log(cluster, result) if failures.failed(result) else None
-    return _conclude(request, plan, result, log, drill, undo)
+    return _conclude(request, checked, result, log, drill, undo)
+
+
+class _FirstStep:
+    """Tells once how long it took from the command to the first step."""
+
+    def __init__(self, began: float, say: Say) -> None:
+        self._began = began
+        self._say = say
+        self._told = False
+
+    def __call__(self, status: Status) -> None:
+        if not self._told and status.step > 0:
+            self._told = True
+            self._say(f"first step {steady() - self._began:.0f} s after the command")
+
+
+def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
+    types = request.types
+    if known is not None and not types:
+        types = known.spec.instance_types
+    return Wish(
+        cluster=checked.name,
+        types=types,
+        minimum=request.minimum,
+        maximum=request.maximum,
+        controls=len(MEMBERS) if known is None else 0,
+    )
 
 
 def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Place:
@@ -204,24 +147,43 @@ def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Pla
     return replace(Place.of(cloud), shared=False)
 
 
-def _create(
-    request: Request, plan: Plan, place: Place, undo: ExitStack, signals: Signals, say: Say
+def _bring_up(
+    request: Request,
+    checked: Checked,
+    found: Survey,
+    known: Cluster | None,
+    place: Place,
+    undo: ExitStack,
+    signals: Signals,
+    say: Say,
 ) -> Cluster:
+    """A new cluster, or the known one with what differs changed."""
     wanted = clusters.Request(
-        name=plan.name,
-        script=plan.script,
+        name=checked.name,
+        script=checked.script,
         args=request.args,
-        code=plan.archive.sha256,
-        archive=plan.archive.data,
-        settings=plan.settings,
-        instance_types=request.types,
+        code=checked.archive.sha256,
+        archive=checked.archive.data,
+        settings=checked.settings,
+        instance_types=tuple(kind.name for kind in found.types),
+        run=request.resume or "",
+        bucket=request.bucket or "",
+        environment=checked.environment,
+        setup=request.setup,
+        env=checked.env,
+        secrets=checked.secrets,
+        read=checked.read,
+        write=checked.write,
         etcd=ETCD,
     )
     if place.cloud is not None:  # its instances are this machine, which has an etcd
         wanted = replace(wanted, network=place.cloud.net, etcd=None)
+    if known is not None:
+        differences = list(offer.changes(request, checked, found, known.spec))
+        say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
     cluster = clusters.create(wanted, say, place.aws)
     if place.shared:
-        undo.callback(_undoing(signals, lambda: place.down(plan.name, print)))
+        undo.callback(_undoing(signals, lambda: place.down(checked.name, print)))
     return cluster
 
 
@@ -233,11 +195,12 @@ def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
     return undone
 
 
-def _leave(plan: Plan, undo: ExitStack, say: Say) -> None:
+def _leave(checked: Checked, undo: ExitStack, say: Say) -> None:
     undo.pop_all()
     say(
-        f"{plan.name} stays up: spotelastic status {plan.name}, spotelastic logs -f {plan.name}; "
-        f"end it with spotelastic down {plan.name}"
+        f"{checked.name} stays up: spotelastic status {checked.name}, "
+        f"spotelastic logs -f {checked.name}; come back with the same `spotelastic up`; "
+        f"end it with spotelastic down {checked.name}"
     )
 
 
@@ -252,7 +215,7 @@ def _drill(request: Request, place: Place, say: Say) -> Drill | None:
 
 def _conclude(
     request: Request,
-    plan: Plan,
+    checked: Checked,
     result: Outcome,
     log: Path | None,
     drill: Drill | None,
@@ -262,7 +225,7 @@ def _conclude(
     output.console().print(output.report_table(result.report))
     written = _write(request, result)
     if request.keep:
-        _leave(plan, undo, print)
+        _leave(checked, undo, print)
     missed = drill.missing if drill else ()
     if missed:
         print(

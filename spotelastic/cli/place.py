@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spotelastic.aws import account
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
@@ -68,6 +69,14 @@ class Place:
 
     def names(self) -> tuple[str, ...]:
         return clusters.all_names(self.aws)
+
+    def known(self, name: str) -> Cluster | None:
+        return clusters.find(name, self.aws)
+
+    @property
+    def bucket(self) -> str:
+        """The one that all clusters of the account and region share."""
+        return account.default_bucket(self.aws)
 
     def cluster(self, name: str | None) -> Cluster:
         """The cluster of that name, or the only one there is."""

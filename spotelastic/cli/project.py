@@ -7,7 +7,7 @@ over the file.
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ def defaults(
         values[key] = _checked(flags[key], context, f"{FILE}: {key}", value)
     for key, parameter in flags.items():
         variable = f"SPOTELASTIC_{key.replace('-', '_').upper()}"
-        if environ.get(variable) and parameter.nargs == 1:
+        if environ.get(variable) and parameter.nargs == 1 and not _is_list(parameter):
             values[key] = _checked(parameter, context, variable, environ[variable])
     return {str(flags[key].name): value for key, value in values.items()}
 
@@ -55,9 +55,10 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path.name} is not TOML: {error}") from None
 
 
-def template(script: str, minimum: int, maximum: int, types: str) -> str:
+def template(script: str, minimum: int, maximum: int, types: Sequence[str]) -> str:
     """What `init` writes."""
-    listed = ", ".join(json.dumps(part.strip()) for part in types.split(","))
+    listed = ", ".join(json.dumps(name) for name in types or ("g5.xlarge",))
+    unsaid = "" if types else "# "
     return f"""\
 # What `spotelastic up` does here. Each key is one of its flags, which still win:
 # see `spotelastic up --help`.
@@ -66,7 +67,15 @@ script = {json.dumps(script)}
 
 min = {minimum}
 max = {maximum}
-instance-types = [{listed}]
+# Without these: the cheapest GPU type that the account's quota allows.
+{unsaid}instance-types = [{listed}]
+
+# Packages come from uv.lock, requirements.txt or environment.yml here; none: "none".
+# environment = "requirements.txt"
+# setup = "python -m nltk.downloader punkt"
+# env = ["EPOCHS=3"]
+# secret = ["WANDB_API_KEY"]
+# read = ["s3://bucket/data"]
 
 # Between snapshots in memory, and between checkpoints in S3, in steps or as a time; by default as
 # often as pays, by what they cost and how often nodes are lost.
@@ -83,7 +92,11 @@ def _flag(parameter: Parameter) -> str:
 
 def _checked(parameter: Parameter, context: Any, where: str, value: Any) -> Any:
     """The value as the flag's own text would be, so that lists can be written as lists."""
-    if isinstance(value, list) and parameter.nargs == 1:
+    if _is_list(parameter):
+        if isinstance(value, dict):
+            value = [f"{name}={each}" for name, each in value.items()]
+        value = value if isinstance(value, list) else [value]
+    elif isinstance(value, list) and parameter.nargs == 1:
         value = ",".join(map(str, value))
     try:
         parameter.process_value(context, value)
@@ -91,6 +104,11 @@ def _checked(parameter: Parameter, context: Any, where: str, value: Any) -> Any:
         say = getattr(error, "message", error)
         raise UsageError(f"{where} = {json.dumps(value, default=str)}: {say}") from error
     return value
+
+
+def _is_list(parameter: Parameter) -> bool:
+    """Whether the flag may be given several times; an argument has no such attribute."""
+    return bool(getattr(parameter, "multiple", False))
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:

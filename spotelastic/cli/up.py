@@ -15,7 +15,6 @@ spotelastic init
 
 spotelastic init src/train.py --min 2 --max 8 --instance-types g5.12xlarge,g6.12xlarge
 """
-TYPES = "g5.xlarge"
 
 EXAMPLES = """[bold]Examples[/]
 
@@ -25,7 +24,11 @@ spotelastic up --local --min 2 --max 4 train.py -- --epochs 3
 
 spotelastic up --local --drill examples/train_gpt.py -- --steps 400
 
+spotelastic up --plan --min 2 --max 8
+
 spotelastic up --min 4 --max 8 --instance-types g5.12xlarge,g6.12xlarge train.py
+
+spotelastic up --max 8 --secret WANDB_API_KEY --read s3://my-data/train train.py
 """
 
 
@@ -54,15 +57,23 @@ def up(
             show_default="from the script",
         ),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Go on with an earlier run, under a new cluster."),
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what would be made or changed, and its price.")
+    ] = False,
     types: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--instance-types",
             "--instance-type",
             metavar="T[,T...]",
             help="Instance types that workers may get, best first.",
+            show_default="the cheapest GPU type in quota",
         ),
-    ] = TYPES,
+    ] = None,
     nproc_per_node: Annotated[
         int | None, typer.Option(help="Workers per node.", show_default="one per GPU")
     ] = None,
@@ -97,6 +108,43 @@ def up(
         ),
     ] = 300.0,
     gang: Annotated[bool, typer.Option("--gang", help="Fail the job when a node is lost.")] = False,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|none",
+            help="The packages that the script needs: uv.lock, requirements.txt or "
+            "environment.yml.",
+            show_default="the first of these that is here",
+        ),
+    ] = None,
+    setup: Annotated[
+        str, typer.Option(metavar="CMD", help="A shell command that each node runs first.")
+    ] = "",
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable of the script."),
+    ] = None,
+    env_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Variables as NAME=VALUE lines.")
+    ] = None,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A variable whose value, taken from here, nobody sees in logs or status.",
+        ),
+    ] = None,
+    read: Annotated[
+        list[str] | None,
+        typer.Option(metavar="s3://...", help="A folder that the script may read besides."),
+    ] = None,
+    write: Annotated[
+        list[str] | None,
+        typer.Option(metavar="s3://...", help="A folder that the script may read and write."),
+    ] = None,
+    bucket: Annotated[
+        str | None, typer.Option(help="A bucket of yours for code and checkpoints.")
+    ] = None,
     drill: Annotated[
         bool, typer.Option("--drill", help="Interrupt nodes while it trains. Needs --local.")
     ] = False,
@@ -115,12 +163,16 @@ def up(
 ) -> None:
     """Bring up a cluster, train the script on it, carry it through every interruption.
 
+    Run again, it changes what differs (nodes, code, types) and shows the job again. Ctrl-C leaves
+    a cluster on AWS up, and says how to come back.
+
     What no flag says, spotelastic.toml in the current folder does (see `spotelastic init`).
 
     Ends with the report, and takes the cluster down: nothing that costs money is left but the
     checkpoints.
     """
-    from spotelastic.cli.launch import Request, launch
+    from spotelastic.cli.launch import launch
+    from spotelastic.cli.request import Request
 
     request = Request(
         script=script or _usual_script(),
@@ -130,7 +182,7 @@ def up(
         minimum=minimum,
         maximum=minimum if maximum is None else maximum,
         name=name,
-        types=tuple(part.strip() for part in types.split(",") if part.strip()),
+        types=_listed(types),
         nproc_per_node=nproc_per_node,
         snapshot_every=snapshot_every,
         checkpoint_every=checkpoint_every,
@@ -145,6 +197,16 @@ def up(
         keep=keep,
         report=report,
         curve=curve,
+        plan=plan,
+        resume=resume,
+        bucket=bucket,
+        environment=environment,
+        setup=setup,
+        env=tuple(env or ()),
+        env_file=env_file,
+        secrets=tuple(secret or ()),
+        read=tuple(read or ()),
+        write=tuple(write or ()),
     )
     raise typer.Exit(launch(request))
 
@@ -155,7 +217,14 @@ def init(
     ),
     minimum: Annotated[int, typer.Option("--min", min=1)] = 2,
     maximum: Annotated[int, typer.Option("--max", min=1)] = 8,
-    types: Annotated[str, typer.Option("--instance-types", metavar="T[,T...]")] = TYPES,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            "--instance-types",
+            metavar="T[,T...]",
+            show_default="the cheapest GPU type in quota",
+        ),
+    ] = None,
 ) -> None:
     """Write spotelastic.toml, so that `spotelastic up` needs no arguments here."""
     if maximum < minimum:
@@ -164,10 +233,19 @@ def init(
         raise UsageError(f"there is no script {script}")
     try:
         with Path(FILE).open("x") as file:
-            file.write(template(script.as_posix(), minimum, maximum, types))
+            file.write(template(script.as_posix(), minimum, maximum, _listed(types)))
     except FileExistsError:
         raise UsageError(f"{FILE} is there already: edit it, or remove it first") from None
     typer.echo(f"{FILE} is written: look at it, then `spotelastic up`")
+
+
+def _listed(types: str | None) -> tuple[str, ...]:
+    if types is None:
+        return ()
+    named = tuple(part.strip() for part in types.split(",") if part.strip())
+    if not named:
+        raise UsageError("--instance-types: name at least one")
+    return named
 
 
 def _usual_script() -> Path:

@@ -8,6 +8,7 @@ its precondition.
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spotelastic.aws import autoscaling
@@ -21,12 +22,13 @@ from spotelastic.controller.seen import (
     Forget,
     Remove,
     Replace,
+    Resettle,
     SetDesired,
     Tell,
     WriteDrain,
 )
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
-from spotelastic.model.job import ENDED, Job
+from spotelastic.model.job import ENDED, Job, Reference
 from spotelastic.model.node import Node
 from spotelastic.rendezvous.membership import event_name
 from spotelastic.store.codec import decode, encode
@@ -58,6 +60,7 @@ class Actor:
             Forget: self._forget,
             SetDesired: self._set_desired,
             EndJob: self._end_job,
+            Resettle: self._resettle,
             Tell: self._tell,
             Discard: self._discard,
         }
@@ -134,7 +137,29 @@ class Actor:
         print(f"controller: {action.group} is set to {action.size}: {action.reason}", flush=True)
         autoscaling.set_desired(self._aws, action.group, action.size)
 
+    def _resettle(self, action: Resettle) -> None:
+        """With what new nodes are measured by, so that those who come next are not refused."""
+        print("controller: the settings are changed", flush=True)
+        known = self._store.get(self._keys.reference)
+        compares, writes = [self._leadership.compare], [_put(self._keys.settings, action.settings)]
+        if known is not None:
+            reference = decode(known.data, Reference)
+            measure = replace(
+                reference.node.fingerprint,
+                code=action.settings.code,
+                workers=action.settings.workers,
+            )
+            node = replace(reference.node, fingerprint=measure)
+            compares.append(Compare(self._keys.reference, "modified", known.modified))
+            writes.append(_put(self._keys.reference, Reference(node, action.settings)))
+        if not self._store.commit(compares, writes).succeeded:
+            self._check_leadership()
+
     def _discard(self, action: Discard) -> None:
         self.fates[action.fate] += 1
         with calling("delete a message"):
             self._aws.sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=action.message.receipt)
+
+
+def _put(key: str, value: object) -> Put:
+    return Put(key, encode(value))

@@ -24,6 +24,7 @@ from spotelastic.controller.seen import (
     Policy,
     Remove,
     Replace,
+    Resettle,
     Seen,
     Tell,
     WriteDrain,
@@ -53,6 +54,8 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
     seen = replace(seen, told=seen.told | told)
     actions += messages.losses(seen, now)
     actions += _forgotten(seen)
+    if seen.wanted and seen.settings and seen.settings != seen.wanted and not seen.ended:
+        actions.append(Resettle(seen.wanted))
     if seen.groups:
         end = limits.verdict(seen, now, policy)
         if end is not None:
@@ -131,8 +134,10 @@ def _patience(seen: Seen, machine: Machine, policy: Policy) -> float:
     """When a running machine without a registered node is given up; infinity with one."""
     if machine.id in seen.nodes:
         return float("inf")
-    if machine.id in seen.left:
-        return max(seen.left[machine.id].at, seen.since) + policy.silent_for
+    left = seen.left.get(machine.id)
+    if left is not None:
+        again = seen.restarts(machine.id, left.incarnation)
+        return max(left.at, seen.since) + (policy.boot_within if again else policy.silent_for)
     return max(machine.launched_at, seen.since) + policy.boot_within
 
 

@@ -129,6 +129,8 @@ def _tell_loss(
     by_us = place is not None and place.leaving
     if known is None or seen.ended or by_us or node in seen.drains:
         return
+    if seen.restarts(node, known.incarnation):
+        return
     data = {"at": at, "seen_at": now, "incarnation": known.incarnation}
     event = Event(now, "loss", f"{node} is gone: {why}", node, data)
     if account(event) not in seen.told:

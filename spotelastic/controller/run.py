@@ -191,6 +191,7 @@ class Term:
         self._bill: dict[str, Usage] = {}
         self._groups: dict[str, Group] = {}
         self._machines: dict[str, Machine] = {}
+        self._wanted = spec.settings
         self._looked_at = 0.0
         self._look_at = 0.0
         self._membership: object = None
@@ -262,15 +263,17 @@ class Term:
         if messages or membership != self._membership or steady() >= self._look_at:
             self._look()
             self._membership = membership
-        settings = records.settings or self._config.spec.settings
+        wanted = self._wanted
         names, now = Names(self._config.spec.cluster), unbroken()
-        if len(records.nodes) >= settings.min_nodes:
+        if len(records.nodes) >= wanted.min_nodes:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now
         return Seen(
-            desired=settings.max_nodes,
-            least=settings.min_nodes,
+            desired=wanted.max_nodes,
+            least=wanted.min_nodes,
+            settings=records.settings,
+            wanted=wanted,
             since=self._since,
             job=records.job,
             group=self._groups.get(names.workers),
@@ -305,6 +308,8 @@ class Term:
         machines = autoscaling.machines(self._aws, spec.cluster)
         self._machines = {machine.id: machine for machine in machines}
         self._bill = usage.account(self._bill, machines, self._prices, unbroken())
+        if (job := self._objects.job()) is not None:  # `up` may have been run again
+            self._wanted = job.settings
         self._looked_at = steady()
         self._look_at = self._looked_at + BUSY
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import AwsEvent
-from spotelastic.model.job import ENDED, Capacity, Job
+from spotelastic.model.job import ENDED, Capacity, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
@@ -83,6 +83,10 @@ class Seen:
     since: float
     """When this controller began to watch: what it never saw, it cannot miss before."""
     job: Job | None = None
+    settings: Settings | None = None
+    """As the nodes have them; None before the first node."""
+    wanted: Settings | None = None
+    """As the user wants them by now."""
     group: Group | None = None
     """Of spot instances; None where AWS knows no such group (any more)."""
     on_demand: Group | None = None
@@ -120,6 +124,10 @@ class Seen:
     def place(self, instance: str) -> Place | None:
         found = (group.place(instance) for group in self.groups)
         return next((place for place in found if place is not None), None)
+
+    def restarts(self, node: str, incarnation: str) -> bool:
+        """Whether it went only to come back with other code."""
+        return ("restart", node, f"::{incarnation}") in self.told
 
     def is_there(self, place: Place) -> bool:
         """Its node is registered, and stays."""
@@ -197,6 +205,14 @@ class EndJob:
 
 
 @dataclass(frozen=True, slots=True)
+class Resettle:
+    """Give the nodes other settings."""
+
+    settings: Settings
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Put an event on record."""
 
@@ -222,6 +238,7 @@ Action = (
     | Forget
     | SetDesired
     | EndJob
+    | Resettle
     | Tell
     | Discard
 )

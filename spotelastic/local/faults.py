@@ -59,6 +59,10 @@ class Faults:
     def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
         self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
 
+    def set_quota(self, code: str, vcpus: int) -> None:
+        """By the quota's code, e.g. L-3819A6DF."""
+        self._ask("set_quota", code=code, vcpus=vcpus)
+
     def _ask(self, fault: str, **arguments: Any) -> Any:
         connection = HTTPConnection(
             self._address.hostname or "", self._address.port, timeout=_TIMEOUT
@@ -118,6 +122,9 @@ class Desk:
 
     def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
         self.market.prices[type, zone] = usd_per_hour
+
+    def set_quota(self, code: str, vcpus: int) -> None:
+        self.market.quotas[code] = vcpus
 
     def _living(self, instance: str) -> "Machine":
         machine = self.machines.get(instance)

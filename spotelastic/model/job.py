@@ -1,6 +1,9 @@
 """The job: what to run, how many nodes, and how it stands."""
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from spotelastic.model.interval import Interval
@@ -43,7 +46,7 @@ class Settings:
     exit_barrier: float = 300.0
     """Seconds that a node whose workers have finished waits for those of the others."""
     code: str = ""
-    """Hash of the code that nodes must run."""
+    """Hash of what nodes must run: of the code, or of the job's `release`."""
 
     def difference(self, other: "Settings") -> str | None:
         """The first flag in which two nodes of a run differ, naming both sides; None: they agree.
@@ -155,6 +158,17 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
+class Environment:
+    """The packages that a script needs, as a file of its folder lists them."""
+
+    kind: Literal["uv", "pip", "conda"]
+    file: str
+    """Path within the shipped folder."""
+    key: str
+    """Hash of all that it is made from; nodes add what they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """What `up` ships in the bucket (`job.json`), read by every booting instance."""
 
@@ -185,3 +199,25 @@ class JobSpec:
     instance_types: tuple[str, ...] = ()
     created_at: float = 0.0
     capacity: Capacity = Capacity()
+    environment: Environment | None = None
+    setup: str = ""
+    """A shell command that each node runs once, in the shipped folder, before the script."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the script's processes."""
+    secrets: Mapping[str, int] = field(default_factory=dict)
+    """Variables whose values only the Parameter Store has: name -> version."""
+
+    @property
+    def release(self) -> str:
+        """Hash of everything that a node's workers are started from."""
+        parts = (
+            self.script,
+            self.args,
+            self.code,
+            asdict(self.environment) if self.environment else None,
+            self.setup,
+            dict(self.env),
+            dict(self.secrets),
+            self.settings.workers,
+        )
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

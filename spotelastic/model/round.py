@@ -129,6 +129,8 @@ class Round:
     """The storage epoch claimed for this round; 0 where none could be claimed."""
     schedule: Schedule = Schedule()
     past: Past = Past()
+    code: str = ""
+    """What its members run (`Settings.code`)."""
     charged: tuple[float, ...] = ()
     """When user-code failures were charged to --max-restarts, so far."""
     streak: Streak = Streak()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.model.agreement import Vote
-from spotelastic.model.job import Reference, Settings
+from spotelastic.model.job import Job, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
@@ -179,6 +179,15 @@ def perform(
 def record(store: Store, keys: Keys, event: Event) -> None:
     """Append an event to the run's story."""
     store.put(keys.event(event_name(event.at)), encode(event))
+
+
+def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
+    """End a job that cannot start, unless it has ended already."""
+    writes: list[Write] = [
+        Put(keys.job, encode(Job("failed", at, reason))),
+        Put(keys.event(event_name(at)), encode(Event(at, "job", f"failed: {reason}"))),
+    ]
+    store.commit([Compare(keys.job, "created", 0)], writes)
 
 
 def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) -> None:

@@ -84,7 +84,7 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Decis
     missed = {m.incarnation for m in round_.members if m.node in late}
     without = replace(round_, missed=(*round_.missed, *sorted(missed))[-256:])
     lost = (gone | late) - set(at.seen.drains)
-    if lost:
+    if lost and round_.cause != "settings":  # with new code every node starts again
         without = uncharge(at, without)
         names = tuple(dict.fromkeys((*(round_.nodes if round_.cause == "loss" else ()), *lost)))
         without = replace(without, cause="loss", nodes=tuple(sorted(names)))

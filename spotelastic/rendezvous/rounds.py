@@ -83,6 +83,7 @@ def _first(at: Moment) -> Decision:
         reason=f"first round of {count_nodes(len(members))}",
         proposed_at=at.now,
         schedule=intervals.first(at.settings),
+        code=at.settings.code,
     )
     return Decision((WriteRound(first),), first.reason)
 
@@ -138,16 +139,17 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> Decision | None:
 
 
 def _planned(at: Moment, round_: Round) -> Decision:
-    """Arrivals and departures by notice: agree on a step, seal, then the next round."""
+    """Arrivals, departures by notice, new code: agree on a step, seal, then the next round."""
     eligible = eligible_nodes(at, round_)
     wanted = members_of(at, round_.members, eligible)
     before, after = {m.node for m in round_.members}, {m.node for m in wanted}
     arriving = [m.node for m in wanted if m.node not in before]
     leaving = [m.node for m in round_.members if m.node not in after]
-    if not (arriving or leaving):
+    recoded = at.settings.code != round_.code
+    if not (arriving or leaving or recoded):
         return _tune(at, round_, _planned_wake(at, round_))
     drained = [name for name in leaving if name in at.seen.drains]
-    if arriving and not drained:
+    if arriving and not drained and not recoded:
         quiet_at = _quiet_at((eligible[name] for name in arriving), at.settings)
         if at.now < quiet_at and len(wanted) < at.settings.max_nodes:
             return Decision(reason="waits a moment for further nodes", wake_at=quiet_at)
@@ -221,6 +223,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         lineage=round_.lineage,
         schedule=intervals.following(at, round_, intervals.ended(past, cause, len(names))),
         past=past,
+        code=at.settings.code,
         charged=round_.charged,
         streak=round_.streak if cause in restarts.FAILURES else Streak(),
         missed=round_.missed,

@@ -50,6 +50,7 @@ class Terminal:
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     terminal = Terminal(tmp_path_factory.mktemp("user"))
     (terminal.folder / "train.py").write_text(SCRIPT)
+    (terminal.folder / ".spotelasticignore").write_text("home/\n")
     told = terminal(
         *("up", "--local", "--detach", "--min", "1", "--max", "2"),
         *("--name", "demo", "--instance-types", "m5.large", "train.py"),
@@ -98,10 +99,52 @@ def test_the_clusters_are_listed(terminal: Terminal) -> None:
     assert terminal.json("ls") == ["demo"]
 
 
-def test_a_name_in_use_is_refused_and_what_runs_goes_on(terminal: Terminal) -> None:
-    told = terminal("up", "--local", "--name", "demo", "train.py")
+def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) -> None:
+    before = {node["id"] for node in terminal.json("status")["nodes"]}
+    told = terminal(
+        *("up", "--local", "--detach", "--min", "1", "--max", "2"), "--name", "demo", "train.py"
+    )
+    assert told.returncode == 0, told.stderr
+    assert "demo is up already; changes: none" in told.stdout
+    assert {node["id"] for node in terminal.json("status")["nodes"]} == before
+
+
+def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -> None:
+    told = terminal("up", "--local", "--plan", "--min", "1", "--max", "4", "--name", "demo")
+    assert told.returncode == 0, told.stderr
+    assert "would change the cluster demo: max 2 -> 4" in told.stdout
+    assert "public IPv4 address" in told.stdout
+    assert len(terminal.json("status")["nodes"]) == 5
+
+
+def test_types_that_must_not_share_a_job_are_named(terminal: Terminal) -> None:
+    types = "m5.large,g5.xlarge"
+    told = terminal("up", "--local", "--name", "other", "--instance-types", types, "train.py")
+    assert (told.returncode, told.stderr) == (
+        2,
+        "spotelastic: --instance-types: m5.large and g5.xlarge must not share a job: "
+        "gpus none and 1\n",
+    )
+    assert terminal.json("ls") == ["demo"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ("--name", "demo", "--resume", "other"),
+            "the cluster demo exists and trains the run demo",
+        ),
+        (("--name", "next", "--resume", "demo"), "the cluster demo trains that run"),
+        (("--resume", "never"), "no checkpoints of it in s3://spotelastic-123456789012"),
+    ],
+)
+def test_a_run_that_cannot_be_resumed_is_refused(
+    terminal: Terminal, flags: tuple[str, ...], words: str
+) -> None:
+    told = terminal("up", "--local", "--instance-types", "m5.large", *flags, "train.py")
     assert told.returncode == 2
-    assert "spotelastic: a cluster named demo exists" in told.stderr
+    assert words in told.stderr and told.stderr.count("\n") == 1
     assert terminal.json("ls") == ["demo"]
 
 

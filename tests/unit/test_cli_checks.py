@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from spotelastic.cli import checks
-from spotelastic.cli.launch import Request, check
+from spotelastic.cli.request import Request, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
 
@@ -103,7 +103,6 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"exit_barrier_timeout": -1.0}, "--exit-barrier-timeout -1"),
         ({"max_restarts": -1}, "--max-restarts -1"),
         ({"types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
-        ({"types": ()}, "--instance-types"),
         ({"name": "Not A Name"}, "--name 'Not A Name'"),
         ({"drill": True, "local": False}, "add --local"),
         ({"drill": True, "detach": True}, "--drill needs a command that stays"),

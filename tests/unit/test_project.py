@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from spotelastic.cli import launch
-from spotelastic.cli.launch import Request
 from spotelastic.cli.main import main
+from spotelastic.cli.request import Request
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,7 @@ def test_without_a_repository_folders_above_have_no_say(tmp_path: Path) -> None:
 
 def test_a_folder_too_large_is_refused_with_its_largest_parts(tmp_path: Path) -> None:
     files = {"data/a.bin": "x" * 3000, "data/b.bin": "x" * 3000, "small/c": "x", "train.py": "x"}
-    with pytest.raises(UsageError, match=r"largest are data/ \(.*\.gitignore"):
+    with pytest.raises(UsageError, match=r"largest are data/ \(.*\.spotelasticignore"):
         pack(write(tmp_path, files), limit=4000)
 
 

@@ -77,6 +77,7 @@ class Zygote:
         env: Mapping[str, str],
         mark: Mapping[str, str],
         sink: Callable[[PoolEvent], None],
+        python: str = sys.executable,
     ) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
@@ -84,7 +85,7 @@ class Zygote:
             module = "spotelastic.agent.workers.zygote"
             fd = theirs.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, str(fd), json.dumps(asdict(plan))],
+                [python, "-m", module, str(fd), json.dumps(asdict(plan))],
                 env=dict(env),
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ buckets.py    bucket policies
 groups.py     Auto Scaling
 schedules.py  its scheduled actions
 stacks.py     CloudFormation
+accounts.py   quotas, service-linked roles
 """
 
 import logging
@@ -17,6 +18,7 @@ from spotelastic.local.agenda import Agenda
 from spotelastic.local.autoscaling import AutoScaling
 from spotelastic.local.capacity import Market
 from spotelastic.local.completions import (
+    accounts,
     buckets,
     ec2,
     groups,
@@ -54,6 +56,7 @@ def install(
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling)
     images.install(account, region)
+    accounts.install(patches, market)
     for patch in patches.applied:
         _log.info("%s.%s: %s", patch.owner, patch.name, patch.reason)
     return patches

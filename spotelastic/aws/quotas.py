@@ -1,0 +1,148 @@
+"""How many vCPUs of a family of instance types the account may still start, and where to ask for
+more. AWS counts spot and on-demand apart, and gives new accounts none of some families.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spotelastic.aws import types
+from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.identity import CLUSTER
+from spotelastic.aws.types import InstanceType
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Types that share a quota."""
+
+    name: str
+    pattern: str
+    """Of the letters, and where it matters digits, that a type's name begins with."""
+    spot: str
+    on_demand: str
+    """Codes of the two quotas."""
+
+
+FAMILIES = (
+    Family("Standard", r"(a|c|d|h|i|im|is|m|mac|r|t|z)\d", "L-34B43A08", "L-1216C47A"),
+    Family("G and VT", r"(g|gr|vt)\d", "L-3819A6DF", "L-DB2E81BA"),
+    Family("P5", r"p5", "L-C4BD4855", "L-417A185B"),
+    Family("P4, P3 and P2", r"p[234]", "L-7212CCBC", "L-417A185B"),
+    Family("Inf", r"inf\d", "L-B5D1601B", "L-1945791B"),
+    Family("Trn", r"trn\d", "L-6B0D517C", "L-2C3B7624"),
+    Family("DL", r"dl\d", "L-85EED4F7", "L-6E869C2A"),
+    Family("X", r"x\d", "L-E3A00192", "L-7295265B"),
+    Family("F", r"f\d", "L-88CF9481", "L-74FC7D96"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What is left of one quota."""
+
+    family: str
+    code: str
+    spot: bool
+    region: str
+    vcpus: int
+    """The quota itself."""
+    used: int
+    """By instances that run, those of the cluster in question not counted."""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.vcpus - self.used)
+
+    @property
+    def purchase(self) -> str:
+        return "spot" if self.spot else "on-demand"
+
+    @property
+    def link(self) -> str:
+        """Where more can be asked for."""
+        return (
+            f"https://{self.region}.console.aws.amazon.com/servicequotas/home/services/ec2/"
+            f"quotas/{self.code}"
+        )
+
+    def instances(self, kind: InstanceType) -> int:
+        return self.free // kind.vcpus
+
+    def describe(self, kind: InstanceType, wanted: int) -> str:
+        """E.g. "quota allows 3 of 8 spot g5.xlarge (...)"."""
+        in_use = f", {self.used} in use" if self.used else ""
+        return (
+            f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
+            f"{kind.name} ({self.family}: {self.vcpus} vCPUs{in_use}, {kind.vcpus} each); "
+            f"ask for more at {self.link}"
+        )
+
+
+def family(name: str) -> Family | None:
+    """None for a type of a family that is not known here: its quota is not looked at."""
+    return next((each for each in FAMILIES if re.match(each.pattern, name)), None)
+
+
+class Quotas:
+    """The quotas of one region; each is asked for once. Raises `Rejected`, `Unavailable`."""
+
+    def __init__(self, aws: Aws, cluster: str = "") -> None:
+        """`cluster`: whose instances are not counted as used."""
+        self._aws = aws
+        self._cluster = cluster
+        self._values: dict[str, int | None] = {}
+        self._in_use: Counter[tuple[str, bool]] | None = None
+
+    def allowance(self, type: str, *, spot: bool) -> Allowance | None:
+        """None where AWS does not tell the quota."""
+        its = family(type)
+        if its is None:
+            return None
+        code = its.spot if spot else its.on_demand
+        vcpus = self._value(code)
+        if vcpus is None:
+            return None
+        return Allowance(its.name, code, spot, self._aws.region, vcpus, self._used(code))
+
+    def _value(self, code: str) -> int | None:
+        if code not in self._values:
+            try:
+                with calling(f"look up the quota {code}"):
+                    answer = self._aws.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
+                self._values[code] = int(answer["Quota"]["Value"])
+            except Rejected as error:
+                if error.code != "NoSuchResourceException":
+                    raise
+                self._values[code] = None
+        return self._values[code]
+
+    def _used(self, code: str) -> int:
+        if self._in_use is None:
+            self._in_use = self._count()
+        return self._in_use[code, True] + self._in_use[code, False]
+
+    def _count(self) -> Counter[tuple[str, bool]]:
+        """vCPUs by (code of the quota, whether spot)."""
+        with calling("count the instances that run"):
+            pages = self._aws.ec2.get_paginator("describe_instances").paginate(
+                Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+            )
+            running = [
+                (item["InstanceType"], item.get("InstanceLifecycle") == "spot")
+                for page in pages
+                for reservation in page["Reservations"]
+                for item in reservation["Instances"]
+                if not self._is_own(item.get("Tags", ()))
+            ]
+        names = sorted({name for name, _ in running})
+        kinds = {kind.name: kind for kind in types.describe(self._aws, names)} if names else {}
+        used: Counter[tuple[str, bool]] = Counter()
+        for name, spot in running:
+            if its := family(name):
+                used[its.spot if spot else its.on_demand, spot] += kinds[name].vcpus
+        return used
+
+    def _is_own(self, tags: Sequence[dict[str, str]]) -> bool:
+        return any(tag["Key"] == CLUSTER and tag["Value"] == self._cluster for tag in tags)

@@ -1,0 +1,69 @@
+"""What an account must allow before anything is made in it: asked by calls that change nothing."""
+
+from collections.abc import Callable
+
+from spotelastic.aws.clients import DENIED, Aws, Rejected, calling
+from spotelastic.errors import EnvironmentFailure
+
+SERVICE_ROLES = {
+    "AWSServiceRoleForAutoScaling": "autoscaling.amazonaws.com",
+    "AWSServiceRoleForEC2Spot": "spot.amazonaws.com",
+}
+"""Roles that AWS's own services act with; every account has each once, or needs it made."""
+
+
+def ensure_service_roles(aws: Aws) -> None:
+    """Makes the service-linked roles that are missing: AWS makes them only in its console."""
+    for role, service in SERVICE_ROLES.items():
+        try:
+            with calling(f"look for the role {role}"):
+                aws.iam.get_role(RoleName=role)
+        except Rejected as error:
+            if error.code in DENIED:
+                continue  # it may be there: the first launch says so if it is not
+            if error.code != "NoSuchEntity":
+                raise
+            _make(aws, role, service)
+
+
+def _make(aws: Aws, role: str, service: str) -> None:
+    try:
+        with calling(f"make the role {role}"):
+            aws.iam.create_service_linked_role(AWSServiceName=service)
+    except Rejected as error:
+        if error.code != "InvalidInput":  # somebody else made it meanwhile
+            raise
+
+
+def dry_run(aws: Aws, image: str, type: str, network: str) -> None:
+    """Asks EC2 whether it would do what comes. Raises `EnvironmentFailure` for all refusals."""
+    calls: dict[str, Callable[[], object]] = {
+        "make a network": lambda: aws.ec2.create_vpc(CidrBlock=network, DryRun=True),
+        "make a security group": lambda: aws.ec2.create_security_group(
+            GroupName="spotelastic", Description="never made", DryRun=True
+        ),
+        f"start {type} instances": lambda: aws.ec2.run_instances(
+            ImageId=image, InstanceType=type, MinCount=1, MaxCount=1, DryRun=True
+        ),
+        "make a launch template": lambda: aws.ec2.create_launch_template(
+            LaunchTemplateName="spotelastic",
+            LaunchTemplateData={"InstanceType": type},
+            DryRun=True,
+        ),
+    }
+    refused = [what for what, call in calls.items() if not _would(what, call)]
+    if refused:
+        raise EnvironmentFailure(
+            f"these AWS credentials are not permitted to {', '.join(refused)}: "
+            "see docs/aws.md for what they need"
+        )
+
+
+def _would(what: str, call: Callable[[], object]) -> bool:
+    try:
+        with calling(what):
+            call()
+    except Rejected as error:
+        # Other refusals are of the rehearsal, not of what comes: e.g. there is no default network.
+        return error.code not in DENIED
+    return True

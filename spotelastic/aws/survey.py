@@ -1,0 +1,127 @@
+"""What an account has to offer for a request: types, zones, quotas, prices.
+
+Everything here only looks. A request that cannot be met raises; one that can be met in part says so
+in `Survey.warnings`.
+"""
+
+from dataclasses import dataclass
+
+from spotelastic.aws import offers, types
+from spotelastic.aws.clients import DENIED, Aws, Rejected
+from spotelastic.aws.estimate import Estimate, estimate
+from spotelastic.aws.names import MEMBERS
+from spotelastic.aws.prices import shipped_table
+from spotelastic.aws.quotas import Quotas
+from spotelastic.aws.types import InstanceType
+from spotelastic.errors import EnvironmentFailure
+
+CONTROL_TYPE = "t3.small"
+WORKER_DISK_GIB = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the survey is for."""
+
+    cluster: str
+    types: tuple[str, ...]
+    """Empty: the cheapest GPU type in quota."""
+    minimum: int
+    maximum: int
+    spot: bool = True
+    control_type: str = CONTROL_TYPE
+    controls: int = len(MEMBERS)
+    """Control nodes that are still to be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    types: tuple[InstanceType, ...]
+    """Of the workers, best first."""
+    chosen: bool
+    """Whether the type was chosen here, because none was asked for."""
+    zones: tuple[str, ...]
+    price: float
+    """US dollars an hour for the first type, in its cheapest zone; 0 if not known."""
+    estimate: Estimate
+    warnings: tuple[str, ...] = ()
+
+
+def survey(aws: Aws, wish: Wish) -> Survey:
+    """Raises `UsageError` and `EnvironmentFailure` for what cannot be had in this region."""
+    quotas = Quotas(aws, wish.cluster)
+    warnings: list[str] = []
+    try:
+        names = wish.types or (
+            offers.cheapest(aws, wish.minimum, len(MEMBERS), spot=wish.spot, quotas=quotas),
+        )
+        kinds = types.describe(aws, names)
+        types.check_alike(kinds)
+        warnings += _shortages(aws, quotas, kinds, wish)
+    except Rejected as error:
+        if error.code not in DENIED or not wish.types:
+            raise
+        kinds = types.describe(aws, wish.types)
+        types.check_alike(kinds)
+        warnings.append(f"the quotas are not known: {error}")
+    zones = _zones(aws, (*names_of(kinds), wish.control_type))
+    price = _price(aws, kinds[0].name, zones, spot=wish.spot)
+    costs = estimate(
+        nodes=(wish.minimum, wish.maximum),
+        worker=kinds[0].name,
+        worker_usd=price,
+        worker_disk_gib=WORKER_DISK_GIB,
+        control=wish.control_type,
+        control_usd=shipped_table().usd_per_hour.get(wish.control_type, 0.0),
+        controls=len(MEMBERS),
+        nat_gateways=0,
+    )
+    return Survey(kinds, not wish.types, zones, price, costs, tuple(warnings))
+
+
+def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
+    return tuple(kind.name for kind in kinds)
+
+
+def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: Wish) -> list[str]:
+    """Of workers, judged by the type of which most are allowed; and of control nodes."""
+    told = []
+    allowed = [(quotas.allowance(kind.name, spot=wish.spot), kind) for kind in kinds]
+    known = [(allowance, kind) for allowance, kind in allowed if allowance is not None]
+    if len(known) == len(kinds):
+        allowance, kind = max(known, key=lambda each: each[0].instances(each[1]))
+        count = allowance.instances(kind)
+        if count < wish.minimum:
+            raise EnvironmentFailure(
+                f"too few for --min {wish.minimum}: {allowance.describe(kind, wish.maximum)}"
+            )
+        if count < wish.maximum:
+            told.append(allowance.describe(kind, wish.maximum))
+    if wish.controls:
+        (control,) = types.describe(aws, [wish.control_type])
+        left = quotas.allowance(control.name, spot=False)
+        if left is not None and left.instances(control) < wish.controls:
+            raise EnvironmentFailure(
+                f"too few for the control nodes: {left.describe(control, wish.controls)}"
+            )
+    return told
+
+
+def _zones(aws: Aws, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that offer all the types; three of them are needed."""
+    by_zone = offers.zones(aws, wanted)
+    found = tuple(zone for zone, offered in by_zone.items() if offered >= set(wanted))
+    if len(found) < len(MEMBERS):
+        raise EnvironmentFailure(
+            f"{aws.region} offers {', '.join(sorted(wanted))} together in {len(found)} zones, "
+            f"but {len(MEMBERS)} are needed: choose another --instance-types or --region"
+        )
+    return found[: len(MEMBERS)]
+
+
+def _price(aws: Aws, type: str, zones: tuple[str, ...], *, spot: bool) -> float:
+    listed = shipped_table().usd_per_hour.get(type, 0.0)
+    if not spot:
+        return listed
+    found = offers.spot_prices(aws, [type]).get(type, {})
+    return min((price for zone, price in found.items() if zone in zones), default=listed)

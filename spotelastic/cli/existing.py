@@ -1,0 +1,47 @@
+"""What is there already when `up` is asked for a cluster: the cluster itself, or an earlier run."""
+
+from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.objects import Objects
+from spotelastic.cli.place import Place
+from spotelastic.cli.request import Checked, Request
+from spotelastic.errors import UsageError
+from spotelastic.model.job import ENDED
+
+
+def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
+    """The cluster of that name; None where it is to be made.
+
+    Raises `UsageError` for one whose job has ended, and for a run that cannot be resumed.
+    """
+    known = place.known(checked.name)
+    if known is not None:
+        status = known.objects.status()
+        if status is not None and status.state in ENDED:
+            raise UsageError(
+                f"the job of {known.name} has {status.state}: end the cluster with "
+                f"`spotelastic down {known.name}`, then run this again; it goes on from the last "
+                "checkpoint"
+            )
+        if request.resume and known.spec.run != request.resume:
+            raise UsageError(
+                f"--resume {request.resume}: the cluster {known.name} exists and trains the run "
+                f"{known.spec.run}; choose another --name"
+            )
+    elif request.resume:
+        _check_resumable(place, request)
+    return known
+
+
+def _check_resumable(place: Place, request: Request) -> None:
+    """One run is trained by one cluster at a time, and it must have got somewhere."""
+    run = str(request.resume)
+    for name in place.names():
+        other = place.known(name)
+        if other is not None and other.spec.run == run:
+            raise UsageError(
+                f"--resume {run}: the cluster {name} trains that run: end it first with "
+                f"`spotelastic down {name}`"
+            )
+    bucket = request.bucket or place.bucket
+    if not Objects(place.aws, bucket, run).has("checkpoints/LATEST"):
+        raise UsageError(f"--resume {run}: there are no checkpoints of it in s3://{bucket}/{run}/")

@@ -1,0 +1,102 @@
+"""Pure: what a request comes to, as people read it before anything is made."""
+
+from collections.abc import Iterator, Sequence
+
+from spotelastic.aws.estimate import AS_OF, Estimate
+from spotelastic.aws.survey import Survey
+from spotelastic.cli.request import Checked, Request
+from spotelastic.model.job import JobSpec
+
+
+def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]:
+    """Script, types, zones, price; then what is worth a warning."""
+    kind = found.types[0]
+    gpus = f"{kind.gpus} {kind.gpu}" if kind.gpus else "no GPU"
+    others = "".join(f", {each.name}" for each in found.types[1:])
+    chosen = ", the cheapest GPU type in quota" if found.chosen else ""
+    with_ = f" with {checked.environment.file}" if checked.environment else ""
+    yield (
+        f"{checked.script}{with_}: {_range(request.minimum, request.maximum)} spot "
+        f"{kind.name}{others} ({gpus} each{chosen})"
+    )
+    yield (
+        f"in {', '.join(found.zones)}: {_usd(found.price)} an hour each, "
+        f"{_usd(found.estimate.high)} an hour for all with {_nodes(request.maximum)}"
+    )
+    for warning in found.warnings:
+        yield f"warning: {warning}"
+
+
+def plan(
+    request: Request, checked: Checked, found: Survey, known: JobSpec | None, made: Sequence[str]
+) -> Iterator[str]:
+    """What `--plan` shows. `made`: the resources of the stack, for people."""
+    yield ""
+    yield from _table(found.estimate)
+    yield ""
+    if known is None:
+        yield f"would make the cluster {checked.name}: {', '.join(made)}"
+    else:
+        differences = list(changes(request, checked, found, known))
+        if differences:
+            yield f"would change the cluster {checked.name}: {'; '.join(differences)}"
+        else:
+            yield f"the cluster {checked.name} is as asked for: nothing would change"
+    yield "nothing was made"
+
+
+def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -> Iterator[str]:
+    """What differs from the job that the cluster has."""
+    old, new = known.settings, checked.settings
+    pairs = {
+        "min": (old.min_nodes, new.min_nodes),
+        "max": (old.max_nodes, new.max_nodes),
+        "max-restarts": (old.max_restarts, new.max_restarts),
+        "snapshot-every": (old.snapshot_every, new.snapshot_every),
+        "checkpoint-every": (old.checkpoint_every, new.checkpoint_every),
+        "keep-last": (old.keep_last, new.keep_last),
+        "keep-every": (old.keep_every, new.keep_every),
+        "instance-types": (
+            ",".join(known.instance_types),
+            ",".join(kind.name for kind in found.types),
+        ),
+        "script": (known.script, checked.script),
+        "args": (" ".join(known.args), " ".join(request.args)),
+        "setup": (known.setup, request.setup),
+    }
+    yield from (f"{name} {was!s} -> {now!s}" for name, (was, now) in pairs.items() if was != now)
+    if known.code != checked.archive.sha256:
+        yield "code"
+    if known.environment != checked.environment:
+        yield "environment"
+    if dict(known.env) != dict(checked.env):
+        yield "variables"
+    if set(known.secrets) != set(checked.secrets):
+        yield "secrets"
+
+
+def _table(costs: Estimate) -> Iterator[str]:
+    width = max(len(line.what) for line in costs.lines)
+    yield f"{'':{width}}  {'at --min':>8}  {'at --max':>8}  {'USD/h each':>10}"
+    for line in costs.lines:
+        yield (
+            f"{line.what:{width}}  {line.low:>8}  {line.high:>8}  {line.usd:>10.4f}"
+            f"  {line.note}".rstrip()
+        )
+    yield f"{'USD/h':{width}}  {costs.low:>8.2f}  {costs.high:>8.2f}"
+    yield (
+        f"Spot prices are today's; the others are those of us-east-1, {AS_OF}. "
+        "Traffic and storage come on top."
+    )
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _usd(amount: float) -> str:
+    return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"

@@ -1,0 +1,143 @@
+"""What `up` is asked for, and everything about it that can be known to be wrong beforehand."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spotelastic.aws import requirements, workdir
+from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.cli import checks, given
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Environment, Settings
+
+SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
+"""Seconds. On the local cloud all nodes share this machine's cores: a node that starts may hold up
+the others for longer than a machine of its own ever would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The command line of `up`."""
+
+    script: Path
+    args: tuple[str, ...]
+    local: bool
+    region: str | None
+    minimum: int
+    maximum: int
+    name: str | None
+    types: tuple[str, ...]
+    """Empty: what the cluster has already, or the cheapest GPU type in quota."""
+    nproc_per_node: int | None
+    snapshot_every: str
+    checkpoint_every: str
+    keep_last: int
+    keep_every: int
+    max_restarts: int
+    gang: bool
+    stall_timeout: float
+    exit_barrier_timeout: float
+    drill: bool
+    detach: bool
+    keep: bool
+    report: Path | None
+    curve: Path | None
+    plan: bool = False
+    resume: str | None = None
+    bucket: str | None = None
+    environment: str | None = None
+    setup: str = ""
+    env: tuple[str, ...] = ()
+    env_file: Path | None = None
+    secrets: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A request that has been checked."""
+
+    name: str
+    script: str
+    archive: workdir.Archive
+    settings: Settings
+    environment: Environment | None
+    env: Mapping[str, str]
+    secrets: Mapping[str, str]
+    read: tuple[str, ...]
+    """bucket/prefix of what the script may read besides."""
+    write: tuple[str, ...]
+
+
+def check(request: Request, folder: Path) -> Checked:
+    """Everything that can be known to be wrong before anything starts."""
+    checks.linux()
+    checks.script(request.script, folder)
+    script = checks.within(request.script, folder)
+    checks.sizes(
+        minimum=request.minimum,
+        maximum=request.maximum,
+        per_node=request.nproc_per_node,
+    )
+    checks.at_least_one(keep_last=request.keep_last)
+    checks.not_negative(
+        keep_every=request.keep_every,
+        max_restarts=request.max_restarts,
+        stall_timeout=request.stall_timeout,
+        exit_barrier_timeout=request.exit_barrier_timeout,
+    )
+    name = request.name or request.resume or checks.default_name(request.script)
+    name = Names(name).cluster
+    _check_combination(request)
+    checks.writable(report=request.report, curve=request.curve)
+    if request.curve:
+        checks.installed("matplotlib", "--curve needs matplotlib", "local")
+    if request.local:
+        checks.local_parts()
+        checks.local_types(request.types)
+        checks.ports(CLIENT_PORT, PEER_PORT)
+        workers = request.nproc_per_node or 1
+        checks.room(request.maximum, workers, folder=Path(tempfile.gettempdir()))
+    settings = Settings(
+        min_nodes=request.minimum,
+        max_nodes=request.maximum,
+        # 0 lets AWS tell the number of GPUs; a local node is a process on this machine.
+        workers=request.nproc_per_node or (1 if request.local else 0),
+        max_restarts=request.max_restarts,
+        gang=request.gang,
+        stall_timeout=request.stall_timeout,
+        exit_barrier=request.exit_barrier_timeout,
+        snapshot_every=checks.interval("--snapshot-every", request.snapshot_every),
+        checkpoint_every=checks.interval("--checkpoint-every", request.checkpoint_every),
+        keep_last=request.keep_last,
+        keep_every=request.keep_every,
+    )
+    if request.local:
+        settings = replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
+    env, secrets = given.variables(request.env, request.env_file, request.secrets, os.environ)
+    archive = workdir.pack(folder)
+    return Checked(
+        name=name,
+        script=script,
+        archive=archive,
+        settings=settings,
+        environment=requirements.find(folder, request.environment, archive.sha256),
+        env=env,
+        secrets=secrets,
+        read=given.folders("read", request.read),
+        write=given.folders("write", request.write),
+    )
+
+
+def _check_combination(request: Request) -> None:
+    if request.drill and not request.local:
+        raise UsageError("--drill interrupts nodes of the local cloud: add --local")
+    if request.drill and request.maximum < 2:
+        raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")
+    for flag in ("drill", "report", "curve"):
+        if (request.detach or request.plan) and getattr(request, flag):
+            wrong = "plan" if request.plan else "detach"
+            raise UsageError(f"--{flag} needs a command that stays until the end: drop --{wrong}")

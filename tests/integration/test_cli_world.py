@@ -1,0 +1,128 @@
+"""A project of a user's own on the local cloud: packages, a secret, new code, another cluster."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.local_cloud import environment, running_cloud, until
+from support.wheels import tiny
+
+from spotelastic.aws import teardown
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.objects import Objects
+from spotelastic.local import cloud
+
+SECRET = "correct-horse-battery"
+SCRIPT = """
+import os, subprocess, time
+import torch
+import torch.distributed as dist
+import spotelastic as se
+import tinymath
+
+dist.init_process_group("gloo")
+where = subprocess.check_output(["tiny"], text=True).strip()
+print("found", tinymath.double(21), "/environments/" in where, os.environ["KEY"],
+      os.environ["MODE"], open("set-up").read(), flush=True)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+with se.Checkpointer({"model": model}) as checkpoint:
+    start = checkpoint.restore()
+    print("VERSION from step", start, flush=True)
+    for step in range(start + 1, 100_000):
+        model(torch.ones(1, 2)).sum().backward()
+        time.sleep(0.05)
+        checkpoint.step(step)
+"""
+
+
+class User:
+    """At a terminal, in the folder of the project."""
+
+    def __init__(self, folder: Path, aws: Aws) -> None:
+        self.folder = folder
+        self.aws = aws
+
+    def write(self, version: str) -> None:
+        (self.folder / "train.py").write_text(SCRIPT.replace("VERSION", version))
+
+    def __call__(self, *args: str) -> str:
+        told = subprocess.run(
+            [sys.executable, "-m", "spotelastic", *args],
+            cwd=self.folder,
+            env=os.environ | {"KEY": SECRET},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr
+        return told.stdout
+
+    def json(self, *args: str) -> Any:
+        return json.loads(self(*args, "--json"))
+
+    def training(self, nodes: int) -> None:
+        def trains() -> bool:
+            rows = self.json("status")["nodes"]
+            return sum(row["state"] == "training" for row in rows) == nodes
+
+        until(trains, timeout=90)
+
+    def starts(self, version: str) -> list[int]:
+        """The steps that workers of this version began at."""
+
+        def said() -> list[int]:
+            lines = [line for line in self("logs").splitlines() if f"{version} from step" in line]
+            return [int(line.rpartition(" ")[2]) for line in lines]
+
+        return until(said, timeout=60)
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    tiny(folder)
+    (folder / "requirements.txt").write_text("./tinymath-1.0-py3-none-any.whl\n")
+    (folder / ".spotelasticignore").write_text("huge.bin\n")
+    (folder / "huge.bin").write_bytes(os.urandom(1 << 20))
+    (folder / "spotelastic.toml").write_text(
+        'local = true\nmin = 1\nmax = 1\nsetup = "printf done > set-up"\n'
+        'instance-types = ["m5.large"]\nsecret = ["KEY"]\n[env]\nMODE = "fast"\n'
+    )
+    with (
+        running_cloud(tmp_path / "home", boot=cloud.BOOT) as info,
+        environment(**cloud.environment(info)),
+    ):
+        yield User(folder, Aws(info.region))
+
+
+def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(user: User) -> None:
+    user.write("one")
+    user("up", "--detach")
+    assert user.starts("one") == [0]
+    assert "found 42 True *** fast done" in user("logs")
+    bucket = Objects(user.aws, "spotelastic-123456789012-us-east-1", "train")
+    names = bucket.names("")
+    assert any(name.startswith("environments/") for name in names)
+    assert sum(len(bucket.get(name) or b"") for name in names if name.startswith("code/")) < 1 << 20
+    for name in ("job.json", "status.json", "events.jsonl"):
+        assert SECRET.encode() not in (bucket.get(name) or b"")
+
+    user.write("two")
+    told = user("up", "--detach", "--max", "2")
+    assert "train is up already; changes: max 1 -> 2; code" in told
+    user.training(2)
+    assert min(user.starts("two")) > 0
+    assert user.json("report")["interruptions"] == []  # it was asked for
+
+    teardown.delete("train", aws=user.aws)
+    told = user("up", "--detach", "--resume", "train", "--name", "next")
+    assert "going on from the checkpoints of the run train" in told
+    assert min(user.starts("two")) > 0
+    assert user("down").endswith("next is gone\n")

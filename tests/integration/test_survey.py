@@ -1,0 +1,114 @@
+"""What `up` asks an account before it makes anything: quotas, prices, roles, permissions."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.local_cloud import Laptop, environment, running_cloud
+
+from spotelastic.aws import rehearsal
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.survey import Survey, Wish, survey
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.local import cloud
+
+G_SPOT, STANDARD = "L-3819A6DF", "L-1216C47A"
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+    with (
+        running_cloud(tmp_path_factory.mktemp("home")) as info,
+        environment(**cloud.environment(info)),
+    ):
+        yield Laptop(info)
+
+
+@pytest.fixture
+def aws(laptop: Laptop) -> Iterator[Aws]:
+    yield Aws(laptop.info.region)
+    for code in (G_SPOT, STANDARD):
+        laptop.faults.set_quota(code, 1000)
+
+
+def asked(aws: Aws, *types: str, minimum: int = 2, maximum: int = 8) -> Survey:
+    return survey(aws, Wish("demo", types, minimum, maximum))
+
+
+def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: Aws) -> None:
+    for zone in laptop.info.zones:
+        laptop.faults.set_spot_price("g5.xlarge", zone, 0.01)
+        laptop.faults.set_spot_price("p4d.24xlarge", zone, 0.02)
+    found = asked(aws)
+    assert (found.types[0].name, found.chosen, found.price) == ("g5.xlarge", True, 0.01)
+    laptop.faults.set_quota(G_SPOT, 4)
+    found = asked(aws)
+    assert found.types[0].name == "p4d.24xlarge"
+    assert len(found.zones) == 3
+
+
+def test_a_quota_below_max_is_a_warning_with_the_link(laptop: Laptop, aws: Aws) -> None:
+    laptop.faults.set_quota(G_SPOT, 12)
+    (warning,) = asked(aws, "g5.xlarge").warnings
+    assert warning.startswith("quota allows 3 of 8 spot g5.xlarge (G and VT: 12 vCPUs, 4 each)")
+    assert f"servicequotas/home/services/ec2/quotas/{G_SPOT}" in warning
+
+
+def test_instances_of_others_use_the_quota_up(laptop: Laptop, aws: Aws) -> None:
+    laptop.faults.set_quota(G_SPOT, 16)
+    laptop.make_network()
+    laptop.make_group("others", laptop.make_template("others"), 2)
+    try:
+        laptop.in_service("others", 2)
+        (warning,) = asked(aws, "g5.xlarge").warnings
+        assert "quota allows 2 of 8 spot g5.xlarge (G and VT: 16 vCPUs, 8 in use" in warning
+    finally:
+        laptop.delete_group("others")
+
+
+@pytest.mark.parametrize(
+    ("code", "vcpus", "types", "message"),
+    [
+        (G_SPOT, 0, ("g5.xlarge",), "too few for --min 2: quota allows 0 of 8 spot g5.xlarge"),
+        (G_SPOT, 4, ("g5.xlarge",), "too few for --min 2: quota allows 1 of 8 spot g5.xlarge"),
+        (STANDARD, 5, ("g5.xlarge",), "too few for the control nodes: quota allows 2 of 3"),
+    ],
+)
+def test_a_quota_that_is_too_small_is_refused(
+    laptop: Laptop, aws: Aws, code: str, vcpus: int, types: tuple[str, ...], message: str
+) -> None:
+    laptop.faults.set_quota(code, vcpus)
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
+        asked(aws, *types)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("types", "kind", "message"),
+    [
+        (("g5.xlage",), UsageError, "us-east-1 has no such type"),
+        (("g5.xlarge", "g5.12xlarge"), UsageError, "gpus 1 and 4"),
+        (("g5.xlarge", "g6.xlarge"), UsageError, "gpu A10G and L4"),
+        (("m5.large", "m6g.large"), UsageError, "architecture x86_64 and arm64"),
+        (("p3dn.24xlarge",), EnvironmentFailure, "together in [012] zones, but 3 are needed"),
+    ],
+)
+def test_types_that_cannot_be_are_named(
+    aws: Aws, types: tuple[str, ...], kind: type[SpotelasticError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        asked(aws, *types)
+
+
+def test_roles_that_aws_needs_are_made_once(laptop: Laptop, aws: Aws) -> None:
+    rehearsal.ensure_service_roles(aws)
+    rehearsal.ensure_service_roles(aws)
+    made = {role["RoleName"] for role in laptop.client("iam").list_roles()["Roles"]}
+    assert made >= set(rehearsal.SERVICE_ROLES)
+
+
+def test_a_rehearsal_makes_nothing(laptop: Laptop, aws: Aws) -> None:
+    before = laptop.ec2.describe_vpcs()["Vpcs"]
+    rehearsal.dry_run(aws, "ami-12345678", "g5.xlarge", laptop.info.net)
+    assert laptop.ec2.describe_vpcs()["Vpcs"] == before
+    templates = laptop.ec2.describe_launch_templates()["LaunchTemplates"]
+    assert "spotelastic" not in {template["LaunchTemplateName"] for template in templates}

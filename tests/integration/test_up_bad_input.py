@@ -1,0 +1,143 @@
+"""What `up` says about an account that it cannot use: one line, exit code 2, nothing made."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from support.local_cloud import Laptop, environment, running_cloud
+
+from spotelastic.cli.main import main
+from spotelastic.local import cloud
+
+Up = Callable[..., str]
+EXPIRED = (
+    b"<ErrorResponse><Error><Type>Sender</Type><Code>ExpiredToken</Code>"
+    b"<Message>The security token included in the request is expired</Message></Error>"
+    b"</ErrorResponse>"
+)
+
+
+@pytest.fixture
+def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Up:
+    """Runs `up` as one whose machine knows nothing of AWS; returns the one line that it says."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    def run(*args: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["spotelastic", "up", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr().err
+        assert ended.value.code == 2, told
+        assert told.count("\n") == 1, told
+        return told
+
+    return run
+
+
+def sign_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+
+
+def test_without_credentials(up: Up) -> None:
+    assert "no AWS credentials; run `aws configure`" in up("--region", "us-east-1")
+
+
+def test_without_a_region(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign_in(monkeypatch)
+    assert "no AWS region: give --region" in up()
+
+
+def test_with_a_region_that_does_not_exist(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign_in(monkeypatch)
+    told = up("--region", "mars-north-1x")
+    assert told == "spotelastic: --region mars-north-1x: AWS has no region of that name\n"
+
+
+class Refuses(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(EXPIRED)))
+        self.end_headers()
+        self.wfile.write(EXPIRED)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_with_credentials_that_have_expired(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign_in(monkeypatch)
+    with HTTPServer(("127.0.0.1", 0), Refuses) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+            told = up("--region", "us-east-1")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "the AWS credentials are not valid (any more): log in again" in told
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+    with running_cloud(tmp_path_factory.mktemp("home")) as info:
+        yield Laptop(info)
+
+
+@pytest.fixture
+def account(laptop: Laptop, up: Up) -> Iterator[Laptop]:
+    """In which nothing is made: checked afterwards."""
+    with environment(**cloud.environment(laptop.info)):
+        yield laptop
+        assert laptop.client("s3").list_buckets()["Buckets"] == []
+        assert len(laptop.ec2.describe_vpcs()["Vpcs"]) == 1
+        roles = laptop.client("iam").list_roles()["Roles"]
+        assert not any(role["RoleName"].startswith("spotelastic") for role in roles)
+
+
+def test_with_no_quota_for_the_family(account: Laptop, up: Up) -> None:
+    account.faults.set_quota("L-3819A6DF", 0)
+    try:
+        told = up("--max", "8", "--instance-types", "g5.xlarge")
+    finally:
+        account.faults.set_quota("L-3819A6DF", 1000)
+    assert "too few for --min 1: quota allows 0 of 8 spot g5.xlarge (G and VT: 0 vCPUs" in told
+    assert "https://us-east-1.console.aws.amazon.com/servicequotas/" in told
+
+
+def test_with_types_that_the_region_lacks(account: Laptop, up: Up) -> None:
+    assert "us-east-1 has no such type" in up("--instance-types", "g99.xlarge")
+
+
+def test_with_types_that_must_not_share_a_group(account: Laptop, up: Up) -> None:
+    told = up("--instance-types", "g5.xlarge,g6.xlarge")
+    assert "g5.xlarge and g6.xlarge must not share a job: gpu A10G and L4" in told
+
+
+def test_with_a_stack_of_that_name_that_is_not_ours(account: Laptop, up: Up) -> None:
+    stacks = account.client("cloudformation")
+    body = '{"Resources": {"Topic": {"Type": "AWS::SQS::Queue"}}}'
+    stacks.create_stack(StackName="spotelastic-train", TemplateBody=body)
+    try:
+        told = up("--instance-types", "m5.large")
+    finally:
+        stacks.delete_stack(StackName="spotelastic-train")
+    assert "--name train: there is a stack spotelastic-train that spotelastic has not made" in told
+
+
+def test_with_a_bucket_of_somebody_else(account: Laptop, up: Up) -> None:
+    told = up("--instance-types", "m5.large", "--bucket", "not-there-at-all")
+    assert told == "spotelastic: --bucket not-there-at-all: there is no such bucket\n"

@@ -1,0 +1,146 @@
+"""An environment is built once, by one node, and is the same wherever it is fetched to."""
+
+import shutil
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.wheels import tiny
+
+from spotelastic.aws import environment
+from spotelastic.aws.environment import BuildFailed, Environments, forget_failures
+from spotelastic.aws.requirements import find
+from spotelastic.model.job import Environment
+
+
+@dataclass
+class Bucket:
+    """The part of `Objects` that counts here."""
+
+    values: dict[str, bytes] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def has(self, name: str) -> bool:
+        return name in self.values
+
+    def get(self, name: str) -> bytes | None:
+        return self.values.get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.values[name] = data
+
+    def create(self, name: str, data: bytes) -> bool:
+        with self.lock:
+            return self.values.setdefault(name, data) is data
+
+    def delete(self, name: str) -> None:
+        self.values.pop(name, None)
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.values if name.startswith(prefix)))
+
+    def upload(self, name: str, file: Path) -> None:
+        self.values[name] = file.read_bytes()
+
+    def download(self, name: str, file: Path) -> None:
+        file.write_bytes(self.values[name])
+
+
+@dataclass
+class Node:
+    name: str
+    bucket: Bucket
+    folder: Path
+    said: list[str] = field(default_factory=list)
+
+    def ensure(self, wanted: Environment, code: Path) -> Path:
+        home = self.folder / self.name
+        return Environments(self.bucket, home, self.name, self.said.append).ensure(wanted, code)  # type: ignore[arg-type]
+
+    def builds(self) -> bool:
+        return any("building" in line for line in self.said)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    tiny(folder)
+    (folder / "requirements.txt").write_text("./tinymath-1.0-py3-none-any.whl\n")
+    return folder
+
+
+def asked(code: Path) -> Environment:
+    found = find(code, None, "code")
+    assert found is not None
+    return found
+
+
+def run(python: Path, *command: str) -> str:
+    return subprocess.run(
+        [python.with_name(command[0]), *command[1:]], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_of_nodes_that_need_it_at_once_one_builds_and_all_have_the_same(
+    tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "LOOK", 0.05)
+    bucket = Bucket()
+    nodes = [Node(f"n{number}", bucket, tmp_path) for number in range(3)]
+    with ThreadPoolExecutor() as pool:
+        pythons = list(pool.map(lambda node: node.ensure(asked(code), code), nodes))
+    assert sum(node.builds() for node in nodes) == 1
+    assert len({python.parent for python in pythons}) == 3
+    builder = pythons[[node.builds() for node in nodes].index(True)]
+    shutil.rmtree(builder.parent.parent)  # the others' do not lean on it
+    for python in pythons:
+        if python != builder:
+            doubled = run(python, "python", "-c", "import tinymath; print(tinymath.double(21))")
+            assert doubled == "42"
+            assert run(python, "tiny") == str(python)
+            own = "import spotelastic, spotelastic_checkpoints; find_spec('torch').origin"
+            run(python, "python", "-c", f"from importlib.util import find_spec; {own}")
+    assert not any(name.endswith(".building") for name in bucket.values)
+    kept = next(python for python in pythons if python != builder)
+    again = Node(kept.parents[2].name, bucket, tmp_path)
+    assert again.ensure(asked(code), code) == kept
+    assert again.said == []
+
+
+def test_a_list_that_cannot_be_installed_is_tried_once_and_its_output_told(
+    tmp_path: Path, code: Path
+) -> None:
+    (code / "requirements.txt").write_text("./absent-1.0-py3-none-any.whl\n")
+    bucket = Bucket()
+    first, second = Node("n0", bucket, tmp_path), Node("n1", bucket, tmp_path)
+    for node in (first, second):
+        with pytest.raises(BuildFailed, match=r"requirements\.txt cannot be installed:") as caught:
+            node.ensure(asked(code), code)
+        assert "absent-1.0" in str(caught.value)
+    assert first.builds() and not second.builds()
+    forget_failures(bucket, asked(code))  # type: ignore[arg-type]
+    assert bucket.values == {}
+
+
+def test_a_builder_that_is_silent_is_replaced(
+    tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "LOOK", 0.01)
+    monkeypatch.setattr(environment, "STALE", 0.05)
+    bucket = Bucket()
+    tag = environment._tag(asked(code))
+    bucket.put(f"environments/{tag}.building", b"gone 7")
+    node = Node("n0", bucket, tmp_path)
+    assert run(node.ensure(asked(code), code), "tiny")
+    assert node.said[0] == "waiting for gone to build requirements.txt"
+
+
+def test_what_a_killed_build_has_left_is_no_environment(tmp_path: Path, code: Path) -> None:
+    left = tmp_path / "n0" / environment._tag(asked(code)) / "bin"
+    left.mkdir(parents=True)
+    (left / "python").write_text("half")
+    assert run(Node("n0", Bucket(), tmp_path).ensure(asked(code), code), "tiny")
