@@ -61,6 +61,21 @@ def test_a_finished_run_ends_on_all_nodes_and_is_committed(
         assert again is not None and (again.state, again.final_step) == ("succeeded", 60)
 
 
+def test_intervals_are_measured_and_change_while_training_goes_on(
+    etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    auto = ("--snapshot-every", "auto", "--checkpoint-every", "auto")
+    name = uuid.uuid4().hex
+    with running(etcd_member.endpoint, name, tmp_path, nnodes="2", flags=auto) as run:
+        nodes = [run.add("a"), run.add("b")]
+        began = run.trains("a", "b")
+        run.wait(lambda s: s.round and s.round.schedule != began.schedule, "other intervals")
+        went_on = run.trains("a", "b", beyond=run.step() + 50)
+        assert went_on.incarnation == began.incarnation, "no new round"
+        assert went_on.schedule.snapshot_every > began.schedule.snapshot_every
+        assert ["saves into memory every" in node.output for node in nodes].count(True) == 1
+
+
 LATE = """\
 import os, sys, time
 while os.environ["RANK"] == "0" and not os.path.exists(sys.argv[1]):

@@ -101,6 +101,10 @@ def comm(pid: int) -> str:
     return ""
 
 
+EVERY = ("--snapshot-every", "10", "--checkpoint-every", "50")
+"""Steps, unless a test says otherwise: nothing happens of itself while it runs."""
+
+
 class Run:
     """A run on a store: starts its nodes, and waits for what the store shows.
 
@@ -149,6 +153,7 @@ class Run:
                 "--log-dir",
                 str(self.folder / "logs"),
             ),
+            *EVERY,
             *self._flags,
             *args,
             *(script or self._script),
