@@ -95,7 +95,7 @@ class _Agent:
         self._watches: dict[str, Watch] = {}
         self._local = Local(stays=config.stays)
         self._seen = Seen()
-        self._said = ""
+        self._claim_error = ""
 
     def serve(self) -> Ended:
         """Until a decision says to exit."""
@@ -153,8 +153,10 @@ class _Agent:
                 self._warm(info)
             case CommitSeen(commit, at):
                 self._actor.tell_commit(commit, at)
-            case Claimed(error=error) if error:
-                self._config.say(f"no storage epoch yet: {error}")
+            case Claimed(error=error):
+                if error and error != self._claim_error:  # once, however often it is tried again
+                    self._config.say(f"nothing can be committed yet: {error}")
+                self._claim_error = error
 
     def _warm(self, info: Any) -> None:
         for module, error in info["failed"].items():

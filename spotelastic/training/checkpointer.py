@@ -30,6 +30,7 @@ from spotelastic.training.restoring import Restored
 from spotelastic.training.resuming import BRANCH, open_source
 from spotelastic.training.saving import LayoutChanged, Saver
 from spotelastic.training.state import OWN, Cell, State, View
+from spotelastic.training.telling import tell_mistakes_in_a_line
 
 COMMIT_WITHIN = 120.0
 """Seconds that a save may take to be committed, also the last one when training is over."""
@@ -57,6 +58,7 @@ class Checkpointer:
         checkpoint_every: int = 50,
         take_over: bool = False,
     ) -> None:
+        tell_mistakes_in_a_line()
         self._state = State(state)
         self._storage = storage
         self._schedule = wire.Schedule(snapshot_every, checkpoint_every)

@@ -381,6 +381,26 @@ def test_a_save_now_is_committed_whatever_the_schedule_says(tmp_path: Path) -> N
         assert not checkpoint.interrupted
 
 
+def test_a_mistake_in_a_script_is_told_in_one_line(tmp_path: Path) -> None:
+    script = """if True:
+        import torch, spotelastic as se
+        with se.Checkpointer({"t": torch.ones(1)}, storage="gs://bucket/run"):
+            pass
+    """
+    told = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert told.stderr.strip() == (
+        "spotelastic: gs://bucket/run needs a package: pip install gcsfs"
+    )
+    assert told.returncode == 1
+
+
 def test_a_notice_and_a_save_ahead_are_seen_by_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

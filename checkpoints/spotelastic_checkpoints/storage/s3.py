@@ -219,6 +219,8 @@ def _brief(error: Exception) -> str:
     text = _TOOK.sub("", str(error))
     code = _CODE.search(text)
     status = _STATUS.search(text)
+    if code and code[1] == "AccessDenied":
+        return "403 AccessDenied: give these credentials the rights in docs/checkpoints.md, Stores"
     if code and status:
         return f"{status[1]} {code[1]}"
     if status:

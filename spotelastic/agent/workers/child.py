@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from spotelastic.agent.workers.process import STACKS, die_with_parent, name_process
+from spotelastic.errors import SpotelasticError
 
 
 def main() -> None:
@@ -100,6 +101,10 @@ def _work(order: dict[str, Any]) -> None:
         if code:
             _report(f"SystemExit: {ended.code}", traceback.format_exc())
             print(ended.code, file=sys.stderr)
+    except SpotelasticError as error:
+        code = 1
+        _report(str(error), "")
+        print(f"spotelastic: {error}", file=sys.stderr)
     except BaseException as error:
         code = 1
         trace = _without_launcher(error)
