@@ -37,7 +37,7 @@ from spotelastic.aws.provisions import Release
 from spotelastic.aws.template import boot_script
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.model.job import Environment, JobSpec, Settings
+from spotelastic.model.job import Capacity, Environment, JobSpec, Settings
 
 AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 DEEP_LEARNING = (
@@ -63,6 +63,7 @@ class Request:
     """`workers` 0: one per GPU of the instance type (one without GPUs); `code` is filled in."""
     instance_types: tuple[str, ...]
     spot: bool = True
+    capacity: Capacity = Capacity()
     run: str = ""
     """Name of the run; the cluster's by default."""
     network: str = "10.64.0.0/12"
@@ -177,6 +178,7 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         worker_group=its.workers if request.spot else its.on_demand,
         instance_types=request.instance_types,
         created_at=wall(),
+        capacity=request.capacity,
         environment=request.environment,
         setup=request.setup,
         env=request.env,

@@ -4,9 +4,23 @@ import math
 import re
 
 from spotelastic.errors import UsageError
+from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity
 
 ON_DEMAND = "never, fallback or base=N"
+
+
+def ends_at(text: str | None, now: float) -> float | None:
+    """When a job that begins now is to end; None: whenever it is done. Raises `UsageError`."""
+    if text is None:
+        return None
+    try:
+        wanted = Interval.parse(text).seconds
+    except ValueError:
+        wanted = None
+    if wanted is None:
+        raise UsageError(f"--deadline {text}: expected a time, such as 90m or 8h")
+    return now + wanted
 
 
 def capacity(

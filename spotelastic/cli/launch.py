@@ -165,6 +165,7 @@ def _bring_up(
         code=checked.archive.sha256,
         archive=checked.archive.data,
         settings=checked.settings,
+        capacity=checked.capacity,
         instance_types=tuple(kind.name for kind in found.types),
         run=request.resume or "",
         bucket=request.bucket or "",

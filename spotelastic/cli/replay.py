@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotelastic.cli.capacity import ON_DEMAND, capacity
+from spotelastic.cli.capacity import ON_DEMAND, capacity, ends_at
 from spotelastic.cli.options import AsJson
 from spotelastic.errors import UsageError
 
@@ -91,6 +91,9 @@ def replay(
     max_cost: Annotated[
         float | None, typer.Option(help="US dollars before which the job is stopped.")
     ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,7 +129,13 @@ def replay(
     scenario = Scenario(
         minimum,
         most,
-        capacity=capacity(on_demand, spot_patience, most, max_cost=max_cost),
+        capacity=capacity(
+            on_demand,
+            spot_patience,
+            most,
+            max_cost=max_cost,
+            deadline=ends_at(deadline, 0.0),
+        ),
         step=step_time,
         state=size(state),
         sharded=sharded,

@@ -9,8 +9,10 @@ from pathlib import Path
 from spotelastic.aws import requirements, workdir
 from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.cli import checks, given
+from spotelastic.cli.capacity import capacity, ends_at
+from spotelastic.clock import wall
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Environment, Settings
+from spotelastic.model.job import Capacity, Environment, Settings
 
 SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
 """Seconds. On the local cloud all nodes share this machine's cores: a node that starts may hold up
@@ -54,6 +56,11 @@ class Request:
     secrets: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    on_demand: str = "never"
+    spot_patience: float = 600.0
+    max_price: float | None = None
+    max_cost: float | None = None
+    deadline: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class Checked:
     script: str
     archive: workdir.Archive
     settings: Settings
+    capacity: Capacity
     environment: Environment | None
     env: Mapping[str, str]
     secrets: Mapping[str, str]
@@ -117,6 +125,14 @@ def check(request: Request, folder: Path) -> Checked:
     )
     if request.local:
         settings = replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
+    bought = capacity(
+        request.on_demand,
+        request.spot_patience,
+        request.maximum,
+        max_price=request.max_price,
+        max_cost=request.max_cost,
+        deadline=ends_at(request.deadline, wall()),
+    )
     env, secrets = given.variables(request.env, request.env_file, request.secrets, os.environ)
     archive = workdir.pack(folder)
     return Checked(
@@ -124,6 +140,7 @@ def check(request: Request, folder: Path) -> Checked:
         script=script,
         archive=archive,
         settings=settings,
+        capacity=bought,
         environment=requirements.find(folder, request.environment, archive.sha256),
         env=env,
         secrets=secrets,

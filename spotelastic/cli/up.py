@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from spotelastic.cli.capacity import ON_DEMAND
 from spotelastic.cli.options import Region
 from spotelastic.cli.project import FILE, SCRIPT, template
 from spotelastic.errors import UsageError
@@ -145,6 +146,21 @@ def up(
     bucket: Annotated[
         str | None, typer.Option(help="A bucket of yours for code and checkpoints.")
     ] = None,
+    on_demand: Annotated[
+        str, typer.Option(metavar="WHEN", help=f"On-demand nodes: {ON_DEMAND}.")
+    ] = "never",
+    spot_patience: Annotated[
+        float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
+    ] = 600.0,
+    max_price: Annotated[
+        float | None, typer.Option(help="US dollars an hour above which no spot node is launched.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="US dollars of workers before which the job is stopped.")
+    ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")
+    ] = None,
     drill: Annotated[
         bool, typer.Option("--drill", help="Interrupt nodes while it trains. Needs --local.")
     ] = False,
@@ -192,6 +208,11 @@ def up(
         gang=gang,
         stall_timeout=stall_timeout,
         exit_barrier_timeout=exit_barrier_timeout,
+        on_demand=on_demand,
+        spot_patience=spot_patience,
+        max_price=max_price,
+        max_cost=max_cost,
+        deadline=deadline,
         drill=drill,
         detach=detach,
         keep=keep,

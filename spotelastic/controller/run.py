@@ -3,7 +3,7 @@
     something happened (a message of AWS's, a key in etcd, a time that was waited for)
       -> observe AWS where it may have changed -> decide -> act -> publish
 
-Nothing is polled quickly: an idle cluster costs two calls of AWS's API every `IDLE` seconds. All
+Nothing is polled quickly: an idle cluster costs a few calls of AWS's API every `IDLE` seconds. All
 times are of one clock that nobody can set.
 """
 
@@ -43,7 +43,7 @@ from spotelastic.store.tls import Tls
 
 LEASE = 2.0
 """Seconds without a sign of life after which another controller leads."""
-IDLE = 10.0
+IDLE = 15.0
 """Seconds between two looks at AWS while everything is as it should be."""
 BUSY = 1.0
 """Seconds between two looks while instances come and go."""
@@ -186,7 +186,7 @@ class Term:
         self._mirror = mirror
         self._wake = wake
         self._since = unbroken()
-        self._policy = _policy(config)
+        self._policy = _policy(config.policy, spec)
         self._prices = AwsPrices(aws)
         self._bill: dict[str, Usage] = {}
         self._groups: dict[str, Group] = {}
@@ -310,17 +310,17 @@ class Term:
         self._bill = usage.account(self._bill, machines, self._prices, unbroken())
         if (job := self._objects.job()) is not None:  # `up` may have been run again
             self._wanted = job.settings
+            self._policy = _policy(self._config.policy, job)
         self._looked_at = steady()
         self._look_at = self._looked_at + BUSY
 
 
-def _policy(config: ControllerConfig) -> Policy:
+def _policy(policy: Policy, spec: JobSpec) -> Policy:
     """A cluster of on-demand workers has all of its nodes as a base."""
-    spec = config.spec
     capacity = spec.capacity
     if spec.worker_group == Names(spec.cluster).on_demand:
         capacity = replace(capacity, base=sys.maxsize)
-    return replace(config.policy, capacity=capacity)
+    return replace(policy, capacity=capacity)
 
 
 class EtcdLeader:

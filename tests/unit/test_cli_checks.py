@@ -197,3 +197,29 @@ def test_files_are_tried_and_left_as_they_were(tmp_path: Path) -> None:
     for bad in (Path("/proc/report.json"), kept / "below", tmp_path):
         with pytest.raises(UsageError, match="--report"):
             checks.writable(report=bad)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"on_demand": "always"}, "--on-demand always: expected never, fallback or base=N"),
+        ({"on_demand": "base=5"}, "--on-demand base=5: is more than --max 2"),
+        ({"max_price": 0.0}, "--max-price 0: expected more than 0 US dollars"),
+        ({"deadline": "100"}, "--deadline 100: expected a time, such as 90m or 8h"),
+        ({"spot_patience": float("inf")}, "--spot-patience inf: expected 0 seconds or more"),
+    ],
+)
+def test_what_may_be_bought_is_checked_before_anything_starts(
+    folder: Path, change: dict[str, object], told: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        check(request(minimum=1, maximum=2, **change), folder)
+    assert told in str(refused.value)
+
+
+def test_what_may_be_bought_is_what_the_flags_say(folder: Path) -> None:
+    asked = request(on_demand="base=2", max_cost=50.0, deadline="8h")
+    bought = check(asked, folder).capacity
+    assert (bought.on_demand, bought.base, bought.max_cost) == ("never", 2, 50.0)
+    assert bought.deadline is not None
+    assert check(request(on_demand="fallback"), folder).capacity.on_demand == "fallback"

@@ -60,6 +60,7 @@ def test_programs_get_figures_of_the_policies_that_they_ask_for(
         (("--boot", "inf"), "--boot inf: expected 0 seconds or more"),
         (("--on-demand", "always"), "--on-demand always: expected never, fallback or base=N"),
         (("--max", "4", "--on-demand", "base=5"), "--on-demand base=5: is more than --max 4"),
+        (("--deadline", "soon"), "--deadline soon: expected a time, such as 90m or 8h"),
         (("--max-cost", "0"), "--max-cost 0: expected more than 0 US dollars"),
         (("--step-time", "0"), "--step-time 0: expected more than 0 seconds"),
         (("--state", "much"), "--state much: expected a size, such as 20GB"),
