@@ -32,9 +32,6 @@ from spotelastic.controller.seen import (
 )
 from spotelastic.model.progress import Event
 
-WITHOUT_A_WORD = frozenset({"shutting-down", "terminated"})
-"""EC2's states in which a machine does nothing any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -77,10 +74,11 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
 
 
 def _forgotten(seen: Seen) -> Iterator[Forget]:
-    """EC2's word counts as much as the lease."""
+    """EC2's word counts as much as the lease. A machine that is shutting down may still register
+    again, one that is terminated does nothing any more."""
     for name, node in seen.nodes.items():
         machine = seen.machines.get(name)
-        if machine is not None and machine.role == "worker" and machine.state in WITHOUT_A_WORD:
+        if machine is not None and machine.role == "worker" and machine.state == "terminated":
             yield Forget(node)
 
 
