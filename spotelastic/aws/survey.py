@@ -28,6 +28,8 @@ class Wish:
     """Empty: the cheapest GPU type in quota."""
     minimum: int
     maximum: int
+    beside: tuple[str, ...] = ()
+    """Types that the cluster has already: nodes of both train together for a while."""
     spot: bool = True
     control_type: str = CONTROL_TYPE
     controls: int = len(MEMBERS)
@@ -56,7 +58,7 @@ def survey(aws: Aws, wish: Wish) -> Survey:
             offers.cheapest(aws, wish.minimum, len(MEMBERS), spot=wish.spot, quotas=quotas),
         )
         kinds = types.describe(aws, names)
-        types.check_alike(kinds)
+        types.check_alike((*types.describe(aws, wish.beside), *kinds) if wish.beside else kinds)
         warnings += _shortages(aws, quotas, kinds, wish)
     except Rejected as error:
         if error.code not in DENIED or not wish.types:

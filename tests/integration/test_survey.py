@@ -1,6 +1,7 @@
 """What `up` asks an account before it makes anything: quotas, prices, roles, permissions."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from support.local_cloud import Laptop, environment, running_cloud
@@ -97,6 +98,13 @@ def test_types_that_cannot_be_are_named(
 ) -> None:
     with pytest.raises(kind, match=message):
         asked(aws, *types)
+
+
+def test_other_types_must_fit_those_that_the_cluster_has(aws: Aws) -> None:
+    wish = Wish("demo", ("g5.2xlarge",), 2, 8, beside=("g5.xlarge",))
+    assert survey(aws, wish).types[0].name == "g5.2xlarge"
+    with pytest.raises(UsageError, match=r"g5\.12xlarge and g5\.2xlarge must not share a job"):
+        survey(aws, replace(wish, beside=("g5.12xlarge",)))
 
 
 def test_roles_that_aws_needs_are_made_once(laptop: Laptop, aws: Aws) -> None:
