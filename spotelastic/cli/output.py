@@ -77,13 +77,13 @@ def status_line(status: Status) -> str:
         parts.append(f"{status.step_time * 1000:>4.0f} ms/step")
     parts.append(f"checkpoint {status.committed}" if status.committed else "no checkpoint yet")
     if status.upload is not None:
-        parts.append(_upload(status.upload))
+        parts[-1] += f", {_upload(status.upload)}"
     return "  ".join(parts)
 
 
 def _upload(upload: Upload) -> str:
     share = upload.done / upload.total if upload.total else 0.0
-    return f"{upload.step} {share:.0%} at {size(upload.rate)}/s"
+    return f"{share:.0%} of {upload.step} at {size(upload.rate)}/s"
 
 
 def status_table(status: Status) -> RenderableType:

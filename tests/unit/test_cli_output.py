@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spotelastic.cli import chart, output
+from spotelastic.cli import chart, ckpt, output
 from spotelastic.cli.view import EVERY, Plain
 from spotelastic.model.progress import (
     Event,
@@ -17,6 +17,7 @@ from spotelastic.model.progress import (
     Report,
     ReportJob,
     Status,
+    Upload,
 )
 
 NOTICE = Interruption("notice", "i-1", 1003.0, 0.4, 60, True, 1.2, 0)
@@ -181,3 +182,32 @@ def test_an_interruption_is_marked_at_the_step_it_struck(
     points = [Point(step, 1.0, 1000.0 + step) for step in range(1, 20)]
     chart.draw(points, REPORT.interruptions, tmp_path / "curve.png")
     assert marks == [3, 8, 15]
+
+
+def test_an_upload_is_told_with_its_share_and_its_rate() -> None:
+    uploading = replace(STATUS, upload=Upload(120, 30_000_000, 120_000_000, 45e6))
+    assert output.status_line(uploading).endswith("checkpoint 100, 25% of 120 at 45 MB/s")
+    assert output.status_line(STATUS).endswith("checkpoint 100")
+    assert json.loads(output.to_json(uploading))["upload"] == {
+        "step": 120,
+        "done": 30_000_000,
+        "total": 120_000_000,
+        "rate": 45e6,
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (-3, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "119 min"),
+        (86400, "24 h"),
+        (2e5, "2 days"),
+    ],
+)
+def test_ages_are_told_in_the_largest_unit_of_which_there_are_two(
+    seconds: float, told: str
+) -> None:
+    assert ckpt.age(seconds) == told
