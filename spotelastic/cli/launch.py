@@ -172,6 +172,7 @@ def _bring_up(
         bucket=request.bucket or "",
         environment=checked.environment,
         setup=request.setup,
+        container=request.image,
         env=checked.env,
         secrets=checked.secrets,
         read=checked.read,

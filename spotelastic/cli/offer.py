@@ -63,6 +63,7 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
         "script": (known.script, checked.script),
         "args": (" ".join(known.args), " ".join(request.args)),
         "setup": (known.setup, request.setup),
+        "image": (known.container, request.image),
     }
     yield from (f"{name} {was!s} -> {now!s}" for name, (was, now) in pairs.items() if was != now)
     if known.code != checked.archive.sha256:

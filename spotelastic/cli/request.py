@@ -51,6 +51,7 @@ class Request:
     bucket: str | None = None
     environment: str | None = None
     setup: str = ""
+    image: str = ""
     env: tuple[str, ...] = ()
     env_file: Path | None = None
     secrets: tuple[str, ...] = ()
@@ -152,6 +153,10 @@ def check(request: Request, folder: Path) -> Checked:
 def _check_combination(request: Request) -> None:
     if request.drill and not request.local:
         raise UsageError("--drill interrupts nodes of the local cloud: add --local")
+    if request.image and request.local:
+        raise UsageError(
+            f"--image {request.image}: nodes of the local cloud are processes: drop --local"
+        )
     if request.drill and request.maximum < 2:
         raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")
     for flag in ("drill", "report", "curve"):

@@ -121,6 +121,12 @@ def up(
     setup: Annotated[
         str, typer.Option(metavar="CMD", help="A shell command that each node runs first.")
     ] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            metavar="IMAGE", help="A container image, with Python and torch, that workers run in."
+        ),
+    ] = "",
     env: Annotated[
         list[str] | None,
         typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable of the script."),
@@ -223,6 +229,7 @@ def up(
         bucket=bucket,
         environment=environment,
         setup=setup,
+        image=image,
         env=tuple(env or ()),
         env_file=env_file,
         secrets=tuple(secret or ()),

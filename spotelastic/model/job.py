@@ -216,6 +216,7 @@ class JobSpec:
             self.code,
             asdict(self.environment) if self.environment else None,
             self.setup,
+            self.container,
             dict(self.env),
             dict(self.secrets),
             self.settings.workers,

@@ -105,6 +105,10 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
         ({"name": "Not A Name"}, "--name 'Not A Name'"),
         ({"drill": True, "local": False}, "add --local"),
+        (
+            {"image": "team/torch:2.9"},
+            "nodes of the local cloud are processes",
+        ),
         ({"drill": True, "detach": True}, "--drill needs a command that stays"),
         ({"drill": True, "minimum": 1, "maximum": 1}, "--max 2 at least"),
         ({"report": Path("r.json"), "detach": True}, "--report needs a command that stays"),
