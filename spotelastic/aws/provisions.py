@@ -11,7 +11,6 @@
 import hashlib
 import io
 import tarfile
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -89,6 +88,8 @@ def install(objects: Objects, etcd: Release, folder: Path) -> None:
 
 def fetch(etcd: Release) -> bytes:
     """Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file."""
+    import urllib.request  # which a worker, that has no use for it, need not hold
+
     try:
         with urllib.request.urlopen(etcd.url, timeout=FETCH_TIMEOUT) as answer:
             data: bytes = answer.read()
