@@ -13,8 +13,11 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.local import processes
+from spotelastic.local.authority import Authority, Call
 
 if TYPE_CHECKING:
     from spotelastic.local.autoscaling import AutoScaling
@@ -63,6 +66,10 @@ class Faults:
         """By the quota's code, e.g. L-3819A6DF."""
         self._ask("set_quota", code=code, vcpus=vcpus)
 
+    def calls(self) -> list[Call]:
+        """What roles and users have called so far, each kind of call once."""
+        return msgspec.convert(self._ask("calls"), list[Call])
+
     def _ask(self, fault: str, **arguments: Any) -> Any:
         connection = HTTPConnection(
             self._address.hostname or "", self._address.port, timeout=_TIMEOUT
@@ -88,6 +95,7 @@ class Desk:
     machines: "Machines"
     scaling: "AutoScaling"
     market: "Market"
+    authority: Authority
     cloud: str
 
     def interrupt(self, instance: str, seconds: float) -> None:
@@ -125,6 +133,9 @@ class Desk:
 
     def set_quota(self, code: str, vcpus: int) -> None:
         self.market.quotas[code] = vcpus
+
+    def calls(self) -> Any:
+        return msgspec.to_builtins(self.authority.calls)
 
     def _living(self, instance: str) -> "Machine":
         machine = self.machines.get(instance)

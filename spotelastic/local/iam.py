@@ -100,6 +100,7 @@ _OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
     "StringEquals": lambda value, wanted: value is not None and value in wanted,
     "StringEqualsIfExists": lambda value, wanted: value is None or value in wanted,
     "StringLike": _alike,
+    "StringLikeIfExists": lambda value, wanted: value is None or _alike(value, wanted),
     "StringNotEquals": lambda value, wanted: value is None or value not in wanted,
 }
 """A condition that asks for what nobody said does not hold, as in IAM."""

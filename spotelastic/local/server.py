@@ -10,6 +10,7 @@ from threading import RLock
 
 from spotelastic.local import events, faults
 from spotelastic.local.agenda import Agenda
+from spotelastic.local.authority import Authority
 from spotelastic.local.capacity import Market
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
@@ -49,6 +50,7 @@ class Server:
         lock = RLock()
         limits = {(type, zone): count for type, zone, count in config.capacity}
         market = Market(limits)
+        authority = Authority(refuse=False)
         bus = events_backends[ACCOUNT][config.region]
         self._agenda = Agenda(lock)
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
@@ -84,6 +86,7 @@ class Server:
             machines=self._machines,
             scaling=scaling,
             market=market,
+            authority=authority,
             power=self._power,
             volumes=Path(config.remains.folder, "volumes"),
             account=ACCOUNT,
@@ -94,6 +97,7 @@ class Server:
             machines=self._machines,
             scaling=scaling,
             market=market,
+            authority=authority,
             cloud=config.remains.cloud,
         )
         self._power.on_lost = lost

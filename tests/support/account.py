@@ -16,6 +16,7 @@ from typing import Any
 
 from botocore.exceptions import ReadTimeoutError
 
+from spotelastic.local.authority import Authority
 from spotelastic.local.power import Layout
 
 REGION = "us-east-1"
@@ -52,7 +53,7 @@ class Deaf:
 
 
 @contextmanager
-def account(folder: Path) -> Iterator[None]:
+def account(folder: Path) -> Iterator[Authority]:
     """All boto3 clients of the process have this account, and no other, until the block ends."""
     from moto import mock_aws
     from moto.autoscaling.models import autoscaling_backends
@@ -65,7 +66,7 @@ def account(folder: Path) -> Iterator[None]:
     from spotelastic.local.capacity import Market
     from spotelastic.local.launches import Launcher
 
-    lock, market, power = RLock(), Market(), Still(folder)
+    lock, market, power, authority = RLock(), Market(), Still(folder), Authority(refuse=True)
     agenda = Agenda(lock)
     bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]
     before = {name: os.environ.get(name) for name in ("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")}
@@ -95,6 +96,7 @@ def account(folder: Path) -> Iterator[None]:
             machines=all_machines,
             scaling=scaling,
             market=market,
+            authority=authority,
             power=power,  # type: ignore[arg-type]
             volumes=folder / "volumes",
             account=DEFAULT_ACCOUNT_ID,
@@ -102,13 +104,32 @@ def account(folder: Path) -> Iterator[None]:
         )
         agenda.start()
         try:
-            yield
+            yield authority
         finally:
             agenda.close()
             patches.undo()
             machines.MetadataServer = served  # type: ignore[misc]
             for name, value in before.items():
                 os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def forget() -> None:
+    """What has ended is told no more, as an hour later on AWS: a long test stays fast."""
+    from moto.cloudformation.models import cloudformation_backends
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.ec2.models import ec2_backends
+
+    ec2 = ec2_backends[DEFAULT_ACCOUNT_ID][REGION]
+    for id, reservation in list(ec2.reservations.items()):
+        if all(instance._state.name == "terminated" for instance in reservation.instances):
+            del ec2.reservations[id]
+    for id, endpoint in list(ec2.vpc_end_points.items()):
+        if endpoint.state == "deleted":
+            del ec2.vpc_end_points[id]
+    living = {id for value in vars(ec2).values() if isinstance(value, dict) for id in value}
+    for id in [id for id in ec2.tags if id not in living]:
+        del ec2.tags[id]
+    cloudformation_backends[DEFAULT_ACCOUNT_ID][REGION].deleted_stacks.clear()
 
 
 # -- what befalls the calls ----------------------------------------------------------------------
@@ -161,13 +182,16 @@ class Laptop:
         self.calls: list[str] = []
         self._fault: Fault | None = None
         self._at = 0
+        self._of = ""
+        self._number = 0
         events = self.aws._session.events
         events.register("before-call", self._before)
         events.register("after-call", self._after)
 
     @contextmanager
-    def trial(self, fault: Fault | None = None, at: int = 0) -> Iterator[None]:
-        self.calls, self._fault, self._at = [], fault, at
+    def trial(self, fault: Fault | None = None, at: int = 0, of: str = "") -> Iterator[None]:
+        """The fault strikes at the `at`-th call, or at the `at`-th one of that name."""
+        self.calls, self._fault, self._at, self._of, self._number = [], fault, at, of, 0
         try:
             yield
         finally:
@@ -175,6 +199,7 @@ class Laptop:
 
     def _before(self, model: Any, **_: Any) -> Any:
         self.calls.append(f"{model.service_model.service_name}.{model.name}")
+        self._number += self._of in ("", self.calls[-1])
         fault = self._fault
         if fault is None or not self._strikes(fault) or (fault.executed and not self._past(fault)):
             return None
@@ -186,15 +211,14 @@ class Laptop:
 
     def _after(self, **_: Any) -> None:
         fault = self._fault
-        if fault is not None and fault.executed and len(self.calls) == self._at:
+        if fault is not None and fault.executed and self._number == self._at:
             raise self._silence(fault)
 
     def _strikes(self, fault: Fault) -> bool:
-        number = len(self.calls)
-        return number == self._at or (fault.lasting and number > self._at)
+        return self._number == self._at or (fault.lasting and self._number > self._at)
 
     def _past(self, fault: Fault) -> bool:
-        return fault.lasting and len(self.calls) > self._at
+        return fault.lasting and self._number > self._at
 
     def _silence(self, fault: Fault) -> BaseException:
         if fault.lasting:

@@ -45,12 +45,16 @@ def _tagged(word: str) -> Iterator[str]:
             continue
         tagged = {id for id, tags in backend.tags.items() if _mentions(word, tags, DEPTH, set())}
         for kind, value in vars(backend).items():
-            if kind != "tags" and isinstance(value, Mapping):
+            if kind != "tags":
                 yield from (f"ec2.{kind}: {id}" for id in tagged & set(_ids(value)))
 
 
-def _ids(value: Mapping[Any, Any]) -> Iterator[str]:
-    """Of a dictionary of resources, or of dictionaries of them (by zone, by VPC)."""
+def _ids(value: Any) -> Iterator[str]:
+    """Of a list or a dictionary of resources, or of dictionaries of them (by zone, by VPC)."""
+    if isinstance(value, list):
+        yield from (str(getattr(item, "physical_resource_id", "")) for item in value)
+    if not isinstance(value, Mapping):
+        return
     for key, item in list(value.items()):
         if isinstance(item, Mapping):
             yield from map(str, item)

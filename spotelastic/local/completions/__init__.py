@@ -1,5 +1,6 @@
 """Every change to moto 5.2.5, in one place. `install` applies them and logs each with its reason.
 
+permissions.py  IAM, for every call
 locks.py      one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
 ec2.py        launches, states, spot prices
 network.py    addresses, interfaces, volumes
@@ -8,6 +9,7 @@ groups.py     Auto Scaling
 schedules.py  its scheduled actions
 stacks.py     CloudFormation
 accounts.py   quotas, service-linked roles
+resources.py  and what it makes for a stack
 """
 
 import logging
@@ -15,6 +17,7 @@ from pathlib import Path
 from threading import RLock
 
 from spotelastic.local.agenda import Agenda
+from spotelastic.local.authority import Authority
 from spotelastic.local.autoscaling import AutoScaling
 from spotelastic.local.capacity import Market
 from spotelastic.local.completions import (
@@ -25,6 +28,8 @@ from spotelastic.local.completions import (
     images,
     locks,
     network,
+    permissions,
+    resources,
     schedules,
     stacks,
 )
@@ -42,14 +47,16 @@ def install(
     machines: Machines,
     scaling: AutoScaling,
     market: Market,
+    authority: Authority,
     power: Power,
     volumes: Path,
     account: str,
     region: str,
 ) -> Patches:
     patches = Patches()
+    permissions.install(patches, authority)
     locks.install(patches, lock)
-    ec2.install(patches, machines, market)
+    ec2.install(patches, machines, market, power)
     network.install(patches, power, volumes)
     groups.install(patches, scaling)
     buckets.install(patches)
@@ -57,6 +64,8 @@ def install(
     stacks.install(patches, scaling)
     images.install(account, region)
     accounts.install(patches, market)
+    for model in resources.MODELS:
+        _log.info("%s: moto does not make it", model.cloudformation_type())
     for patch in patches.applied:
         _log.info("%s.%s: %s", patch.owner, patch.name, patch.reason)
     return patches

@@ -1,27 +1,34 @@
 """EC2: launches from templates with spot, capacity and addresses; machines behind instances."""
 
+import base64
 import copy
 import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.iam_instance_profile import IamInstanceProfileAssociationBackend
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
+from moto.ec2.responses.general import General
 from moto.ec2.responses.spot_instances import SpotInstances
 from moto.ec2.utils import parse_user_data
 
 from spotelastic.local.capacity import Market
 from spotelastic.local.completions.patch import Patches
 from spotelastic.local.machines import Machines
+from spotelastic.local.power import Power
 
+CONSOLE_BYTES = 64 * 2**10
+"""As much of a console as EC2 keeps."""
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
-def install(patches: Patches, machines: Machines, market: Market) -> None:
+def install(patches: Patches, machines: Machines, market: Market, power: Power) -> None:
     _install_launch(patches, machines)
     _install_states(patches, machines)
+    _install_console(patches, power)
     _install_market(patches, machines, market)
 
 
@@ -126,8 +133,10 @@ def _tags(tags: Mapping[str, Any], template: Mapping[str, Any]) -> dict[str, dic
 
 def _interfaces(specification: list[dict[str, Any]], subnet: str | None) -> list[dict[str, Any]]:
     interfaces = copy.deepcopy(specification)
-    for interface in interfaces:
+    for number, interface in enumerate(interfaces):
         interface.setdefault("DeviceIndex", 0)
+        if interface.get("NetworkCardIndex"):  # moto knows one card, and one interface an index
+            interface["DeviceIndex"] = number
         public = interface.get("AssociatePublicIpAddress")
         if public is not None:
             interface["AssociatePublicIpAddress"] = str(public).lower() == "true"
@@ -222,6 +231,18 @@ def _install_states(patches: Patches, machines: Machines) -> None:
     )
 
 
+def _install_console(patches: Patches, power: Power) -> None:
+    @patches.method(General, "get_console_output", "moto's is one line, and the same for everybody")
+    def get_console_output(original: Callable[..., Any], response: Any) -> Any:
+        instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+        path = power.layout(instance.id).console
+        data = path.read_bytes()[-CONSOLE_BYTES:] if path.exists() else b""
+        output = base64.b64encode(data).decode()
+        return ActionResult(
+            {"InstanceId": instance.id, "Timestamp": _now(), "Output": output or None}
+        )
+
+
 def _install_market(patches: Patches, machines: Machines, market: Market) -> None:
     @patches.method(
         SpotInstances, "describe_spot_price_history", "moto's price is 0.00001 for everything"
@@ -243,8 +264,6 @@ def _install_market(patches: Patches, machines: Machines, market: Market) -> Non
 
     @patches.addition(SpotInstances, "get_spot_placement_scores", "moto has none")
     def get_spot_placement_scores(response: Any) -> Any:
-        from moto.core.responses import ActionResult
-
         types = response._get_param("InstanceTypes", [])
         target = response._get_int_param("TargetCapacity", 1)
         scores = [

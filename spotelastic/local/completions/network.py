@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from moto.ec2.exceptions import DependencyViolationError, EC2ClientError, VolumeInUseError
+from moto.ec2.models import nat_gateways
 from moto.ec2.models.elastic_block_store import EBSBackend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterfaceBackend
 from moto.ec2.models.security_groups import SecurityGroupBackend
@@ -61,6 +62,10 @@ def _install_addresses(patches: Patches) -> None:
         elif not (args or kwargs.get("private_ip_addresses")):
             private_ip_address = _free_address(subnet)
         return original(backend, subnet, private_ip_address, *args, **kwargs)
+
+    patches.addition(nat_gateways, "random_private_ip", "moto takes an address of another network")(
+        lambda: None
+    )
 
 
 def _free_address(subnet: Any) -> str:

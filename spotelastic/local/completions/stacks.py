@@ -1,114 +1,27 @@
 """CloudFormation: resources that moto accepts and does not make, and stacks that can be deleted."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
-from moto.autoscaling.models import FakeAutoScalingGroup, autoscaling_backends
+from moto.autoscaling.models import FakeAutoScalingGroup
 from moto.cloudformation import parsing
 from moto.cloudformation.models import CloudFormationBackend, Stack
-from moto.core.common_models import CloudFormationModel
+from moto.ec2.exceptions import DependencyViolationError
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.elastic_block_store import Volume
+from moto.ec2.models.elastic_ip_addresses import ElasticAddress
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.models.internet_gateways import InternetGateway
+from moto.ec2.models.nat_gateways import NatGateway
 from moto.ec2.models.route_tables import Route, RouteTable
 from moto.ec2.models.subnets import SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
-from moto.sqs.models import sqs_backends
+from moto.logs.models import LogGroup
 
 from spotelastic.local.autoscaling import AutoScaling
 from spotelastic.local.completions.groups import put_hook
 from spotelastic.local.completions.patch import Patches
-
-
-class HookResource(CloudFormationModel):
-    """AWS::AutoScaling::LifecycleHook"""
-
-    def __init__(self, hook: Any) -> None:
-        self.hook = hook
-
-    @property
-    def physical_resource_id(self) -> str:
-        return str(self.hook.name)
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return "LifecycleHookName"
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::AutoScaling::LifecycleHook"
-
-    @classmethod
-    def has_cfn_attr(cls, attr: str) -> bool:
-        return False
-
-    @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "HookResource":
-        properties = {"LifecycleHookName": resource_name, **cloudformation_json["Properties"]}
-        backend = autoscaling_backends[account_id][region_name]
-        return cls(put_hook(backend, properties["AutoScalingGroupName"], properties))
-
-    def delete(self, account_id: str, region_name: str) -> None:
-        backend = autoscaling_backends[account_id][region_name]
-        if self.hook.auto_scaling_group_name in backend.autoscaling_groups:
-            backend.delete_lifecycle_hook(self.hook.auto_scaling_group_name, self.hook.name)
-
-
-class QueuePolicyResource(CloudFormationModel):
-    """AWS::SQS::QueuePolicy"""
-
-    def __init__(self, name: str, queues: list[Any]) -> None:
-        self.name = name
-        self.queues = queues
-
-    @property
-    def physical_resource_id(self) -> str:
-        return self.name
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return ""
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::SQS::QueuePolicy"
-
-    @classmethod
-    def has_cfn_attr(cls, attr: str) -> bool:
-        return False
-
-    @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: Any,
-        account_id: str,
-        region_name: str,
-        **_: Any,
-    ) -> "QueuePolicyResource":
-        properties = cloudformation_json["Properties"]
-        backend = sqs_backends[account_id][region_name]
-        names = [url.rpartition("/")[2] for url in properties["Queues"]]
-        for name in names:
-            policy = {"Policy": json.dumps(properties["PolicyDocument"])}
-            backend.set_queue_attributes(name, policy)
-        return cls(resource_name, names)
-
-    def delete(self, account_id: str, region_name: str) -> None:
-        backend = sqs_backends[account_id][region_name]
-        for name in self.queues:
-            if name in backend.queues:
-                backend.set_queue_attributes(name, {"Policy": ""})
 
 
 def install(patches: Patches, scaling: AutoScaling) -> None:
@@ -132,6 +45,13 @@ def _install_parameters(patches: Patches) -> None:
     patches.addition(
         Stack, "parameter_list", "moto shows a list as Python prints it, and hides by value"
     )(property(parameter_list))
+    patches.addition(
+        Stack, "stack_resources", "moto lists those whose condition does not hold, as None"
+    )(property(lambda stack: [each for each in stack.resource_map.values() if each is not None]))
+
+    @patches.method(LogGroup, "get_cfn_attribute", "an ARN of AWS's names what is in the group")
+    def attribute(original: Callable[..., Any], group: Any, name: str) -> Any:
+        return f"{original(group, name)}:*" if name == "Arn" else original(group, name)
 
 
 def _text(value: Any) -> str:
@@ -292,12 +212,28 @@ def _delete_volume(resource: Any, backend: Any) -> None:
         backend.delete_volume(resource.id)
 
 
+def _delete_nat_gateway(resource: Any, backend: Any) -> None:
+    for address in backend.addresses:
+        if address.eni is resource._eni:
+            backend.disassociate_address(association_id=address.association_id)
+    backend.delete_nat_gateway(resource.id)
+    backend.delete_network_interface(resource._eni.id)
+
+
+def _release_address(resource: Any, backend: Any) -> None:
+    if resource.association_id:
+        raise DependencyViolationError(f"{resource.allocation_id} is in use.")
+    backend.release_address(allocation_id=resource.allocation_id)
+
+
 def _delete_interface(resource: Any, backend: Any) -> None:
     backend.delete_network_interface(resource.id)
 
 
 _DELETIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ElasticAddress: _release_address,
     InternetGateway: lambda resource, backend: backend.delete_internet_gateway(resource.id),
+    NatGateway: _delete_nat_gateway,
     NetworkInterface: _delete_interface,
     Route: lambda resource, backend: resource.route_table._routes.pop(resource.id, None),
     RouteTable: lambda resource, backend: backend.delete_route_table(resource.id),

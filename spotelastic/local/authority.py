@@ -1,0 +1,244 @@
+"""Who calls what on which resources, and whether their policies permit it.
+
+A call with a role's credentials is judged by the role's policies, as on AWS, and one with the keys
+of an IAM user by that user's; any other key is the account's administrator. What was called is
+kept, so that tests can ask what each role has used, and what it was not permitted.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from spotelastic.local import iam
+from spotelastic.local.iam import Access, Policy, Resource
+
+OPEN = frozenset({"sts:GetCallerIdentity"})
+"""What every caller may do."""
+_EC2_KINDS = {
+    "eni": "network-interface",
+    "i": "instance",
+    "igw": "internet-gateway",
+    "lt": "launch-template",
+    "rtb": "route-table",
+    "sg": "security-group",
+    "subnet": "subnet",
+    "vol": "volume",
+    "vpc": "vpc",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    name: str
+    """Of the role or the user; "" for the administrator."""
+    policies: tuple[Policy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a role or a user asked for."""
+
+    principal: str
+    access: Access
+    permitted: bool
+
+
+class Authority:
+    """Keeps what was called; `refuse` False: also what is not permitted passes, and is kept."""
+
+    def __init__(self, *, refuse: bool) -> None:
+        self._refuse = refuse
+        self._calls: dict[tuple[Any, ...], Call] = {}
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The distinct ones: instances and the like are told once for each principal."""
+        return tuple(self._calls.values())
+
+    def judge(self, principal: Principal, accesses: Iterable[Access]) -> Access | None:
+        """The first access that is refused; None when all are permitted."""
+        if not principal.name:
+            return None
+        for access in accesses:
+            if access.action in OPEN:
+                continue
+            permitted = iam.permits(principal.policies, access)
+            which = tuple(_without_instances(r.arn) for r in access.resources)
+            key = (principal.name, access.action, which, permitted)
+            self._calls.setdefault(key, Call(principal.name, access, permitted))
+            if not permitted and self._refuse:
+                return access
+        return None
+
+
+def _without_instances(arn: str) -> str:
+    """Objects and instances come without end; one of a folder stands for all."""
+    head, _, last = arn.rpartition("/")
+    return head or last
+
+
+# -- who ----------------------------------------------------------------------------------------
+
+
+def principal_of(account: str, key: str) -> Principal:
+    """The owner of an access key, with all policies that hold for it."""
+    from moto.iam.models import iam_backends
+    from moto.sts.models import sts_backends
+
+    backend = iam_backends[account]["aws"]
+    session = sts_backends[account]["aws"].get_assumed_role_from_access_key(key)
+    if session is not None:
+        role = backend.get_role_by_arn(session.role_arn)
+        attached = role.managed_policies.values()
+        return Principal(role.name, _documents([*role.policies.values(), *_managed(attached)]))
+    for user in backend.users.values():
+        if any(each.access_key_id == key for each in user.access_keys):
+            own = [each["policy_document"] for each in backend_policies(backend, user.name)]
+            return Principal(
+                user.name, _documents([*own, *_managed(user.managed_policies.values())])
+            )
+    return Principal("")
+
+
+def backend_policies(backend: Any, user: str) -> list[dict[str, Any]]:
+    return [backend.get_user_policy(user, name) for name in backend.list_user_policies(user)]
+
+
+def _managed(policies: Iterable[Any]) -> list[str]:
+    return [policy.default_version.document for policy in policies]
+
+
+def _documents(texts: Iterable[Any]) -> tuple[Policy, ...]:
+    return tuple(json.loads(text) if isinstance(text, str) else text for text in texts)
+
+
+# -- what ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call, as far as permissions go; `given` are its parameters."""
+
+    service: str
+    operation: str
+    account: str
+    region: str
+    given: Mapping[str, Any]
+
+    def arn(self, service: str, rest: str) -> str:
+        return f"arn:aws:{service}:{self.region}:{self.account}:{rest}"
+
+
+def accesses(request: Request) -> list[Access]:
+    """What the call needs permission for: its action on what it names, and roles that it passes."""
+    action = f"{request.service}:{request.operation}"
+    reading = request.operation.startswith(("Describe", "List", "Get"))
+    name = _RESOURCES.get(request.service)
+    whole = reading and request.service in ("ec2", "autoscaling")
+    named = name(request) if name is not None and not whole else []
+    found = [Access(action, tuple(named) or (Resource("*"),))]
+    role = request.given.get("RoleARN")
+    if role and request.service == "cloudformation":
+        context = {"iam:PassedToService": "cloudformation.amazonaws.com"}
+        found.append(Access("iam:PassRole", (Resource(role),), context))
+    return found
+
+
+def s3_access(action: str, bucket: str, key: str, prefix: str) -> Access:
+    action = {"HeadObject": "GetObject", "HeadBucket": "ListBucket"}.get(action, action)
+    arn = f"arn:aws:s3:::{bucket}" + (f"/{unquote(key)}" if key else "")
+    return Access(f"s3:{action}", (Resource(arn),), {"s3:prefix": prefix} if prefix else {})
+
+
+def _ec2(request: Request) -> list[Resource]:
+    from moto.ec2.models import ec2_backends
+
+    backend = ec2_backends[request.account][request.region]
+    found = []
+    for text in _texts(request.given.values()):
+        kind = _EC2_KINDS.get(text.partition("-")[0])
+        if kind is not None and text.count("-") == 1:
+            tags = dict(backend.tags.get(text, {}))
+            found.append(Resource(request.arn("ec2", f"{kind}/{text}"), tags))
+    return found
+
+
+def _autoscaling(request: Request) -> list[Resource]:
+    from moto.autoscaling.models import autoscaling_backends
+
+    groups = autoscaling_backends[request.account][request.region].autoscaling_groups
+    name, instance = request.given.get("AutoScalingGroupName"), request.given.get("InstanceId")
+    chosen = [
+        group
+        for group in groups.values()
+        if group.name == name
+        or (instance and instance in [each.instance_id for each in group.instance_states])
+    ]
+    tags = {group.name: {tag["Key"]: tag["Value"] for tag in group.tags} for group in chosen}
+    if name and not tags:
+        tags = {name: {}}  # one that is to be made
+    return [
+        Resource(request.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{each}"), has)
+        for each, has in tags.items()
+    ]
+
+
+def _cloudformation(request: Request) -> list[Resource]:
+    name = request.given.get("StackName")
+    return [Resource(request.arn("cloudformation", f"stack/{name}/id"))] if name else []
+
+
+def _iam(request: Request) -> list[Resource]:
+    kinds = {"RoleName": "role", "InstanceProfileName": "instance-profile", "UserName": "user"}
+    return [
+        Resource(f"arn:aws:iam::{request.account}:{kind}/{request.given[name]}")
+        for name, kind in kinds.items()
+        if request.given.get(name)
+    ]
+
+
+def _logs(request: Request) -> list[Resource]:
+    group, stream = request.given.get("logGroupName"), request.given.get("logStreamName", "")
+    if not group:
+        return []
+    return [Resource(request.arn("logs", f"log-group:{group}:log-stream:{stream}"))]
+
+
+def _sqs(request: Request) -> list[Resource]:
+    name = request.given.get("QueueName") or request.given.get("QueueUrl", "").rpartition("/")[2]
+    return [Resource(request.arn("sqs", name))] if name else []
+
+
+def _ssm(request: Request) -> list[Resource]:
+    keys = ("Name", "Names", "Path")
+    names = _texts([request.given[key] for key in keys if request.given.get(key)])
+    # Parameters that Amazon publishes are of no account.
+    return [
+        Resource(
+            f"arn:aws:ssm:{request.region}::parameter{name}"
+            if name.startswith("/aws/")
+            else request.arn("ssm", f"parameter/{name.lstrip('/')}")
+        )
+        for name in names
+    ]
+
+
+_RESOURCES = {
+    "autoscaling": _autoscaling,
+    "cloudformation": _cloudformation,
+    "ec2": _ec2,
+    "iam": _iam,
+    "logs": _logs,
+    "sqs": _sqs,
+    "ssm": _ssm,
+}
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    return [
+        text
+        for value in values
+        for text in (_texts(value) if isinstance(value, list | tuple) else [str(value)])
+    ]

@@ -1,0 +1,185 @@
+"""The local cloud asks IAM: a role does what its policies say, to its own cluster, and no more."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from support.account import NETWORK, REGION, account
+
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Request
+from spotelastic.aws.names import Names
+from spotelastic.aws.template import infra
+from spotelastic.model.job import Settings
+
+OURS, THEIRS = "quokka", "wombat"
+BUCKET = "spotelastic-123456789012-us-east-1"
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], boto3.Session]]:
+    """Two clusters, and sessions with the roles of the first: "Control" and "Worker"."""
+    with account(tmp_path_factory.mktemp("account")):
+        aws = Aws(REGION)
+        for name in (OURS, THEIRS):
+            clusters.create(request(name), lambda _: None, aws)
+
+        def assume(role: str) -> boto3.Session:
+            stack = aws.cloudformation.describe_stack_resource(
+                StackName=Names(OURS).stack, LogicalResourceId=f"{role}Role"
+            )
+            name = stack["StackResourceDetail"]["PhysicalResourceId"]
+            keys = aws.sts.assume_role(
+                RoleArn=f"arn:aws:iam::123456789012:role/{name}", RoleSessionName="i-0123456789"
+            )["Credentials"]
+            return boto3.Session(
+                aws_access_key_id=keys["AccessKeyId"],
+                aws_secret_access_key=keys["SecretAccessKey"],
+                aws_session_token=keys["SessionToken"],
+                region_name=REGION,
+            )
+
+        yield assume
+
+
+def request(name: str) -> Request:
+    return Request(
+        name=name,
+        script="train.py",
+        args=(),
+        code="c0de",
+        archive=b"an archive",
+        settings=Settings(1, 1, workers=1),
+        instance_types=("c5.large",),
+        network=NETWORK,
+    )
+
+
+def instance(name: str, role: str) -> str:
+    found = boto3.client("ec2", region_name=REGION).describe_instances(
+        Filters=[
+            {"Name": "tag:spotelastic:cluster", "Values": [name]},
+            {"Name": "tag:spotelastic:role", "Values": [role]},
+        ]
+    )
+    return str(found["Reservations"][0]["Instances"][0]["InstanceId"])
+
+
+def volume(name: str) -> str:
+    tagged = [{"Name": "tag:spotelastic:cluster", "Values": [name]}]
+    found = boto3.client("ec2", region_name=REGION).describe_volumes(Filters=tagged)
+    return str(found["Volumes"][0]["VolumeId"])
+
+
+def queue(name: str) -> str:
+    return str(
+        boto3.client("sqs", region_name=REGION).get_queue_url(QueueName=Names(name).queue)[
+            "QueueUrl"
+        ]
+    )
+
+
+CALLS: dict[str, tuple[str, str, Callable[[boto3.Session, str], Any]]] = {
+    "size of a group": (
+        "Control",
+        "AccessDenied",
+        lambda s, name: s.client("autoscaling").set_desired_capacity(
+            AutoScalingGroupName=Names(name).workers, DesiredCapacity=1
+        ),
+    ),
+    "end of an instance": (
+        "Control",
+        "UnauthorizedOperation",
+        lambda s, name: s.client("ec2").terminate_instances(InstanceIds=[instance(name, "worker")]),
+    ),
+    "messages": (
+        "Control",
+        "AccessDenied",
+        lambda s, name: s.client("sqs").receive_message(QueueUrl=queue(name)),
+    ),
+    "status": (
+        "Control",
+        "AccessDenied",
+        lambda s, name: s.client("s3").put_object(
+            Bucket=BUCKET, Key=f"{name}/status.json", Body=b"{}"
+        ),
+    ),
+    "listing": (
+        "Worker",
+        "AccessDenied",
+        lambda s, name: s.client("s3").list_objects_v2(Bucket=BUCKET, Prefix=f"{name}/"),
+    ),
+    "checkpoints": (
+        "Worker",
+        "AccessDenied",
+        lambda s, name: s.client("s3").put_object(
+            Bucket=BUCKET, Key=f"{name}/checkpoints/x", Body=b"x"
+        ),
+    ),
+    "token": (
+        "Worker",
+        "AccessDeniedException",
+        lambda s, name: s.client("ssm").get_parameter(Name=Names(name).token, WithDecryption=True),
+    ),
+    "logs": (
+        "Worker",
+        "AccessDeniedException",
+        lambda s, name: s.client("logs").create_log_stream(
+            logGroupName=Names(name).log_group, logStreamName=f"of-{name}"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_role_acts_on_its_own_cluster_and_on_no_other(
+    roles: Callable[[str], boto3.Session], what: str
+) -> None:
+    role, code, call = CALLS[what]
+    session = roles(role)
+    call(session, OURS)
+    with pytest.raises(ClientError) as refused:
+        call(session, THEIRS)
+    assert refused.value.response["Error"]["Code"] == code
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+
+
+def test_a_worker_changes_no_machines_and_reads_no_secret_but_its_own(
+    roles: Callable[[str], boto3.Session],
+) -> None:
+    worker = roles("Worker")
+    for service, act in (
+        ("ec2", lambda c: c.terminate_instances(InstanceIds=[instance(OURS, "worker")])),
+        ("ec2", lambda c: c.run_instances(ImageId="ami-12345678", MinCount=1, MaxCount=1)),
+        ("iam", lambda c: c.list_roles()),
+        ("ssm", lambda c: c.get_parameter(Name=f"/spotelastic/{OURS}/ca-key")),
+        ("s3", lambda c: c.put_object(Bucket=BUCKET, Key=f"{OURS}/job.json", Body=b"{}")),
+    ):
+        with pytest.raises(ClientError) as refused:
+            act(worker.client(service))
+        assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+
+
+def test_the_laptop_needs_no_more_than_the_policy_that_is_shipped_for_it(
+    roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iam = boto3.client("iam", region_name=REGION)
+    iam.create_user(UserName="engineer")
+    iam.put_user_policy(
+        UserName="engineer",
+        PolicyName="spotelastic",
+        PolicyDocument=infra("laptop.json").read_text(),
+    )
+    key = iam.create_access_key(UserName="engineer")["AccessKey"]
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
+    aws = Aws(REGION)
+    for _ in range(2):
+        clusters.create(request("engineered"), lambda _: None, aws)
+    assert clusters.all_names(aws) == ("engineered", OURS, THEIRS)
+    clusters.delete("engineered", keep_data=False, aws=aws)
+    with pytest.raises(ClientError, match="not authorized to perform: iam:ListUsers"):
+        aws.iam.list_users()
