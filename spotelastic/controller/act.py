@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spotelastic.aws import autoscaling
+from spotelastic.aws import autoscaling, teardown, workers
 from spotelastic.aws.clients import Aws, calling
+from spotelastic.aws.names import Names
+from spotelastic.clock import unbroken
+from spotelastic.controller import upkeep
 from spotelastic.controller.seen import (
     Action,
     CompleteDrain,
@@ -28,8 +31,9 @@ from spotelastic.controller.seen import (
     WriteDrain,
 )
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
-from spotelastic.model.job import ENDED, Job, Reference
+from spotelastic.model.job import ENDED, Job, JobSpec, Reference
 from spotelastic.model.node import Node
+from spotelastic.model.progress import Event
 from spotelastic.rendezvous.membership import event_name
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership
@@ -41,17 +45,25 @@ class Actor:
     """Acts for as long as `leadership` holds; raises `LeaseLost` from the first write after."""
 
     def __init__(
-        self, aws: Aws, store: Store, keys: Keys, leadership: Leadership, queue: str
+        self,
+        aws: Aws,
+        store: Store,
+        leadership: Leadership,
+        spec: JobSpec,
+        bucket: str,
+        queue: str,
     ) -> None:
         """`queue` is the URL that messages are deleted from."""
         self._aws = aws
         self._store = store
-        self._keys = keys
+        self._keys = Keys(spec.run)
         self._leadership = leadership
+        self._spec = spec
+        self._bucket = bucket
         self._queue = queue
         self.fates: Counter[str] = Counter()
         """How many messages were handled, duplicate, foreign, unknown, malformed."""
-        self._handlers: Mapping[type[Action], Callable[[Any], None]] = {
+        self._handlers: Mapping[type[Action | upkeep.Action], Callable[[Any], None]] = {
             WriteDrain: self._write_drain,
             Replace: self._replace,
             Remove: self._remove,
@@ -63,12 +75,17 @@ class Actor:
             Resettle: self._resettle,
             Tell: self._tell,
             Discard: self._discard,
+            upkeep.Postpone: self._postpone,
+            upkeep.Examine: self._examine,
+            upkeep.Dissolve: self._dissolve,
         }
 
-    def perform(self, actions: Sequence[Action]) -> tuple[Action, ...]:
+    def perform(
+        self, actions: Sequence[Action | upkeep.Action]
+    ) -> tuple[Action | upkeep.Action, ...]:
         """Returns those that were done."""
         failed: set[str] = set()
-        done: list[Action] = []
+        done: list[Action | upkeep.Action] = []
         for action in actions:
             if isinstance(action, Discard) and action.cause in failed:
                 continue
@@ -159,6 +176,35 @@ class Actor:
         self.fates[action.fate] += 1
         with calling("delete a message"):
             self._aws.sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=action.message.receipt)
+
+    # -- upkeep ----------------------------------------------------------------------------------
+
+    def _postpone(self, action: upkeep.Postpone) -> None:
+        its = Names(self._spec.cluster)
+        for group in (its.workers, its.on_demand):
+            workers.postpone(self._aws, group, action.until)
+
+    def _examine(self, action: upkeep.Examine) -> None:
+        machine = action.machine
+        console = autoscaling.console(self._aws, machine.id)
+        lines = [line for line in console.splitlines() if line.strip()]
+        why = upkeep.cause(console)
+        event = Event(
+            unbroken(),
+            upkeep.BOOT,
+            f"{machine.id} did not boot: {action.why}; {why}",
+            machine.id,
+            {
+                "cause": why,
+                "console": "\n".join(lines[-upkeep.CONSOLE_LINES :]),
+                "launched": machine.launched_at,
+            },
+        )
+        self._tell(Tell(event))
+
+    def _dissolve(self, action: upkeep.Dissolve) -> None:
+        print(f"controller: the cluster is taken down: {action.reason}", flush=True)
+        teardown.dissolve(self._aws, self._spec.cluster, self._bucket, self._spec.service_role)
 
 
 def _put(key: str, value: object) -> Put:

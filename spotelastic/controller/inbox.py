@@ -9,7 +9,7 @@ from typing import Any
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.events import parse
 from spotelastic.clock import Clock, unbroken
-from spotelastic.controller.seen import Action, Discard, Message
+from spotelastic.controller.seen import Discard, Message
 from spotelastic.errors import SpotelasticError
 
 LONG_POLL = 20
@@ -51,7 +51,7 @@ class Inbox:
         with self._lock:
             return frozenset(self._handled)
 
-    def settle(self, done: Sequence[Action]) -> None:
+    def settle(self, done: Sequence[object]) -> None:
         """Forgets the messages that were deleted."""
         with self._lock:
             for action in done:

@@ -22,7 +22,7 @@ from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.prices import AwsPrices
 from spotelastic.clock import steady, unbroken
-from spotelastic.controller import inbox, usage
+from spotelastic.controller import inbox, upkeep, usage
 from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide, settled
 from spotelastic.controller.inbox import Inbox
@@ -31,6 +31,7 @@ from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
 from spotelastic.controller.seen import Discard, Money, Policy, Seen, Tell, account
 from spotelastic.controller.snapshots import Snapshots
+from spotelastic.controller.upkeep import Examine, Postpone, Standing
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.model.job import JobSpec
 from spotelastic.store.election import Leadership, campaign
@@ -198,8 +199,14 @@ class Term:
         self._told: set[tuple[str, str, str]] = set()
         self._short_since: float | None = None
         self._reason = ""
+        self._switch_at = 0.0
+        self._stopping = False
+        self._examined: set[str] = set()
+        self._upkeep_policy = upkeep.Policy(
+            boot_within=config.policy.boot_within, linger=spec.linger
+        )
         queue = inbox.url(aws, spec.queue)
-        self._actor = Actor(aws, store, Keys(spec.run), leadership, queue)
+        self._actor = Actor(aws, store, leadership, spec, config.bucket, queue)
         self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members, config.tls))
         self._inbox = Inbox(aws, queue, wake.set)
         self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
@@ -240,6 +247,9 @@ class Term:
         records = self._mirror.records()
         seen = self._observe(records)
         now = unbroken()
+        kept = upkeep.upkeep(seen, self._standing(records), now, self._upkeep_policy)
+        self._note(self._actor.perform(kept.actions))
+        seen = replace(seen, desired=kept.desired)
         decision = decide(seen, now, self._policy)
         if decision.reason != self._reason:
             say(decision.reason)
@@ -253,7 +263,8 @@ class Term:
         elif settled(seen, now, self._policy):
             self._look_at = max(self._look_at, self._looked_at + IDLE)
         self._publisher.offer(Account(records, self._machines, dict(self._bill), self._prices.date))
-        until_wake = float("inf") if decision.wake_at is None else decision.wake_at - now
+        moments = [at for at in (decision.wake_at, kept.wake_at) if at is not None]
+        until_wake = min(moments, default=float("inf")) - now
         return max(0.0, min(self._look_at - steady(), until_wake))
 
     def _observe(self, records: Records) -> Seen:
@@ -292,6 +303,27 @@ class Term:
             handled=self._inbox.handled,
         )
 
+    def _standing(self, records: Records) -> Standing:
+        rounds = [each.round for each in records.history]
+        rounds += [records.round] if records.round is not None else []
+        members = [member.node for each in rounds for member in each.members]
+        settings = records.settings or self._config.spec.settings
+        return Standing(
+            minimum=settings.min_nodes,
+            switch_at=self._switch_at,
+            stopping=self._stopping,
+            joined=frozenset((*records.nodes, *records.left, *members)),
+            boots=tuple(event for event in records.events if event.kind == upkeep.BOOT),
+            examined=frozenset(self._examined),
+        )
+
+    def _note(self, done: Sequence[object]) -> None:
+        for action in done:
+            if isinstance(action, Postpone):
+                self._switch_at = action.until
+            elif isinstance(action, Examine):
+                self._examined.add(action.machine.id)
+
     def _money(self, now: float) -> Money:
         money = usage.money(self._bill, now)
         if self._policy.capacity.max_price is None:
@@ -304,6 +336,7 @@ class Term:
     def _look(self) -> None:
         spec = self._config.spec
         names = Names(spec.cluster)
+        self._stopping = self._objects.has(objects.STOPPING)
         self._groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
         machines = autoscaling.machines(self._aws, spec.cluster)
         self._machines = {machine.id: machine for machine in machines}

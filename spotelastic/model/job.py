@@ -199,6 +199,10 @@ class JobSpec:
     instance_types: tuple[str, ...] = ()
     created_at: float = 0.0
     capacity: Capacity = Capacity()
+    linger: float | None = 600.0
+    """Seconds that the cluster stays after the job has ended; None: until it is taken down."""
+    service_role: str = ""
+    """ARN of the role that CloudFormation deletes the stack with."""
     environment: Environment | None = None
     setup: str = ""
     """A shell command that each node runs once, in the shipped folder, before the script."""

@@ -59,7 +59,7 @@ class Event:
 
     at: float
     kind: str
-    """One word, e.g. notice, drain, loss, round, failure, etcd, launch, terminate, job."""
+    """One word, e.g. notice, drain, loss, round, failure, etcd, launch, boot, terminate, job."""
     message: str
     node: str = ""
     data: dict[str, Any] = field(default_factory=dict)

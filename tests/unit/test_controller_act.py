@@ -13,7 +13,7 @@ from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide
 from spotelastic.controller.seen import Action, Discard, Forget, Message, Policy, Seen
 from spotelastic.errors import LeaseLost
-from spotelastic.model.job import Job
+from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.store.codec import decode, encode
@@ -23,6 +23,7 @@ from spotelastic.store.memory import MemoryStore
 
 NOW = 10_000.0
 KEYS = Keys("run")
+SPEC = JobSpec("demo", "run", "train.py", (), "c0de", Settings(1, 2), "s3://bucket/demo", ())
 TROUBLE = {
     "throttled": ClientError({"Error": {"Code": "Throttling", "Message": "slow down"}}, "op"),
     "denied": ClientError({"Error": {"Code": "AccessDenied", "Message": "no"}}, "op"),
@@ -85,7 +86,7 @@ def everything() -> Seen:
 
 def actor(client: Client, store: MemoryStore, leadership: Leadership) -> Actor:
     aws: Any = SimpleNamespace(autoscaling=client, ec2=client, sqs=client)
-    return Actor(aws, store.client(), KEYS, leadership, "queue")
+    return Actor(aws, store.client(), leadership, SPEC, "bucket", "queue")
 
 
 @pytest.fixture

@@ -1,0 +1,173 @@
+"""What the leader does for the account besides the job's own nodes. Pure, as `decide.py`.
+
+It postpones the dead man's switch of the worker groups, gives up on instances that cannot boot,
+and takes the cluster down: after the job and the time that it may linger, or when somebody has
+noted that the cluster is stopping.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from spotelastic.aws.autoscaling import ALIVE, Machine
+from spotelastic.aws.workers import UNATTENDED
+from spotelastic.controller.seen import EndJob, Seen
+from spotelastic.model.job import ENDED, Job
+from spotelastic.model.progress import Event
+
+BOOT = "boot"
+"""Kind of the event that an instance did not boot."""
+CONSOLE_LINES = 20
+"""Of a console that are kept."""
+_SAID = re.compile(r"(?<!\S)(spotelastic|boot|controller|agent): \S")
+_VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Seconds unless a name says otherwise."""
+
+    unattended: float = UNATTENDED
+    postpone_every: float = 600.0
+    boots: int = 3
+    """Instances in a row that fail to boot for one cause, before no more are launched."""
+    boot_memory: float = 1800.0
+    """A boot that failed longer ago counts no more."""
+    boot_within: float = 900.0
+    linger: float | None = 600.0
+    """How long the cluster stays after its job has ended; None: until it is taken down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of the cluster besides `Seen`."""
+
+    minimum: int
+    """Nodes that the job needs."""
+    switch_at: float = 0.0
+    """When the dead man's switch acts, as this leader set it; 0: it has not yet."""
+    stopping: bool = False
+    """Somebody has noted that the cluster is to go."""
+    joined: frozenset[str] = frozenset()
+    """Every node that was ever registered."""
+    boots: tuple[Event, ...] = ()
+    """Those that failed, as they are on record."""
+    examined: frozenset[str] = frozenset()
+    """Instances that this leader has just put on record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """Let the dead man's switch act at `until`."""
+
+    until: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Put on record that an instance did not boot, with the end of its console."""
+
+    machine: Machine
+    why: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dissolve:
+    """Take the whole cluster down, this controller included."""
+
+    reason: str
+    cause: str = ""
+
+
+Action = Postpone | Examine | Dissolve
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    actions: tuple[Action | EndJob, ...]
+    desired: int
+    """Worker nodes to have: fewer than asked for while none can be launched."""
+    wake_at: float | None
+
+
+def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:
+    """`seen.desired` is what was asked for."""
+    job_ended = seen.job is not None and seen.job.state in ENDED
+    if standing.stopping:
+        return Upkeep((Dissolve("the cluster is being taken down"),), 0, None)
+    if job_ended:
+        return _after_the_job(seen, now, policy)
+    actions: list[Action | EndJob] = []
+    if seen.group is not None and now >= _postpone_at(standing, policy):
+        actions.append(Postpone(now + policy.unattended))
+    actions += _examinations(seen, standing, now, policy)
+    desired = seen.desired
+    failed = hopeless(standing, seen.machines.values(), now, policy)
+    if failed:
+        if len(seen.nodes) < standing.minimum:
+            actions.append(EndJob(Job("failed", now, _verdict(failed))))
+        else:
+            desired = min(desired, len(seen.nodes))
+    return Upkeep(tuple(actions), desired, _postpone_at(standing, policy) if seen.group else None)
+
+
+def _after_the_job(seen: Seen, now: float, policy: Policy) -> Upkeep:
+    assert seen.job is not None
+    if policy.linger is None:
+        return Upkeep((), 0, None)
+    end = seen.job.at + policy.linger
+    if now < end:
+        return Upkeep((), 0, end)
+    reason = f"the job has {seen.job.state} {policy.linger:g} s ago"
+    return Upkeep((Dissolve(reason),), 0, None)
+
+
+def _postpone_at(standing: Standing, policy: Policy) -> float:
+    return standing.switch_at - policy.unattended + policy.postpone_every
+
+
+def _examinations(seen: Seen, standing: Standing, now: float, policy: Policy) -> Iterator[Examine]:
+    told = standing.examined | {event.node for event in standing.boots}
+    for machine in seen.machines.values():
+        if machine.role != "worker" or machine.id in told or machine.id in standing.joined:
+            continue
+        if machine.reason == "Client.InstanceInitiatedShutdown":
+            yield Examine(machine, "it has shut itself down")
+        elif machine.state in ALIVE and now >= (
+            max(machine.launched_at, seen.since) + policy.boot_within
+        ):
+            yield Examine(machine, f"it has not joined within {policy.boot_within:g} s")
+
+
+def hopeless(
+    standing: Standing, machines: Iterable[Machine], now: float, policy: Policy
+) -> tuple[Event, ...]:
+    """The last boots, if so many in a row have failed for one cause; else nothing."""
+    once = {event.node: event for event in standing.boots}
+    recent = sorted(
+        (event for event in once.values() if now - event.at <= policy.boot_memory),
+        key=lambda event: float(event.data["launched"]),
+    )[-policy.boots :]
+    if len(recent) < policy.boots or len({event.data["cause"] for event in recent}) > 1:
+        return ()
+    first = float(recent[0].data["launched"])
+    between = any(m.id in standing.joined and m.launched_at >= first for m in machines)
+    return () if between else tuple(recent)
+
+
+def cause(console: str) -> str:
+    """What an instance's console says at its end, without what differs between instances."""
+    lines = [line.strip() for line in console.splitlines() if line.strip()]
+    ours = [line[match.start() :] for line in lines if (match := _SAID.search(line))]
+    last = (ours or lines or ["its console is empty"])[-1]
+    return _VARIES.sub("#", last)
+
+
+def _verdict(failed: tuple[Event, ...]) -> str:
+    last = failed[-1]
+    return (
+        f"{len(failed)} instances in a row did not boot: {last.data['cause']}\n"
+        f"The console of {last.node} ends:\n{last.data['console']}"
+    )
