@@ -1,6 +1,7 @@
-"""What an account and region has once, for all its clusters: the bucket.
+"""What an account and region has once, for all its clusters: the bucket, and a role.
 
-It is made on the first `up`, and stays when clusters go: checkpoints live there.
+Both are made on the first `up`, and stay when clusters go: checkpoints live in the bucket, and the
+role lets CloudFormation delete a cluster when no laptop is there to do so.
 """
 
 import json
@@ -8,6 +9,7 @@ from typing import Any
 
 from spotelastic.aws import names
 from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.template import infra
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
@@ -128,3 +130,37 @@ def _tls_only(bucket: str) -> dict[str, Any]:
             }
         ],
     }
+
+
+# -- the service role ----------------------------------------------------------------------------
+
+
+def ensure_service_role(aws: Aws) -> str:
+    """The ARN of the role that CloudFormation deletes a cluster's stack with; made if missing."""
+    name = f"spotelastic-cloudformation-{aws.region}"
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": "cloudformation.amazonaws.com"},
+                "Action": "sts:AssumeRole",
+            }
+        ],
+    }
+    try:
+        with calling(f"create the role {name}"):
+            role = aws.iam.create_role(
+                RoleName=name,
+                AssumeRolePolicyDocument=json.dumps(trust),
+                Description="Lets CloudFormation delete the stacks of spotelastic clusters",
+            )["Role"]
+    except Rejected as error:
+        if error.code != "EntityAlreadyExists":
+            raise
+        with calling(f"look at the role {name}"):
+            role = aws.iam.get_role(RoleName=name)["Role"]
+    policy = infra("deletion.json").read_text()
+    with calling(f"say what the role {name} may do"):
+        aws.iam.put_role_policy(RoleName=name, PolicyName="deletion", PolicyDocument=policy)
+    return str(role["Arn"])

@@ -53,6 +53,8 @@ class Machine:
     """The etcd member that a control instance runs."""
     grouped: bool = True
     """Whether an Auto Scaling group launched it."""
+    reason: str = ""
+    """Of its end, as EC2 names it: Server.SpotInstanceTermination, ..."""
 
 
 # -- observe -------------------------------------------------------------------------------------
@@ -98,7 +100,7 @@ def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Machine, ...]:
 
 
 def clusters(aws: Aws) -> frozenset[str]:
-    """Names of the clusters that have a group or an instance in the account and region."""
+    """Names of the clusters that have a group, an instance or a disk in the account and region."""
     with calling("list the clusters"):
         tagged = [{"Name": "tag-key", "Values": [CLUSTER]}]
         groups = aws.autoscaling.get_paginator("describe_auto_scaling_groups").paginate(
@@ -113,6 +115,8 @@ def clusters(aws: Aws) -> frozenset[str]:
             for reservation in page["Reservations"]
             for instance in reservation["Instances"]
         ]
+        volumes = aws.ec2.get_paginator("describe_volumes").paginate(Filters=tagged)
+        found += [volume for page in volumes for volume in page["Volumes"]]
     return frozenset(
         tag["Value"] for item in found for tag in item.get("Tags", ()) if tag["Key"] == CLUSTER
     )
@@ -131,7 +135,15 @@ def _machine(item: dict[str, Any]) -> Machine:
         launched_at=item["LaunchTime"].timestamp(),
         member=tags.get(MEMBER, ""),
         grouped="aws:autoscaling:groupName" in tags,
+        reason=item.get("StateReason", {}).get("Code", ""),
     )
+
+
+def console(aws: Aws, instance: str) -> str:
+    """What the instance has printed, or the end of it; "" where AWS has nothing yet."""
+    with calling(f"read the console of {instance}"):
+        answer = aws.ec2.get_console_output(InstanceId=instance)
+    return str(answer.get("Output", ""))
 
 
 # -- act -----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from spotelastic.aws import (
     teardown,
     types,
     workers,
+    zones,
 )
 from spotelastic.aws import secrets as user_secrets
 from spotelastic.aws.clients import Aws, Rejected, calling
@@ -36,7 +37,7 @@ from spotelastic.aws.objects import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING
 from spotelastic.aws.provisions import Release
 from spotelastic.aws.template import boot_script
 from spotelastic.clock import wall
-from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import Capacity, Environment, JobSpec, Settings
 
 AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
@@ -85,6 +86,8 @@ class Request:
     read: tuple[str, ...] = ()
     """bucket/prefix of what workers may read besides."""
     write: tuple[str, ...] = ()
+    linger: float | None = 600.0
+    """Seconds that the cluster stays after its job has ended; None: until it is taken down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +151,23 @@ class _Plan:
     parameters: dict[str, str]
     """Of the stack."""
     image: str
+    worker_zones: tuple[str, ...]
+    efa_cards: int
 
 
 def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
     its = Names(request.name)
-    kind = types.check_alike(types.describe(aws, request.instance_types))
-    network = _network(aws, request, known)
+    kinds = types.describe(aws, request.instance_types)
+    kind, cards = types.check_alike(kinds), types.efa_cards(kinds)
+    offered = _offers(aws, request)
+    network = _network(aws, request, offered, known)
+    its_zones = zones.given(network["Zones"])
+    worker_zones = zones.with_workers(offered, its_zones, request.instance_types)
+    if not worker_zones:
+        raise UsageError(
+            f"--instance-types {','.join(request.instance_types)}: none of the zones of the "
+            f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
+        )
     image = request.image or _image(aws, AMAZON_LINUX if kind.gpus == 0 else DEEP_LEARNING)
     bucket = request.bucket or account.default_bucket(aws)
     if request.bucket:
@@ -182,6 +196,7 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         environment=request.environment,
         setup=request.setup,
         env=request.env,
+        linger=request.linger,
     )
     parameters = {
         "Cluster": request.name,
@@ -189,31 +204,36 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         "Bucket": bucket,
         **_data(aws, bucket, request),
         **network,
+        "PrivateWorkers": "yes" if cards > 1 else "no",
         "ControlImage": _image(aws, AMAZON_LINUX),
         "ControlType": request.control_type,
         "BootScript": boot_script(),
     }
-    return _Plan(bucket, spec, parameters, image)
+    return _Plan(bucket, spec, parameters, image, worker_zones, cards)
 
 
-def _network(aws: Aws, request: Request, known: Mapping[str, Any] | None) -> dict[str, str]:
+def _network(
+    aws: Aws, request: Request, offered: zones.Offers, known: Mapping[str, Any] | None
+) -> dict[str, str]:
     """Of a cluster that is there already it stays as it is."""
-    names_of = ("Cidr", "SubnetCidrs", "Zones", "MemberAddresses")
+    names_of = ("Cidr", "SubnetCidrs", "PrivateCidrs", "Zones", "MemberAddresses")
     if known is not None:
         given = stack.parameters(known)
         return {name: given[name] for name in names_of}
-    zones = _zones(aws, request)
-    free = names.addresses(request.network, _networks(aws))
-    values = (free.block, ",".join(free.subnets), ",".join(zones), ",".join(free.members))
+    chosen = zones.choose(offered, request.instance_types, request.control_type, aws.region)
+    free = names.addresses(request.network, _networks(aws), len(chosen))
+    lists = (free.subnets, free.private, chosen)
+    values = (free.block, *map(zones.padded, lists), ",".join(free.members))
     return dict(zip(names_of, values, strict=True))
 
 
 def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -> Cluster:
     its = Names(request.name)
-    cluster = Cluster(aws, plan.spec, plan.bucket)
-    objects = cluster.objects
     if not request.bucket:
         account.ensure_bucket(aws, plan.bucket)
+    service_role = account.ensure_service_role(aws)
+    cluster = Cluster(aws, replace(plan.spec, service_role=service_role), plan.bucket)
+    objects = cluster.objects
     if not new and objects.has(STOPPING):
         raise UsageError(
             f"the cluster {request.name} is being taken down: end that first with "
@@ -224,7 +244,7 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
     if new and Objects(aws, plan.bucket, plan.spec.run).has("checkpoints/LATEST"):
         say(f"going on from the checkpoints of the run {plan.spec.run}")
     say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
-    outputs = stack.ensure(aws, its.stack, plan.parameters, say)
+    outputs = stack.ensure(aws, its.stack, {**plan.parameters, "ServiceRole": service_role}, say)
     size = plan.spec.settings.max_nodes
     purchase = "spot" if request.spot else "on-demand"
     group = plan.spec.worker_group
@@ -240,10 +260,17 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
             bucket=plan.bucket,
             profile=outputs["WorkerProfile"],
             security_group=outputs["MemberGroup"],
-            subnets=tuple(outputs["Subnets"].split(",")),
+            subnets=_subnets(plan, outputs),
+            efa_cards=plan.efa_cards,
         ),
     )
     return cluster
+
+
+def _subnets(plan: _Plan, outputs: Mapping[str, str]) -> tuple[str, ...]:
+    """Those that workers are launched in."""
+    pairs = zip(plan.parameters["Zones"].split(","), outputs["Subnets"].split(","), strict=True)
+    return tuple(subnet for zone, subnet in pairs if zone in plan.worker_zones)
 
 
 def _undo(name: str, bucket: str, say: Say, aws: Aws) -> None:
@@ -338,17 +365,9 @@ def _ensure_token(aws: Aws, its: Names) -> None:
             raise
 
 
-def _zones(aws: Aws, request: Request) -> tuple[str, ...]:
-    """Three zones that offer all the types asked for."""
+def _offers(aws: Aws, request: Request) -> zones.Offers:
     wanted = {*request.instance_types, request.control_type}
-    by_zone = offers.zones(aws, wanted)
-    zones = tuple(zone for zone, offered in by_zone.items() if offered >= wanted)
-    if len(zones) < len(MEMBERS):
-        raise EnvironmentFailure(
-            f"{aws.region} offers {', '.join(sorted(wanted))} together in {len(zones)} zones, "
-            f"but {len(MEMBERS)} are needed: choose another --instance-types or --region"
-        )
-    return zones[: len(MEMBERS)]
+    return offers.zones(aws, wanted)
 
 
 def _networks(aws: Aws) -> tuple[str, ...]:

@@ -91,30 +91,36 @@ class Addresses:
     """The blocks of one cluster's network, and the fixed address of each etcd member."""
 
     block: str
-    subnets: tuple[str, str, str]
-    members: tuple[str, str, str]
+    subnets: tuple[str, ...]
+    """One a zone; the first three have a control node each."""
+    private: tuple[str, ...]
+    """One a zone, for workers that can have no public address."""
+    members: tuple[str, ...]
 
     @property
     def etcd(self) -> tuple[str, ...]:
         return tuple(f"{address}:{CLIENT_PORT}" for address in self.members)
 
 
-def addresses(pool: str, taken: tuple[str, ...], size: int = 20) -> Addresses:
-    """The first block of `pool` that overlaps none of the `taken` ones, divided.
+def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19) -> Addresses:
+    """The first block of `pool` that overlaps none of the `taken` ones, divided between zones.
 
     Networks in AWS may overlap, but such networks can never be peered; and in the local cloud all
     share one loopback.
     """
-    used = [ipaddress.ip_network(block) for block in taken]
-    for block in ipaddress.ip_network(pool).subnets(new_prefix=size):
+    used = [ipaddress.IPv4Network(block) for block in taken]
+    for block in ipaddress.IPv4Network(pool).subnets(new_prefix=size):
         if not any(block.overlaps(other) for other in used):
-            first, second, third, _ = block.subnets(prefixlen_diff=2)
+            parts = list(block.subnets(prefixlen_diff=4))
+            subnets = parts[:zones]
+            private = parts[len(parts) // 2 :][:zones]
             return Addresses(
                 block=str(block),
-                subnets=(str(first), str(second), str(third)),
+                subnets=tuple(map(str, subnets)),
+                private=tuple(map(str, private)),
                 # AWS hands addresses out at random; the template reserves these before any launch.
                 # The last address of a subnet is AWS's own.
-                members=(str(first[-3]), str(second[-3]), str(third[-3])),
+                members=tuple(str(subnet[-3]) for subnet in subnets[: len(MEMBERS)]),
             )
     raise EnvironmentFailure(
         f"no free /{size} network is left in {pool}: delete a cluster that is not needed "

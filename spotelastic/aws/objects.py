@@ -96,16 +96,36 @@ class Objects:
         with calling(f"delete {self.url(name)}"):
             self.aws.s3.delete_object(Bucket=self.bucket, Key=self._key(name))
 
+    def size(self, folder: str) -> int:
+        """Bytes below `folder`, e.g. "checkpoints/"; 0 where there is no bucket."""
+        try:
+            with calling(f"list {self.url(folder)}"):
+                pages = self.aws.s3.get_paginator("list_objects_v2").paginate(
+                    Bucket=self.bucket, Prefix=self._key(folder)
+                )
+                return sum(item["Size"] for page in pages for item in page.get("Contents", ()))
+        except Rejected as error:
+            if error.code in _ABSENT:
+                return 0
+            raise
+
     def delete_all(self, prefix: str = "") -> None:
-        """Deletes every object below; by default all of the cluster, checkpoints included."""
-        with calling(f"delete {self.url(prefix)}"):
-            pages = self.aws.s3.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix)):
-                keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
-                if keys:
-                    self.aws.s3.delete_objects(
-                        Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
-                    )
+        """Deletes every object below; by default all of the cluster, checkpoints included.
+
+        None is no error.
+        """
+        try:
+            with calling(f"delete {self.url(prefix)}"):
+                pages = self.aws.s3.get_paginator("list_objects_v2")
+                for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix)):
+                    keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
+                    if keys:
+                        self.aws.s3.delete_objects(
+                            Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
+                        )
+        except Rejected as error:
+            if error.code not in _ABSENT:
+                raise
 
     # -- the objects that the laptop reads -------------------------------------------------------
 

@@ -14,6 +14,8 @@ from spotelastic.clock import Clock, steady
 
 FRESH_FOR = 300.0
 """Seconds that a spot price is kept; AWS changes them every five minutes at most."""
+STORED = 0.023
+"""US dollars a month for a GB in S3 (standard class, us-east-1)."""
 
 
 class Prices(Protocol):

@@ -77,7 +77,7 @@ def ensure(aws: Aws, name: str, wanted: Mapping[str, str], say: Say) -> dict[str
         return outputs(found)
     found = _settled(aws, name, say)
     if found is None or found["StackStatus"] not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
-        raise EnvironmentFailure(f"the stack {name} failed: {_first_failure(aws, name)}")
+        raise EnvironmentFailure(f"the stack {name} failed: {_failure(aws, name)}")
     return outputs(found)
 
 
@@ -165,14 +165,13 @@ def delete(aws: Aws, name: str) -> None:
     stack = describe(aws, name)
     if stack is None:
         return
-    with calling(f"delete the stack {name}"):
-        aws.cloudformation.delete_stack(StackName=name)
+    begin_deletion(aws, name)
 
     def gone() -> bool | None:
         left = describe(aws, name)
         if left is not None and left["StackStatus"] == "DELETE_FAILED":
             raise EnvironmentFailure(
-                f"the stack {name} could not be deleted: {left.get('StackStatusReason', '')}; "
+                f"the stack {name} could not be deleted: {_failure(aws, name, 'DELETE_FAILED')}; "
                 "run `spotelastic down` again"
             )
         return True if left is None else None
@@ -180,11 +179,19 @@ def delete(aws: Aws, name: str) -> None:
     until(gone, f"the stack {name} is not deleted", DELETE_TIMEOUT)
 
 
-def _first_failure(aws: Aws, name: str) -> str:
+def begin_deletion(aws: Aws, name: str, role: str = "") -> None:
+    """Asks for the deletion, by the caller's own permissions or by those of `role`."""
+    with calling(f"delete the stack {name}"):
+        aws.cloudformation.delete_stack(StackName=name, **({"RoleARN": role} if role else {}))
+
+
+def _failure(aws: Aws, name: str, status: str = "") -> str:
+    """The reason of the first failure; with a status, of the last failure of that kind."""
     with calling(f"read the events of the stack {name}"):
         events = aws.cloudformation.describe_stack_events(StackName=name)["StackEvents"]
-    for event in reversed(events):
+    for event in events if status else reversed(events):
         reason = str(event.get("ResourceStatusReason", ""))
-        if event["ResourceStatus"].endswith("FAILED") and "cancelled" not in reason:
+        failed = event["ResourceStatus"].endswith(status or "FAILED")
+        if failed and reason and "cancelled" not in reason:
             return f"{event['LogicalResourceId']}: {reason}"
     return "CloudFormation gives no reason"

@@ -2,8 +2,8 @@
 
 In this order, and from any point again: a note that the cluster is stopping, so that no controller
 launches and no `up` goes on; the worker groups and their instances, which are waited for, because
-their interfaces lie in the network; the launch template; the stack, with the control nodes; disks
-that replaced one of it; the secrets. The bucket's objects stay unless they are asked for, and so
+their interfaces lie in the network; the launch template; the secrets; the stack, with the control
+nodes; disks that replaced one of it. The bucket's objects stay unless they are asked for, and so
 does the note, unless they go.
 """
 
@@ -43,13 +43,24 @@ def delete(
         workers.delete_group(aws, its.control(each))
     _end_instances(aws, name)
     workers.delete_template(aws, its)
+    _delete_secrets(aws, its)
     say(f"deleting the stack {its.stack}")
     stack.delete(aws, its.stack)
     member.delete_disks(aws, name)
-    _delete_secrets(aws, its)
     if not keep_data:
         say(f"deleting {objects.url('')}")
         objects.delete_all()
+
+
+def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
+    """What the leader does on a control node: it ends with the stack, which goes without it."""
+    its = Names(name)
+    _note(Objects(aws, bucket, name))
+    workers.delete(aws, its)
+    _end_instances(aws, name, "worker")
+    workers.delete_template(aws, its)
+    _delete_secrets(aws, its)
+    stack.begin_deletion(aws, its.stack, service_role)
 
 
 def bucket_of(aws: Aws, its: Names) -> str:
@@ -67,11 +78,12 @@ def _note(objects: Objects) -> None:
             raise
 
 
-def _end_instances(aws: Aws, cluster: str) -> None:
+def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
     """Waits until EC2 says that they are terminated: their interfaces are free only then."""
 
     def ended() -> bool | None:
-        left = [m.id for m in autoscaling.machines(aws, cluster) if m.state != "terminated"]
+        found = autoscaling.machines(aws, cluster, role)
+        left = [machine.id for machine in found if machine.state != "terminated"]
         autoscaling.end(aws, left)
         return None if left else True
 
@@ -81,8 +93,8 @@ def _end_instances(aws: Aws, cluster: str) -> None:
 def _delete_secrets(aws: Aws, its: Names) -> None:
     """Every parameter below the cluster's folder."""
     with calling(f"list the secrets of {its.cluster}"):
-        pages = aws.ssm.get_paginator("get_parameters_by_path").paginate(
-            Path=its.secrets, Recursive=True, WithDecryption=False
+        pages = aws.ssm.get_paginator("describe_parameters").paginate(  # which tells no values
+            ParameterFilters=[{"Key": "Path", "Option": "Recursive", "Values": [its.secrets]}]
         )
         found = [item["Name"] for page in pages for item in page["Parameters"]]
     for first in range(0, len(found), 10):  # as many as one call takes

@@ -16,6 +16,8 @@ class InstanceType:
     gpu: str
     """Model of its GPUs; "" without any."""
     architecture: str
+    efa_cards: int = 0
+    """Network cards that EFA can use; 0 without EFA."""
 
     @property
     def workers(self) -> int:
@@ -54,12 +56,19 @@ def check_alike(types: Sequence[InstanceType]) -> InstanceType:
     return first
 
 
+def efa_cards(types: Sequence[InstanceType]) -> int:
+    """As many as all of the types have: they share one launch template."""
+    return min(kind.efa_cards for kind in types)
+
+
 def _parsed(item: dict[str, Any]) -> InstanceType:
     gpus = item.get("GpuInfo", {}).get("Gpus", [])
+    network = item.get("NetworkInfo", {})
     return InstanceType(
         name=item["InstanceType"],
         vcpus=item["VCpuInfo"]["DefaultVCpus"],
         gpus=sum(gpu.get("Count", 0) for gpu in gpus),
         gpu=gpus[0].get("Name", "") if gpus else "",
         architecture=item["ProcessorInfo"]["SupportedArchitectures"][-1],
+        efa_cards=network.get("MaximumNetworkCards", 1) if network.get("EfaSupported") else 0,
     )

@@ -126,6 +126,7 @@ def _launch(wanted: Workers) -> dict[str, Any]:
         "InstanceType": wanted.types[0],
         "IamInstanceProfile": {"Arn": wanted.profile},
         "UserData": boot_script(),
+        "InstanceInitiatedShutdownBehavior": "terminate",
         "BlockDeviceMappings": [
             {
                 "DeviceName": wanted.root_device,
@@ -148,7 +149,8 @@ def _launch(wanted: Workers) -> dict[str, Any]:
     }
     if wanted.efa_cards:
         data["NetworkInterfaces"] = [
-            _card(index, wanted.security_group) for index in range(wanted.efa_cards)
+            _card(index, wanted.efa_cards, wanted.security_group)
+            for index in range(wanted.efa_cards)
         ]
     else:
         data["SecurityGroupIds"] = [wanted.security_group]
@@ -157,15 +159,17 @@ def _launch(wanted: Workers) -> dict[str, Any]:
     return data
 
 
-def _card(index: int, security_group: str) -> dict[str, Any]:
+def _card(index: int, count: int, security_group: str) -> dict[str, Any]:
     """One EFA interface per network card; only the first one of an instance has device index 0."""
-    return {
+    card = {
         "NetworkCardIndex": index,
         "DeviceIndex": min(index, 1),
         "InterfaceType": "efa",
         "Groups": [security_group],
         "DeleteOnTermination": True,
     }
+    # AWS gives a public address to instances with one interface only.
+    return card if count > 1 else {**card, "AssociatePublicIpAddress": True}
 
 
 # -- a group -------------------------------------------------------------------------------------

@@ -31,9 +31,10 @@ def test_the_boot_script_fits_a_parameter_and_ends_in_spotelastic_boot() -> None
 
 
 def test_members_have_fixed_addresses_in_subnets_of_their_own() -> None:
-    its = addresses("10.64.0.0/12", ())
+    its = addresses("10.64.0.0/12", (), zones=5)
     block = ipaddress.ip_network(its.block)
-    for subnet, member in zip(its.subnets, its.members, strict=True):
+    assert len(its.subnets) == 5
+    for subnet, member in zip(its.subnets[:3], its.members, strict=True):
         network = ipaddress.ip_network(subnet)
         assert network.subnet_of(block)  # type: ignore[arg-type]
         # AWS keeps the first four addresses and the last one for itself.
