@@ -12,12 +12,13 @@ SOAK ?= 10
 # Most tests wait for processes and leases: two files at a time keep two cores no more than busy.
 AT_ONCE ?= 2
 
-.PHONY: help install demo test soak bench clean lock
+.PHONY: help install demo test test-aws soak bench clean lock
 
 help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make test      lint, types, import rules and all tests"
+	@echo "make test-aws  a run on a real AWS account, which costs money: says how much first"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
 	@echo "make lock      refresh constraints.txt from .venv"
@@ -51,6 +52,9 @@ test: install
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+
+test-aws: install
+	$(VENV)/bin/pytest -m aws -rs tests/aws
 
 soak: install
 	$(PYTHON) tests/support/soak.py $(SOAK) -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder

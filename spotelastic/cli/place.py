@@ -4,11 +4,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spotelastic.aws import account
+from spotelastic.aws import account, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import Names
+from spotelastic.aws.objects import Objects
+from spotelastic.aws.prices import STORED
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
@@ -113,18 +115,33 @@ class Place:
         else:
             faults.kill(node)
 
-    def down(self, name: str | None, say: Callable[[str], None]) -> None:
+    def down(self, name: str | None, say: Callable[[str], None], *, keep_data: bool = True) -> None:
         """End one cluster; with its last cluster the local cloud ends too."""
         if name is None:
             name = self._only_one()
-        elif name not in self.names():
+        elif name not in self.names() and keep_data:
             self.cluster(name)  # says what there is
         if self.cloud is not None and self.names() == (name,):
             say(f"ending the local cloud with {name}")
             local.stop(self.cloud)
-        else:
-            clusters.delete(name, say=say, aws=self.aws)
+            say(f"{name} is gone")
+            return
+        bucket = teardown.bucket_of(self.aws, Names(name))
+        teardown.delete(name, bucket=bucket, keep_data=keep_data, say=say, aws=self.aws)
         say(f"{name} is gone")
+        if keep_data:
+            _tell_of_data(Objects(self.aws, bucket, name), say)
+
+
+def _tell_of_data(objects: Objects, say: Callable[[str], None]) -> None:
+    """What stays, and what that costs."""
+    if not (size := objects.size("checkpoints/")):
+        return
+    say(
+        f"its checkpoints stay in {objects.url('checkpoints/')}: {size / 1e9:.2f} GB, about "
+        f"${size / 1e9 * STORED:.2f} a month; `spotelastic down {objects.cluster} --delete-data` "
+        "deletes them"
+    )
 
 
 def status_of(cluster: Cluster) -> Status:

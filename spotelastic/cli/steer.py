@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from spotelastic.cli.options import Name, Region, Where
+from spotelastic.errors import UsageError
 
 INTERRUPT_EXAMPLES = """[bold]Examples[/]
 
@@ -17,6 +18,8 @@ DOWN_EXAMPLES = """[bold]Examples[/]
 spotelastic down
 
 spotelastic down demo
+
+spotelastic down demo --delete-data
 """
 
 
@@ -39,8 +42,29 @@ def interrupt(
     typer.echo(f"{node} will be taken away {warning}")
 
 
-def down(name: Name = None, where: Where = None, region: Region = None) -> None:
+def down(
+    name: Name = None,
+    delete_data: Annotated[
+        bool,
+        typer.Option(
+            "--delete-data", help="Its checkpoints too; asks for the cluster's name again."
+        ),
+    ] = False,
+    where: Where = None,
+    region: Region = None,
+) -> None:
     """End a cluster: nothing that costs money is left but its checkpoints."""
     from spotelastic.cli.place import Place
 
-    Place.find(where, region).down(name, typer.echo)
+    if delete_data:
+        _confirm(name)
+    Place.find(where, region).down(name, typer.echo, keep_data=not delete_data)
+
+
+def _confirm(name: str | None) -> None:
+    """Raises `UsageError` unless the name is typed once more."""
+    if name is None:
+        raise UsageError("--delete-data: name the cluster whose checkpoints are to be deleted")
+    typed = typer.prompt(f"This deletes all checkpoints of {name}. Its name, to go on")
+    if typed != name:
+        raise UsageError(f"--delete-data: {typed!r} is not {name!r}; nothing was deleted")

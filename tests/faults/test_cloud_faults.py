@@ -3,23 +3,25 @@
 The calls are found by recording, not by a list. After each fault what was begun is begun again:
 it succeeds, or one clear error stops it; and `down` leaves nothing, whatever had happened.
 
-Of `up`'s and `down`'s calls each meets some of the faults in every run of the tests, and all of
+Of `up`'s and `down`'s calls each meets one of the faults in every run of the tests, and all of
 them in `make soak`.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from support.account import DENIED, EXPIRED, FAULTS, NETWORK, Fault, Killed, Laptop, account
+from support.account import DENIED, EXPIRED, FAULTS, NETWORK, Fault, Killed, Laptop, account, forget
+from support.local_cloud import until
 from support.remains import kinds, remains
 
 from spotelastic.aws import autoscaling, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.cluster import Cluster, Request
 from spotelastic.aws.names import SWITCH, Names
+from spotelastic.cli.place import Place
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import Settings
 
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.faults
 
 NAME = "quokka"
 """Nothing else in an account has this in its name."""
-EVERY = 1 if os.environ.get("SOAK_TURN") else 4
+EVERY = 1 if os.environ.get("SOAK_TURN") else len(FAULTS)
 """Of the pairs of a call and a fault, one in so many is tried."""
 
 
@@ -41,9 +43,13 @@ class Trial:
     def down(self) -> None:
         teardown.delete(NAME, aws=self.laptop.aws)
 
-    def attempt(self, what: Callable[[], object], fault: Fault, at: int) -> str:
+    def nothing_is_left(self, told: str = "") -> None:
+        assert remains(NAME) == [], told
+        forget()
+
+    def attempt(self, what: Callable[[], object], fault: Fault, at: int, of: str = "") -> str:
         """How it ended: succeeded, killed, or the line that a user reads."""
-        with self.laptop.trial(fault, at):
+        with self.laptop.trial(fault, at, of):
             try:
                 what()
             except Killed:
@@ -102,7 +108,25 @@ def test_what_a_cluster_leaves_would_be_found(trial: Trial) -> None:
         "sqs.queues",
     }
     trial.down()
-    assert remains(NAME) == []
+    trial.nothing_is_left()
+
+
+def test_a_cluster_with_many_network_cards_has_a_private_network_that_goes_with_it(
+    trial: Trial,
+) -> None:
+    request = replace(REQUEST, instance_types=("p4d.24xlarge",))
+    clusters.create(request, lambda _: None, trial.laptop.aws)
+    assert kinds(NAME) >= {"ec2.nat_gateways", "ec2.addresses"}
+    ec2 = trial.laptop.aws.ec2
+    (version,) = ec2.describe_launch_template_versions(LaunchTemplateName=Names(NAME).workers)[
+        "LaunchTemplateVersions"
+    ]
+    cards = version["LaunchTemplateData"]["NetworkInterfaces"]
+    assert [card["NetworkCardIndex"] for card in cards] == [0, 1, 2, 3]
+    assert [card["DeviceIndex"] for card in cards] == [0, 1, 1, 1]
+    assert {card["InterfaceType"] for card in cards} == {"efa"}
+    trial.down()
+    trial.nothing_is_left()
 
 
 def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(trial: Trial) -> None:
@@ -114,12 +138,12 @@ def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(trial: T
         outcome = trial.attempt(trial.up, fault, at)
         clear(outcome, told)
         if outcome not in ("killed", "succeeded") and fault is not EXPIRED:
-            assert remains(NAME) == [], told  # an error is not left lying about
+            trial.nothing_is_left(told)  # an `up` that fails cleans up after itself
         if at % 2:
             trial.up()
             complete(trial, told)
         trial.down()
-        assert remains(NAME) == [], told
+        trial.nothing_is_left(told)
 
 
 def test_a_down_that_goes_wrong_anywhere_can_be_run_again(trial: Trial) -> None:
@@ -131,19 +155,18 @@ def test_a_down_that_goes_wrong_anywhere_can_be_run_again(trial: Trial) -> None:
         trial.up()
         clear(trial.attempt(trial.down, fault, at), told)
         trial.down()
-        assert remains(NAME) == [], told
+        trial.nothing_is_left(told)
 
 
 def test_a_cluster_that_is_half_gone_is_not_brought_back(trial: Trial) -> None:
     trial.up()
-    calls = trial.calls(trial.down)
-    stack_goes = calls.index("cloudformation.DeleteStack") + 1
-    trial.up()
-    trial.attempt(trial.down, DENIED, stack_goes)
+    assert "cannot delete the stack" in trial.attempt(
+        trial.down, DENIED, 1, of="cloudformation.DeleteStack"
+    )
     with pytest.raises(SpotelasticError, match=r"is being taken down: .*`spotelastic down quokka`"):
         trial.up()
     trial.down()
-    assert remains(NAME) == []
+    trial.nothing_is_left()
 
 
 def clear(outcome: str, told: str) -> None:
@@ -155,12 +178,30 @@ def clear(outcome: str, told: str) -> None:
 def complete(trial: Trial, told: str) -> None:
     """All that a cluster needs is there, once, and nobody pays for more than was asked for."""
     aws, its = trial.laptop.aws, Names(NAME)
-    found = autoscaling.group(aws, its.workers)
-    assert found is not None, told
-    assert (found.desired, len(found.places)) == (2, 2), told
+
+    def filled() -> bool:
+        found = autoscaling.group(aws, its.workers)
+        assert found is not None, told
+        return (found.desired, len(found.places)) == (2, 2)
+
+    until(filled, 5.0)
     living = [m for m in autoscaling.machines(aws, NAME) if m.state != "terminated"]
     roles = sorted(machine.role for machine in living)
     assert roles == ["control"] * 3 + ["worker"] * 2, told
     switches = aws.autoscaling.describe_scheduled_actions()["ScheduledUpdateGroupActions"]
     armed = {s["AutoScalingGroupName"] for s in switches if s["ScheduledActionName"] == SWITCH}
     assert armed == {its.workers, its.on_demand}, told
+
+
+def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(trial: Trial) -> None:
+    cluster = trial.up()
+    cluster.objects.put("checkpoints/1/step-1/.metadata", b"0" * 5_000_000)
+    place = Place(trial.laptop.aws, None)
+    told: list[str] = []
+    place.down(NAME, told.append)
+    assert told[-1].startswith(f"its checkpoints stay in {cluster.objects.url('checkpoints/')}: ")
+    assert "0.01 GB, about $0.00 a month" in told[-1]
+    assert cluster.objects.size("checkpoints/") == 5_000_000
+    trial.nothing_is_left()
+    place.down(NAME, told.append, keep_data=False)
+    assert cluster.objects.size("") == 0

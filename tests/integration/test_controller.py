@@ -15,6 +15,8 @@ from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, runni
 from spotelastic.aws import autoscaling, workers
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
+from spotelastic.aws.names import Names
+from spotelastic.local import iam
 from spotelastic.model.job import Job
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -36,7 +38,9 @@ def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     what_the_laptop_finds_is_what_was_created(trial)
     bringing_up_again_changes_what_differs_and_nothing_else(trial)
     a_noticed_worker_is_replaced_before_it_is_gone(trial)
+    nobody_looks_after_the_workers_and_aws_ends_them(trial)
     when_the_job_ends_the_workers_go_and_the_report_is_there(trial)
+    the_control_role_could_do_what_it_did_and_nothing_to_another_cluster(trial)
     a_deleted_cluster_leaves_nothing_but_its_objects(trial)
     where_creating_fails_half_way_nothing_is_left(trial, monkeypatch)
 
@@ -124,6 +128,64 @@ def a_noticed_worker_is_replaced_before_it_is_gone(trial: Trial) -> None:
     # Its node never registered, so there is nothing to wait for at the hook: it does not get the
     # two minutes that it would have had.
     eventually(lambda: None if trial.group().place(victim) else True, "the end of the drain")
+
+
+def nobody_looks_after_the_workers_and_aws_ends_them(trial: Trial) -> None:
+    """The leader has set the switch an hour ahead; here it acts at once, without the leader."""
+    scaling, group = trial.cluster.aws.autoscaling, Names(NAME).workers
+    (switch,) = scaling.describe_scheduled_actions(AutoScalingGroupName=group)[
+        "ScheduledUpdateGroupActions"
+    ]
+    assert switch["DesiredCapacity"] == 0
+    assert switch["StartTime"].timestamp() > time.time() + workers.UNATTENDED / 2
+    scaling.suspend_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
+    workers.postpone(trial.cluster.aws, group, time.time() + 1.0)
+    eventually(lambda: None if trial.group().places else True, "workers that AWS has ended")
+    scaling.resume_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
+    eventually(
+        lambda: True if len(trial.group().places) == 2 else None, "the leader's own workers again"
+    )
+
+
+def the_control_role_could_do_what_it_did_and_nothing_to_another_cluster(trial: Trial) -> None:
+    """From the calls that this very run made."""
+    calls = [call for call in trial.faults.calls() if "ControlRole" in call.principal]
+    assert [call.access for call in calls if not call.permitted] == []
+    done = {call.access.action for call in calls}
+    assert done >= {
+        "autoscaling:PutScheduledUpdateGroupAction",
+        "autoscaling:SetDesiredCapacity",
+        "ec2:AttachNetworkInterface",
+        "ec2:AttachVolume",
+        "s3:PutObject",
+        "sqs:ReceiveMessage",
+    }
+    (role,) = {call.principal for call in calls}
+    policies = policies_of(trial.cluster.aws, role)
+    for call in calls:
+        elsewhere = of_another_cluster(call.access)
+        if elsewhere != call.access:
+            assert not iam.permits(policies, elsewhere), elsewhere
+
+
+def policies_of(aws: Aws, role: str) -> list[iam.Policy]:
+    names = aws.iam.list_role_policies(RoleName=role)["PolicyNames"]
+    found = [aws.iam.get_role_policy(RoleName=role, PolicyName=name) for name in names]
+    return [each["PolicyDocument"] for each in found]
+
+
+def of_another_cluster(access: iam.Access) -> iam.Access:
+    """The same call about the same things of a cluster with another name."""
+
+    def other(text: str) -> str:
+        return text.replace(NAME, "another")
+
+    resources = tuple(
+        iam.Resource(other(each.arn), {key: other(value) for key, value in each.tags.items()})
+        for each in access.resources
+    )
+    context = {key: other(value) for key, value in access.context.items()}
+    return iam.Access(access.action, resources, context)
 
 
 def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> None:

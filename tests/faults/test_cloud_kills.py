@@ -1,0 +1,103 @@
+"""`up` and `down` as processes of their own, killed by SIGKILL, against a local cloud."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.local_cloud import environment, running_cloud
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Request
+from spotelastic.aws.names import Names
+from spotelastic.local import cloud
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.model.job import Settings
+
+pytestmark = pytest.mark.faults
+
+NAME = "quokka"
+CHILD = """
+import json, sys
+from spotelastic.aws import cluster as clusters
+from spotelastic.model.job import Settings
+what, given = json.loads(sys.argv[1])
+say = lambda line: print(line, flush=True)
+if what == "up":
+    given.update(archive=b"an archive", settings=Settings(1, 2, workers=1))
+    clusters.create(clusters.Request(**given), say)
+else:
+    clusters.delete(given["name"], say=say)
+print("done", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def info(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudInfo]:
+    home = tmp_path_factory.mktemp("home")
+    with running_cloud(home) as info, environment(**cloud.environment(info)):
+        yield info
+
+
+def given(info: CloudInfo) -> dict[str, object]:
+    return {
+        "name": NAME,
+        "script": "train.py",
+        "args": (),
+        "code": "c0de",
+        "instance_types": ("c5.large",),
+        "network": info.net,
+    }
+
+
+def killed_when_it_says(word: str, what: str, info: CloudInfo) -> None:
+    """Starts `up` or `down`, and kills it the moment that it announces that step."""
+    command = [sys.executable, "-c", CHILD, json.dumps([what, given(info)])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        said = next(line for line in child.stdout if line.startswith((word, "done")))
+        child.kill()
+        assert said.startswith(word)
+
+
+def up(info: CloudInfo) -> None:
+    request = Request(
+        **given(info),  # type: ignore[arg-type]
+        archive=b"an archive",
+        settings=Settings(1, 2, workers=1),
+    )
+    clusters.create(request, lambda _: None)
+
+
+@pytest.mark.parametrize("word", ["bucket", "stack", "workers"])
+def test_an_up_that_is_killed_is_run_again_and_ends_with_what_was_asked_for(
+    info: CloudInfo, word: str
+) -> None:
+    killed_when_it_says(word, "up", info)
+    up(info)
+    found = autoscaling.group(Aws(), Names(NAME).workers)
+    assert found is not None
+    assert found.desired == 2
+    clusters.delete(NAME)
+    nothing_is_left()
+
+
+@pytest.mark.parametrize("word", ["ending", "deleting"])
+def test_a_down_that_is_killed_is_run_again_and_leaves_nothing(info: CloudInfo, word: str) -> None:
+    up(info)
+    killed_when_it_says(word, "down", info)
+    clusters.delete(NAME)
+    nothing_is_left()
+
+
+def nothing_is_left() -> None:
+    aws = Aws()
+    assert clusters.all_names(aws) == ()
+    assert all(machine.state == "terminated" for machine in autoscaling.machines(aws, NAME))
+    assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
+    assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
+    assert aws.ec2.describe_volumes()["Volumes"] == []
+    assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True]
