@@ -107,6 +107,8 @@ class Checkpointer:
                 self._finish(session, client)
                 losses.finish()
         finally:
+            if self._saver is not None:
+                self._saver.close()
             client.leave(clean=kind is None)
             session.close()
 
@@ -220,6 +222,8 @@ class Checkpointer:
     def _plan(self, session: Session, client: WorkerClient) -> None:
         """All ranks at the same step: gather what everybody has."""
         self._view = self._whole_view(session)
+        if self._saver is not None:
+            self._saver.close()
         self._saver = Saver(session.ranks, self._view, session.round)
         self._plans += 1
         try:

@@ -14,8 +14,9 @@ from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.wire import Item
 from spotelastic_checkpoints.worker import OpenSlot
 
-from spotelastic.training import values
+from spotelastic.training import pinning, values
 from spotelastic.training.environment import Ranks
+from spotelastic.training.pinning import Pinned
 from spotelastic.training.state import Cell, Chunk, Key, View
 
 
@@ -42,7 +43,8 @@ class Source:
 
     tensors: list[torch.Tensor]
     cells: tuple[Cell, ...]
-    on_gpu: bool
+    gpu: torch.device | None
+    """That of the tensors; None where all are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class SlotTensors:
 
     memory: memoryview
     tensors: list[torch.Tensor]
+    pinned: Pinned | None
 
 
 class Saver:
@@ -65,6 +68,7 @@ class Saver:
         self._layout = self._plan.slots[ranks.rank]
         self._index = arena.encode_index(self._layout.items)
         self._views: dict[str, SlotTensors] = {}
+        self._closed = False
         self._tensor_items = [item for item in self._layout.items if item.is_tensor]
         self._cell_items = [item for item in self._layout.items if not item.is_tensor]
         self._prefixes = [
@@ -101,8 +105,8 @@ class Saver:
         if self._source.tensors:
             targets = self._views[slot.path].tensors
             torch._foreach_copy_(targets, self._source.tensors, non_blocking=True)
-        if self._source.on_gpu:
-            torch.cuda.current_stream().synchronize()
+        if self._source.gpu is not None:
+            torch.cuda.current_stream(self._source.gpu).synchronize()
         for item, data in zip(self._cell_items, encoded, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
         slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in encoded])
@@ -110,9 +114,24 @@ class Saver:
     def look_at(self, path: str, memory: memoryview) -> None:
         """Make the tensors that lie in a slot. Takes time, writes nothing, and may be called from
         another thread before the first save into the slot is."""
+        self._forget(path)
         data = memory[arena.HEADER :]
         tensors = [tensor_at(data, item) for item in self._tensor_items]
-        self._views[path] = SlotTensors(memory, tensors)
+        lock = pinning.pinned(memory, self._source.gpu) if self._source.gpu is not None else None
+        self._views[path] = SlotTensors(memory, tensors, lock)
+        if self._closed:
+            self._forget(path)
+
+    def close(self) -> None:
+        """Slots are no longer written by this one."""
+        self._closed = True
+        for path in list(self._views):
+            self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        known = self._views.pop(path, None)
+        if known is not None and known.pinned is not None:
+            known.pinned.release()
 
     def _furnish(self, slot: OpenSlot) -> None:
         slot.write_index(self._layout.nbytes, self._index)
@@ -129,7 +148,7 @@ class Saver:
         return Source(
             tensors,
             tuple(cells[item.key] for item in self._cell_items),
-            any(tensor.is_cuda for tensor in tensors),
+            next((tensor.device for tensor in tensors if tensor.is_cuda), None),
         )
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
