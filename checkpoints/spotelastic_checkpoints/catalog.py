@@ -74,9 +74,10 @@ class Checkpoint:
     @property
     def items(self) -> Iterator[Placed]:
         for content in self.manifests:
-            key = f"{folder(self.commit)}/{content.file}"
-            for item in content.items:
-                yield Placed(key, item)
+            for shard in content.shards:
+                key = f"{folder(self.commit)}/{shard.name}"
+                for item in shard.items:
+                    yield Placed(key, item)
 
     def tensors(self) -> list[Tensor]:
         """By name; values are listed with them."""

@@ -1,7 +1,7 @@
 """The commit protocol over an object store (docs/protocols.md, Commit).
 
     <root>/LATEST                                   {owner, epoch, commit}
-    <root>/<epoch>/step-<step>/__<rank>_0.distcp    a rank's shard, then
+    <root>/<epoch>/step-<step>/__<rank>_<n>.distcp  a rank's shards, then
     <root>/<epoch>/step-<step>/manifest-<rank>.json its manifest, and when all are there
     <root>/<epoch>/step-<step>/.metadata            the commit record, created once
 
@@ -164,15 +164,15 @@ class Commits:
     def put_shard(
         self,
         commit: Commit,
-        rank: int,
+        name: str,
         data: memoryview,
         progress: Callable[[int], None] = unseen,
     ) -> None:
-        self.storage.put(f"{folder(commit)}/{manifest.shard_name(rank)}", data, progress)
+        self.storage.put(f"{folder(commit)}/{name}", data, progress)
         stages.reached(Stage.SHARD_PUT)
 
     def put_manifest(self, content: Manifest) -> None:
-        """After the shard, so that a manifest that exists vouches for its shard."""
+        """After the shards, so that a manifest that exists vouches for them."""
         commit = Commit(content.epoch, content.step)
         name = f"{folder(commit)}/{manifest.manifest_name(content.rank)}"
         self.storage.put(name, memoryview(manifest.encode(content)))

@@ -6,8 +6,8 @@ Each rank declares what it has; from all declarations together every rank comput
   the slots of one node together hold the whole replicated state;
 - one of those holders, job-wide, owns the chunk: it alone uploads it.
 
-Owned items come first in a slot and are contiguous: the rank's file `__<rank>_0.distcp` is one
-range of shared memory. Tensors start at multiples of 64 bytes, after their prefix.
+Owned items come first in a slot and are contiguous: each of the rank's files (shards.py) is a range
+of shared memory. Tensors start at multiples of 64 bytes, after their prefix.
 """
 
 from collections import defaultdict

@@ -17,8 +17,16 @@ DIGITS = 16
 """Of a checksum."""
 
 
+class Shard(msgspec.Struct, frozen=True):
+    """A file, and every item in it with a checksum."""
+
+    name: str
+    nbytes: int
+    items: tuple[Item, ...]
+
+
 class Manifest(msgspec.Struct, frozen=True):
-    """Rank `rank`'s share of a checkpoint: its file, and every item in it with a checksum."""
+    """Rank `rank`'s share of a checkpoint."""
 
     version: int
     epoch: int
@@ -30,9 +38,15 @@ class Manifest(msgspec.Struct, frozen=True):
     world_size: int
     chunks: int
     """Items that all ranks' files hold together."""
-    file: str
-    nbytes: int
-    items: tuple[Item, ...]
+    shards: tuple[Shard, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(shard.nbytes for shard in self.shards)
+
+    @property
+    def items(self) -> Iterator[Item]:
+        return (item for shard in self.shards for item in shard.items)
 
 
 def blocks(item: Item) -> Iterator[tuple[int, int]]:
@@ -61,9 +75,9 @@ def checksummed(item: Item, data: memoryview) -> Item:
     return msgspec.structs.replace(item, checksum=whole.hexdigest(), blocks="".join(parts))
 
 
-def shard_name(rank: int) -> str:
+def shard_name(rank: int, number: int) -> str:
     """The rank's file, named as torch.distributed.checkpoint does."""
-    return f"__{rank}_0.distcp"
+    return f"__{rank}_{number}.distcp"
 
 
 def manifest_name(rank: int) -> str:

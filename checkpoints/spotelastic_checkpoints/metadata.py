@@ -67,9 +67,10 @@ def write(manifests: Sequence[Manifest]) -> bytes:
     out.value("storage_data")
     out.raw(b"}(")
     for manifest in manifests:
-        for item in manifest.items:
-            _index(out, item, indices[item.key])
-            _place(out, item, manifest.file)
+        for shard in manifest.shards:
+            for item in shard.items:
+                _index(out, item, indices[item.key])
+                _place(out, item, shard.name)
     out.raw(b"u")
     out.value("storage_meta")
     out.value(None)

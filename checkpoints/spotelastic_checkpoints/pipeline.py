@@ -10,17 +10,19 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from spotelastic_checkpoints import manifest, retention, stages, wire
+from spotelastic_checkpoints import manifest, retention, shards, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, Fenced, Outrun, StorageUnavailable
+from spotelastic_checkpoints.manifest import Manifest, Shard
 from spotelastic_checkpoints.retention import Keep
+from spotelastic_checkpoints.shards import Cut
 from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.wire import Commit, Item
 
@@ -56,6 +58,8 @@ class Progress:
         self._lock = threading.Lock()
         self._begun = time.monotonic()
         self.done = 0
+        self.error: Exception | None = None
+        """Of the first file that did not go up; no others are begun then."""
 
     def add(self, nbytes: int) -> None:
         with self._lock:
@@ -67,6 +71,16 @@ class Progress:
         return self.done / max(time.monotonic() - self._begun, 1e-3)
 
 
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    """The results, or the first error, once everything has ended: what goes on reading a slot that
+    is given up would send what is written there next, under the name of what was there."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
 def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
     data = slot.data
     return tuple(
@@ -75,7 +89,8 @@ def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
 
 
 class Pipeline:
-    """Lives in the daemon's event loop; what takes time runs in `executor`."""
+    """Lives in the daemon's event loop; what takes time runs in `executor`, files go up in
+    `uploads`, which has as many threads as may be on their way at a time."""
 
     def __init__(
         self,
@@ -83,12 +98,14 @@ class Pipeline:
         emit: Callable[[wire.DaemonEvent], None],
         moved_on: Callable[[], None],
         executor: Executor,
+        uploads: Executor,
         keep: Keep,
     ) -> None:
         self._commits = commits
         self._emit = emit
         self._moved_on = moved_on
         self._executor = executor
+        self._uploads = uploads
         self._keep = keep
         self._swept = 0
         """The epoch in which unfinished uploads of earlier ones were ended."""
@@ -215,45 +232,69 @@ class Pipeline:
                 self._settle(save.commit)
                 self.learned(save.commit)
                 self._emit(wire.Committed(save.commit.epoch, save.commit.step, time.time()))
+                self._active = None
+                self._moved_on()
                 await self._collect(save.commit)
             return
 
     async def _shards(self, save: Save) -> None:
         stages.reached(Stage.UPLOAD_STARTED)
         self._progress = Progress()
-        await asyncio.gather(
-            *(self._in_thread(self._put, save, slot, header) for slot, header in save.slots)
-        )
+        await _all(self._rank(save, slot, header) for slot, header in save.slots)
 
-    def _put(self, save: Save, slot: Slot, header: SlotHeader) -> None:
-        commits = self._commits()
-        if commits.has_manifest(save.commit, header.rank):
-            self._progress.add(header.owned_bytes)
+    async def _rank(self, save: Save, slot: Slot, header: SlotHeader) -> None:
+        generation, progress = slot.generation, self._progress
+        files = await self._in_thread(self._missing, save.commit, slot, header)
+        if files is None:
+            progress.add(header.owned_bytes)
             return
-        generation = slot.generation
-        items = checksummed(slot, slot.items(header)[: header.owned])
-        stages.reached(Stage.SHARD_HASHED)
-        commits.put_shard(
-            save.commit, header.rank, slot.data[: header.owned_bytes], self._progress.add
+        loop = asyncio.get_running_loop()
+        done = await _all(
+            loop.run_in_executor(
+                self._uploads,
+                self._put,
+                save.commit,
+                manifest.shard_name(header.rank, number),
+                slot,
+                file,
+                progress,
+            )
+            for number, file in enumerate(files)
         )
         if slot.generation != generation or slot.header() != header:
             # A worker may still hold a grant of the daemon before us.
             raise CheckpointsError(f"the slot of rank {header.rank} was overwritten meanwhile")
-        commits.put_manifest(
-            manifest.Manifest(
-                version=manifest.VERSION,
-                epoch=save.commit.epoch,
-                step=save.commit.step,
-                incarnation=save.incarnation,
-                layout=header.layout,
-                rank=header.rank,
-                world_size=header.world_size,
-                chunks=header.chunks,
-                file=manifest.shard_name(header.rank),
-                nbytes=header.owned_bytes,
-                items=items,
-            )
+        content = Manifest(
+            version=manifest.VERSION,
+            epoch=save.commit.epoch,
+            step=save.commit.step,
+            incarnation=save.incarnation,
+            layout=header.layout,
+            rank=header.rank,
+            world_size=header.world_size,
+            chunks=header.chunks,
+            shards=tuple(done),
         )
+        await self._in_thread(self._commits().put_manifest, content)
+
+    def _missing(self, commit: Commit, slot: Slot, header: SlotHeader) -> list[Cut] | None:
+        """The files that the slot makes; None where they are there already."""
+        if self._commits().has_manifest(commit, header.rank):
+            return None
+        return shards.cut(slot.items(header)[: header.owned], header.owned_bytes)
+
+    def _put(self, commit: Commit, name: str, slot: Slot, file: Cut, progress: Progress) -> Shard:
+        if progress.error is not None:
+            raise progress.error
+        try:
+            hashed = replace(file, items=checksummed(slot, file.items))
+            stages.reached(Stage.SHARD_HASHED)
+            data = slot.data[file.start : file.end]
+            self._commits().put_shard(commit, name, data, progress.add)
+        except Exception as error:
+            progress.error = error
+            raise
+        return Shard(name, len(data), hashed.placed())
 
     async def _record(self, save: Save) -> bool:
         """Wait for the other nodes' manifests; False when a newer save is to go first."""

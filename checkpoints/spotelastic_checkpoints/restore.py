@@ -124,9 +124,10 @@ def _open_commit(ident: int, commit: Commit, around: Surroundings) -> Opened:
     commits = around.commits()
     manifests = _patient(lambda: commits.checkpoint(commit))
     items = [
-        (item, (Place(0, content.file, item.offset),))
+        (item, (Place(0, shard.name, item.offset),))
         for content in manifests
-        for item in sorted(content.items, key=lambda item: item.offset)
+        for shard in content.shards
+        for item in sorted(shard.items, key=lambda item: item.offset)
     ]
     source = Store(commits, folder(commit))
     return _opened(ident, commit.step, manifests[0].world_size, (), items, [source], around)

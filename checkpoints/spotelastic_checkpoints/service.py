@@ -6,6 +6,8 @@ for somebody runs beside it.
 """
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,10 @@ from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
 T = TypeVar("T")
 
 POINTS_EVERY = 0.25
+UPLOADS, MOST_UPLOADS = 4, 32
+"""Files on their way to the store at a time: per worker, and on a node."""
+NICENESS = 10
+"""Of threads that talk to the store: where processors are short, training goes first."""
 EPOCHS_KEPT = 64
 
 
@@ -92,7 +98,7 @@ class Service:
         self.listen = ""
         self._storage = storage
         self._commits: Commits | None = None
-        self._executor = ThreadPoolExecutor(8, thread_name_prefix="store")
+        self._executor = _stepping_back(8, "store")
         self._remembered = self._recall()
         self._clients: list[Client] = []
         self._subscribers: list[Client] = []
@@ -100,7 +106,12 @@ class Service:
         self._last_fetch = 0
         self._settled = asyncio.Event()
         self.pipeline = Pipeline(
-            self.commits, self.emit, self._uploads_changed, self._executor, keep
+            self.commits,
+            self.emit,
+            self._uploads_changed,
+            self._executor,
+            _stepping_back(min(UPLOADS * arena.workers, MOST_UPLOADS), "upload"),
+            keep,
         )
         self._handlers = self._table()
         self._adopt_round()
@@ -535,6 +546,15 @@ class Service:
 
 def _save_of(header: SlotHeader) -> tuple[str, int, str]:
     return header.incarnation, header.step, header.layout
+
+
+def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
+    """What these threads start, inherits it."""
+
+    def step_back() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+    return ThreadPoolExecutor(threads, thread_name_prefix=name, initializer=step_back)
 
 
 _LATER = object()

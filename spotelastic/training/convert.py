@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 import torch
-from spotelastic_checkpoints import encoding, layout, manifest
+from spotelastic_checkpoints import encoding, layout, manifest, shards
 from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Progress, assemble, shared
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.layout import Declaration
-from spotelastic_checkpoints.manifest import Manifest
+from spotelastic_checkpoints.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import Commit, Item
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -90,11 +90,14 @@ def from_torch(
         memory = memoryview(mmap.mmap(file.fileno(), 0))
         items = _fill_slot(view, slot.items, memory, done)
         commit = Commit(epoch, step)
-        commits.put_shard(commit, 0, memory[: slot.owned_bytes])
+        files = []
+        for number, cut in enumerate(shards.cut(items, slot.owned_bytes)):
+            name = manifest.shard_name(0, number)
+            commits.put_shard(commit, name, memory[cut.start : cut.end])
+            files.append(Shard(name, cut.end - cut.start, cut.placed()))
     content = Manifest(
-        manifest.VERSION, epoch, step, ALONE, plan.hash, 0, 1, plan.chunks,
-        manifest.shard_name(0), slot.owned_bytes, items,
-    )  # fmt: skip
+        manifest.VERSION, epoch, step, ALONE, plan.hash, 0, 1, plan.chunks, tuple(files)
+    )
     commits.put_manifest(content)
     commits.commit(commit, epoch)
     return Checkpoint(commit, [content])

@@ -8,6 +8,7 @@ that belong in one, and no others.
 import io
 import os
 import pickle
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,6 +40,7 @@ from torch.futures import Future
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 
 METADATA = ".metadata"
+_SHARD = re.compile(r"__(\d+)_\d+\.distcp")
 AT_ONCE = 8
 """Ranges in flight."""
 RANGE = 16 << 20
@@ -272,18 +274,16 @@ class CheckpointReader(StorageReader):
     def _known_checksums(self, plan: LoadPlan, pool: ThreadPoolExecutor) -> dict[Any, str]:
         """By file and offset, from the manifests that stand beside files of ours."""
         files = {self._places[item.storage_index].relative_path for item in plan.items}
+        ranks = {int(match[1]) for file in files if (match := _SHARD.fullmatch(file))}
         checksums: dict[Any, str] = {}
-        for found in pool.map(self._manifest, sorted(files)):
-            if found is not None:
-                for item in found.items:
-                    checksums[found.file, item.offset] = item.checksum
+        for found in pool.map(self._manifest, sorted(ranks)):
+            for shard in found.shards if found is not None else ():
+                for item in shard.items:
+                    checksums[shard.name, item.offset] = item.checksum
         return checksums
 
-    def _manifest(self, file: str) -> manifest.Manifest | None:
-        rank = file.removeprefix("__").removesuffix("_0.distcp")
-        if not rank.isdigit() or file != manifest.shard_name(int(rank)):
-            return None
-        name = manifest.manifest_name(int(rank))
+    def _manifest(self, rank: int) -> manifest.Manifest | None:
+        name = manifest.manifest_name(rank)
         blob = patient(lambda: self._storage.get(name))
         return manifest.decode(blob.data, name) if blob is not None else None
 

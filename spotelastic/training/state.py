@@ -27,7 +27,7 @@ from spotelastic.errors import UsageError
 from spotelastic.training.data import ElasticSampler
 from spotelastic.training.fitting import Kind
 
-PIECE = 64 << 20
+PIECE = 32 << 20
 """Bytes above which a plain tensor is split, so that ranks share its upload."""
 OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""

@@ -109,7 +109,7 @@ def test_deleted_keys_are_gone_and_missing_ones_are_ignored(storage: Storage) ->
 
 
 def test_an_object_of_several_parts_is_whole(storage: Storage) -> None:
-    data = os.urandom(1 << 16) * (3 * PART // (1 << 16)) + b"end"
+    data = os.urandom(1 << 16) * (5 * PART // (1 << 16)) + b"end"
     told: list[int] = []
     storage.put("large", memoryview(data), told.append)
     assert sum(told) == len(data)
@@ -188,7 +188,7 @@ def test_a_part_that_fails_leaves_neither_object_nor_upload(
     storage = kind(faulty.url)
     faulty.answer("PUT", "partNumber=2", 503)
     with pytest.raises(StorageUnavailable):
-        storage.put("large", memoryview(bytes(3 * PART)))
+        storage.put("large", memoryview(bytes(5 * PART)))
     assert storage.get("large") is None
     assert storage.unfinished() == []
     storage.close()

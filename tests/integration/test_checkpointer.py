@@ -337,6 +337,24 @@ def resumed_at(storage: str, **options: Any) -> tuple[int, int]:
         return checkpoint.restore(**options), state["epoch"]
 
 
+def test_a_state_of_several_files_is_read_by_us_and_by_stock_dcp(tmp_path: Path) -> None:
+    state: dict[str, Any] = {f"w{number}": torch.rand(3 << 20) for number in range(8)}
+    saved = {name: tensor.clone() for name, tensor in state.items()}
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    folder = tmp_path / "1" / "step-00000001"
+    assert len(list(folder.glob("__0_*.distcp"))) > 2
+
+    target = {name: torch.zeros_like(tensor) for name, tensor in saved.items()}
+    dcp.load(target, checkpoint_id=folder, no_dist=True)
+    assert all(torch.equal(target[name], tensor) for name, tensor in saved.items())
+    for tensor in state.values():
+        tensor.zero_()
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 1
+    assert all(torch.equal(state[name], tensor) for name, tensor in saved.items())
+
+
 def test_a_run_is_sent_back_to_an_earlier_step_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

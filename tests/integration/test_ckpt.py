@@ -19,7 +19,7 @@ import xxhash
 from spotelastic_checkpoints import encoding, layout, manifest
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.layout import Declaration, Declared
-from spotelastic_checkpoints.manifest import Manifest
+from spotelastic_checkpoints.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.wire import Commit
 
@@ -83,7 +83,8 @@ def saved(tmp_path: Path) -> Path:
                 memory[item.offset : item.offset + len(content)] = content
                 digest = xxhash.xxh3_64_hexdigest(content)
                 items.append(msgspec.structs.replace(item, length=len(content), checksum=digest))
-            commits.put_shard(Commit(epoch, step), rank, memoryview(memory))
+            name = manifest.shard_name(rank, 0)
+            commits.put_shard(Commit(epoch, step), name, memoryview(memory))
             commits.put_manifest(
                 Manifest(
                     version=manifest.VERSION,
@@ -94,9 +95,7 @@ def saved(tmp_path: Path) -> Path:
                     rank=rank,
                     world_size=2,
                     chunks=plan.chunks,
-                    file=manifest.shard_name(rank),
-                    nbytes=slot.owned_bytes,
-                    items=tuple(items),
+                    shards=(Shard(name, slot.owned_bytes, tuple(items)),),
                 )
             )
         if step < 30:
@@ -192,7 +191,7 @@ def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:
     assert "as they were saved" in fine("verify", saved)
     shard = saved / "1" / "step-00000020" / "__1_0.distcp"
     content = bytearray(shard.read_bytes())
-    first = manifest.decode((shard.parent / "manifest-1.json").read_bytes(), "").items[0]
+    first = manifest.decode((shard.parent / "manifest-1.json").read_bytes(), "").shards[0].items[0]
     content[first.offset + first.length - 1] ^= 1
     shard.write_bytes(content)
     told = ckpt("verify", saved)

@@ -31,8 +31,8 @@ def retried(work: Callable[[], T]) -> T:
 def put_all(commits: Commits, epoch: int, step: int, ranks: Iterable[int] = (0, 1)) -> None:
     for rank in ranks:
         slot = _PLAN.slots[rank]
-        data = memoryview(bytes(slot.owned_bytes))
-        retried(lambda rank=rank, data=data: commits.put_shard(Commit(epoch, step), rank, data))
+        name, data = manifest.shard_name(rank, 0), memoryview(bytes(slot.owned_bytes))
+        retried(lambda name=name, data=data: commits.put_shard(Commit(epoch, step), name, data))
         content = manifest.Manifest(
             version=1,
             epoch=epoch,
@@ -42,9 +42,7 @@ def put_all(commits: Commits, epoch: int, step: int, ranks: Iterable[int] = (0, 
             rank=rank,
             world_size=2,
             chunks=_PLAN.chunks,
-            file=manifest.shard_name(rank),
-            nbytes=len(data),
-            items=slot.items[: slot.owned],
+            shards=(manifest.Shard(name, len(data), slot.items[: slot.owned]),),
         )
         retried(lambda content=content: commits.put_manifest(content))
 
@@ -110,9 +108,9 @@ class Auditor:
     def _is_whole(self, commit: Commit, storage: Storage) -> None:
         try:
             for content in Commits(storage, "auditor").checkpoint(commit):
-                length = content.nbytes
-                key = f"{commit.epoch}/step-{commit.step:08d}/{content.file}"
-                if storage.read(key, 0, memoryview(bytearray(length))) != length:
-                    self.broken.append(f"{commit} was committed without {content.file}")
+                for shard in content.shards:
+                    key = f"{commit.epoch}/step-{commit.step:08d}/{shard.name}"
+                    if storage.read(key, 0, memoryview(bytearray(shard.nbytes))) != shard.nbytes:
+                        self.broken.append(f"{commit} was committed without {shard.name}")
         except CheckpointsError as error:
             self.broken.append(f"{commit} was committed, but {error}")

@@ -53,7 +53,8 @@ def written(folder: Path, state: dict[str, object], ranks: int) -> list[manifest
     manifests = []
     for rank, slot in plan.slots.items():
         data, stored = fill(slot, state)
-        (folder / manifest.shard_name(rank)).write_bytes(data)
+        name = manifest.shard_name(rank, 0)
+        (folder / name).write_bytes(data)
         manifests.append(
             manifest.Manifest(
                 version=1,
@@ -64,9 +65,7 @@ def written(folder: Path, state: dict[str, object], ranks: int) -> list[manifest
                 rank=rank,
                 world_size=ranks,
                 chunks=plan.chunks,
-                file=manifest.shard_name(rank),
-                nbytes=len(data),
-                items=stored,
+                shards=(manifest.Shard(name, len(data), stored),),
             )
         )
     return manifests
@@ -138,10 +137,11 @@ def test_the_commit_record_is_the_same_whoever_writes_it(tmp_path: Path) -> None
 def test_manifests_that_do_not_cover_the_state_are_named(tmp_path: Path) -> None:
     first, second, third = written(tmp_path, STATE, 3)
     assert "rank 1 is missing" in manifest.complaint([first, third])
-    short = replace(first, items=first.items[1:])
+    [shard] = first.shards
+    short = replace(first, shards=(replace(shard, items=shard.items[1:]),))
     assert "items were written" in manifest.complaint([short, second, third])
     other = replace(second, incarnation="another round")
     assert "different states" in manifest.complaint([first, other, third])
-    rows = [item for item in first.items if item.fqn == "model.weight"]
-    twice = replace(first, items=(*first.items, rows[0]))
+    row = next(item for item in shard.items if item.fqn == "model.weight")
+    twice = replace(first, shards=(shard, replace(shard, items=(row,))))
     assert "twice" in manifest.complaint([twice, second, third])

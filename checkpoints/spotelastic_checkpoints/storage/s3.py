@@ -24,8 +24,10 @@ from spotelastic_checkpoints.storage import s3_access
 from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.storage.ranges import Ranges
 
+WHOLE = 64 << 20
+"""Bytes up to which an object goes up in one request."""
 PART = 16 << 20
-"""Bytes per part of a multipart upload; objects up to two parts go up in one request."""
+"""Bytes per part of a larger one."""
 PARTS_AT_ONCE = 4
 MOST_PARTS = 9_000
 PAGE = 1000
@@ -129,7 +131,7 @@ class S3Storage:
         self._ranges.close()
 
     def _put(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
-        if len(data) <= 2 * PART:
+        if len(data) <= WHOLE:
             obstore.put(self._bulk, key, data, use_multipart=False)
             progress(len(data))
             return
