@@ -8,6 +8,8 @@ import contextlib
 import mmap
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import obstore
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from spotelastic_checkpoints import wire
+from obstore.store import S3Store
+from spotelastic_checkpoints import service, shards, wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.launch import start_daemon
 from torch.distributed.checkpoint.api import CheckpointException
@@ -145,13 +149,14 @@ class Node:
     def claim(self) -> wire.Claim:
         return self.client.claim("bench", timeout=30)
 
-    def make_ready(self, checkpoint: se.Checkpointer) -> None:
+    def make_ready(self, checkpoint: se.Checkpointer, *, flush: bool = True) -> None:
         """The first step makes the layout known; the slots come into memory after it."""
         checkpoint.step(1)
         assert checkpoint._client is not None
         if not checkpoint._client.ready.wait(DEADLINE):
             raise RuntimeError("the arena never became ready")
-        self.flush()
+        if flush:
+            self.flush()
 
     def flush(self) -> None:
         if not self.client.flush(DEADLINE):
@@ -207,6 +212,48 @@ def save_ours(storage: str, shape: Shape, times: int) -> Saves:
     return Saves(copy, tuple(stalls), tuple(committed), spent, memory)
 
 
+def first_stall(storage: str, shape: Shape) -> float:
+    """Of a process that has not saved before; nothing is committed."""
+    state = shape.make()
+    with node(storage) as here:
+        here.begin("r1")
+        with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+            here.make_ready(checkpoint, flush=False)
+            begun = time.perf_counter()
+            checkpoint.step(2)
+            seconds = time.perf_counter() - begun
+            raise Crash
+    return seconds
+
+
+def send(storage: str, shape: Shape, times: int = 3) -> float:
+    """Seconds that the server takes for so many bytes, in as many objects as a save would make,
+    from a client that has nothing else to do."""
+    bucket, _, prefix = storage.removeprefix("s3://").partition("/")
+    store = S3Store(
+        bucket,
+        prefix=prefix,
+        endpoint=os.environ["AWS_ENDPOINT_URL"],
+        virtual_hosted_style_request=False,
+        unsigned_payload=True,
+        client_options={"allow_http": True},
+    )
+    data = memoryview(b"\1" * shards.FILE)
+    sizes = [min(shards.FILE, shape.nbytes - at) for at in range(0, shape.nbytes, shards.FILE)]
+    took = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(service.UPLOADS) as pool:
+            sent = [
+                pool.submit(obstore.put, store, str(number), data[:size], use_multipart=False)
+                for number, size in enumerate(sizes)
+            ]
+            for answer in sent:
+                answer.result(DEADLINE)
+        took.append(time.perf_counter() - begun)
+    return min(took)
+
+
 def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
     """The daemon's own memory after a tenth of the saves, and after all."""
     state = shape.make()
@@ -222,9 +269,22 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
     return memory[len(memory) // 10], memory[-1]
 
 
-def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> tuple[float, float]:
-    """Steps per second without and with an upload under way, on the first core; the daemon runs on
-    the others. The stalls of the saves themselves are not counted."""
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Steps per second on one core."""
+
+    alone: float
+    beside: float
+    """While an upload is under way,"""
+    sent: float
+    """of so many bytes per second."""
+    loop: float
+    """While the other cores do no more than count."""
+
+
+def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> Trained:
+    """The first core trains, the daemon runs on the others. The stalls of the saves themselves are
+    not counted."""
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     weights = torch.rand(384, 384)
@@ -237,6 +297,8 @@ def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> tuple[fl
             here.make_ready(checkpoint)
             alone = [_train(weights, seconds / 2)]
             steps, spent, step = 0, 0.0, 1
+            with _counting(cores[1:]):
+                loop = _train(weights, seconds / 2)
             while spent < seconds:
                 step += 1
                 checkpoint.step(step)
@@ -250,7 +312,21 @@ def train_beside_uploads(storage: str, shape: Shape, seconds: float) -> tuple[fl
                 spent += time.perf_counter() - begun
                 waiter.join()
             alone.append(_train(weights, seconds / 2))
-    return statistics.mean(alone), steps / spent
+    sent = (step - 1) * shape.nbytes / spent
+    return Trained(statistics.mean(alone), steps / spent, sent, loop)
+
+
+@contextlib.contextmanager
+def _counting(cores: list[int]) -> Iterator[None]:
+    """A process for each of these cores that keeps it busy with next to nothing."""
+    counts = "import os,sys\nos.sched_setaffinity(0,[int(sys.argv[1])])\nwhile True: pass"
+    started = [subprocess.Popen([sys.executable, "-c", counts, str(core)]) for core in cores]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def _train_step(weights: torch.Tensor) -> None:

@@ -76,19 +76,27 @@ class Server:
 
 @contextlib.contextmanager
 def moto() -> Iterator[Server]:
-    command = [sys.executable, __file__]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with _script("moto", __file__) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def sink() -> Iterator[Server]:
+    with _script("sink", str(Path(__file__).with_name("s3_sink.py"))) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _script(name: str, path: str) -> Iterator[Server]:
+    """A server that prints its address."""
+    with subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            server = Server("moto", process.stdout.readline().strip())
+            server = Server(name, process.stdout.readline().strip())
             server.client().create_bucket(Bucket=BUCKET)
             yield server
         finally:
             process.kill()
-
-
-def has_rclone() -> bool:
-    return _rclone() is not None
 
 
 def _rclone() -> str | None:
