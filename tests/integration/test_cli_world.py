@@ -102,6 +102,9 @@ def user(tmp_path: Path) -> Iterator[User]:
         yield User(folder, Aws(info.region))
 
 
+@pytest.mark.timeout(
+    480
+)  # three starts of a job in a row, on a machine that has other things to do
 def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(user: User) -> None:
     user.write("one")
     user("up", "--detach")
