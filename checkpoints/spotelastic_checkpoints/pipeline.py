@@ -217,6 +217,7 @@ class Pipeline:
                 # starts. All our parts are there, so that only LATEST is left to be moved.
                 self._outrun = save
                 self._settle(save.commit)
+                self._emit(wire.Outrun(self.epoch))
                 return
             except Fenced as error:
                 self._complain(str(error))

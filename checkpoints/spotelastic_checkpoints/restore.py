@@ -133,6 +133,12 @@ def _open_commit(ident: int, commit: Commit, around: Surroundings) -> Opened:
     return _opened(ident, commit.step, manifests[0].world_size, (), items, [source], around)
 
 
+def forget_copies(arena: Arena) -> None:
+    """Of a daemon that has died. Workers that read them still have them mapped."""
+    for path in arena.folder.glob("restore-*"):
+        path.unlink(missing_ok=True)
+
+
 def _patient(call: Callable[[], T]) -> T:
     """Until the store is back; a restore has nothing better to do."""
     deadline = time.monotonic() + STORE_PATIENCE

@@ -91,6 +91,7 @@ def collect(commits: Commits, latest: Commit, epoch: int, keep: Keep) -> None:
             _delete(commits, found)
     for found in collection.sweep:
         if storage.create(_record_key(found.commit), metadata.TOMBSTONE):
+            stages.reached(Stage.TOMBSTONE_PUT)
             _delete(commits, found)
 
 

@@ -36,6 +36,8 @@ UPLOADS, MOST_UPLOADS = 4, 32
 NICENESS = 10
 """Of threads that talk to the store: where processors are short, training goes first."""
 EPOCHS_KEPT = 64
+FURNISH_AGAIN = 1.0
+"""Seconds between looks for room where shared memory is full."""
 
 
 @dataclass
@@ -114,6 +116,7 @@ class Service:
             keep,
         )
         self._handlers = self._table()
+        restore.forget_copies(arena)
         self._adopt_round()
 
     # -- life -------------------------------------------------------------------------------------
@@ -433,16 +436,25 @@ class Service:
         )
 
     async def _furnish(self, paths: list[Path], nbytes: int) -> tuple[str, ...]:
-        """One slot after the other: the first save needs only one."""
+        """One slot after the other: the first save needs only one. Tells once that memory is full,
+        and waits for room."""
+        told = False
         for path in paths:
-            try:
-                await asyncio.to_thread(self.arena.furnish, path, nbytes)
-            except CheckpointsError as error:
-                self.emit(wire.Failed(f"no slot for saves: {error}"))
-                raise
+            while not await self._furnish_one(path, nbytes, told):
+                told = True
+                await asyncio.sleep(FURNISH_AGAIN)
             self._furnished.add(path)
             self._grant_waiting()
         return tuple(map(str, paths))
+
+    async def _furnish_one(self, path: Path, nbytes: int, told: bool) -> bool:
+        try:
+            await asyncio.to_thread(self.arena.furnish, path, nbytes)
+        except CheckpointsError as error:
+            if not told:
+                self.emit(wire.Failed(f"no slot for saves: {error}"))
+            return False
+        return True
 
     async def _await_slots(self, local_rank: int) -> tuple[str, ...]:
         furnishing = self._furnishing.get(local_rank)

@@ -267,11 +267,17 @@ class Failed(Value, frozen=True, tag="failed"):
     message: str
 
 
+class Outrun(Value, frozen=True, tag="outrun"):
+    """A later claim of the same run has fenced this epoch of the round: nothing is committed."""
+
+    epoch: int
+
+
 class Closed(Value, frozen=True, tag="closed"):
     """The connection to the daemon was lost (made by the client, never sent)."""
 
 
-DaemonEvent = Attached | Sealed | Points | Committed | Left | Failed | Closed
+DaemonEvent = Attached | Sealed | Points | Committed | Left | Failed | Outrun | Closed
 
 # -- requests: from the agent ---------------------------------------------------------------------
 

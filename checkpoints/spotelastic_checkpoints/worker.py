@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -19,10 +20,14 @@ from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.populate import populate
 from spotelastic_checkpoints.stages import Stage
 
+T = TypeVar("T")
+
 ANSWER_WITHIN = 5.0
 """Seconds for what the daemon answers at once."""
 FURNISHED_WITHIN = 600.0
 RECONNECT_EVERY = 0.2
+REPLACED_WITHIN = 20.0
+"""Seconds that whoever cannot do without a daemon waits for the next one."""
 
 
 def ignored(path: str, memory: memoryview) -> None:
@@ -77,7 +82,7 @@ class WorkerClient:
 
     def open(self, resume: wire.Resume, timeout: float) -> wire.RestoreSet:
         """What the named source holds; raises `RestoreFailed` where it is not whole."""
-        return self._connection.call(wire.Open(resume), wire.RestoreSet, timeout)
+        return self._insist(wire.Open(resume), wire.RestoreSet, timeout)
 
     def fetch(self, ident: int, ranges: Sequence[tuple[int, int]], timeout: float) -> None:
         """Returns once these bytes of the restore set's file are there, and verified."""
@@ -90,11 +95,14 @@ class WorkerClient:
     ) -> wire.Commit | None:
         """The newest commit in the store: at `step` alone, and older than `before`, where told."""
         request = wire.FindCommit(step, before)
-        return self._connection.call(request, wire.Commit | None, timeout)  # type: ignore[arg-type]
+        return self._insist(request, wire.Commit | None, timeout)  # type: ignore[arg-type]
 
     def restored(self, ident: int) -> None:
-        """This worker has read the restore set with this id."""
-        self._connection.call(wire.Restored(ident), type(None), ANSWER_WITHIN)
+        """This worker has read the restore set with this id. A new daemon knows of none."""
+        try:
+            self._connection.call(wire.Restored(ident), type(None), ANSWER_WITHIN)
+        except DaemonUnavailable:
+            self._reconnect(REPLACED_WITHIN)
 
     # -- saving -----------------------------------------------------------------------------------
 
@@ -106,9 +114,12 @@ class WorkerClient:
         """
         self._prepare = wire.Prepare(nbytes)
         self._written.clear()
-        self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
-        self._reservation = self._connection.send(wire.Reserve())
         self.ready.clear()
+        try:
+            self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
+            self._reservation = self._connection.send(wire.Reserve())
+        except DaemonUnavailable:
+            self._reconnect(REPLACED_WITHIN)
         mapping = threading.Thread(
             target=self._map_ahead, args=(mapped,), name="slots", daemon=True
         )
@@ -201,6 +212,17 @@ class WorkerClient:
         except (CheckpointsError, OSError):
             # Slots are mapped as they are granted; the daemon has said why it has none.
             pass
+
+    def _insist(self, request: wire.Request, kind: type[T], timeout: float) -> T:
+        """Asks the next daemon when this one dies."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return self._connection.call(request, kind, deadline - time.monotonic())
+            except DaemonUnavailable:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._reconnect(min(left, REPLACED_WITHIN)):
+                    raise
 
     def _granted(self, patience: float) -> wire.SlotGrant:
         grant = self._connection.receive(self._reservation, wire.SlotGrant, patience)

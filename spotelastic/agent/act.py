@@ -22,7 +22,7 @@ from spotelastic.agent.checkpoints import newest_commit, snapshots, upload_of
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.machine import Machine, Post, stacks
-from spotelastic.agent.observe import Local
+from spotelastic.agent.observe import Local, StorageClaim
 from spotelastic.agent.workers.pool import read_error_file, read_stack
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
@@ -36,11 +36,12 @@ from spotelastic.model.round import (
     Acknowledgement,
     Commit,
     Offer,
+    Round,
     Schedule,
 )
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import Seen
-from spotelastic.store.codec import encode
+from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
@@ -156,6 +157,16 @@ class Actor:
         return replace(local, drained=True)
 
     # -- rounds -------------------------------------------------------------------------------
+
+    @_do.register
+    def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
+        """A claim fences every other round: not even a node that was cut off until now makes one
+        for a round that has been replaced."""
+        current = self._store.get(self.keys.round)
+        incarnation = action.round.incarnation
+        if current is None or decode(current.data, Round).incarnation != incarnation:
+            return replace(local, claim=StorageClaim(incarnation, unbroken(), pending=False))
+        return self._machine.do(action, local, seen)
 
     @_do.register
     def _(self, action: actions.Acknowledge, local: Local, seen: Seen) -> Local:

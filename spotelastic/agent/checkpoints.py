@@ -29,6 +29,7 @@ from spotelastic.agent.observe import (
     Flushed,
     LeftCheckpointer,
     LocalEvent,
+    Outrun,
     Sealed,
     Stepped,
     Workers,
@@ -196,6 +197,8 @@ class Checkpoints:
                 self._post(LeftCheckpointer())
             case wire.Failed(message=message):
                 self._config.say(f"checkpoints: {message}")
+            case wire.Outrun(epoch=epoch):
+                self._post(Outrun(epoch))
             case wire.Closed():
                 self._post(DaemonGone())
 

@@ -423,12 +423,13 @@ def _train(
 def _keep_first(
     local: Local, round_: Round, workers: Workers, now: float
 ) -> Iterator[Action | Wake]:
-    """The node in slot 0: the round's store, and its storage epoch if it came without one."""
+    """The node in slot 0: the round's store, and its storage epoch if it came without one, or if
+    the claim of a round that it replaced came through late and has fenced it."""
     store, claim = local.store, local.claim
     if store is not None and store.dead and not workers.failed and not workers.exits:
         yield ReportStoreDeath(round_)
-    if round_.epoch == 0 and claim is not None and not claim.pending:
-        if claim.epoch and claim.round == round_.incarnation:
+    if round_.epoch in (0, local.outrun) and claim is not None and not claim.pending:
+        if claim.epoch > round_.epoch and claim.round == round_.incarnation:
             if local.acknowledged != (round_.incarnation, "ready", claim.epoch):
                 yield Acknowledge(round_, ready=True)
         elif now >= claim.asked_at + CLAIM_RETRY:

@@ -131,6 +131,8 @@ class Local:
     workers: Workers | None = None
     store: RoundStore | None = None
     claim: StorageClaim | None = None
+    outrun: int = 0
+    """The newest storage epoch of ours that a later claim has fenced."""
     commit: Commit | None = None
     acknowledged: tuple[str, str, int] = ("", "", 0)
     """(round, phase, epoch) of the last acknowledgement."""
@@ -191,6 +193,13 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
+class Outrun:
+    """A later claim has fenced this storage epoch of ours."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Flushed:
     round: str
 
@@ -235,6 +244,7 @@ LocalEvent = (
     | SessionLost
     | Signalled
     | Claimed
+    | Outrun
     | Flushed
     | DaemonGone
     | Attached
@@ -266,6 +276,8 @@ def observe(local: Local, event: LocalEvent, now: float) -> Local:
             return _asked_to_leave(local, sig, now)
         case Claimed():
             return _claimed(local, event)
+        case Outrun(epoch):
+            return replace(local, outrun=max(epoch, local.outrun))
         case Flushed(round_):
             return replace(local, flushed=round_, left=local.left or bool(local.leaving))
         case DaemonGone():
@@ -279,6 +291,14 @@ def observe(local: Local, event: LocalEvent, now: float) -> Local:
         case Attached() | Sealed() | LeftCheckpointer():
             return _workers_said(local, event)
     return local
+
+
+def forgotten(local: Local) -> Local:
+    """The store knows less than this node, which is new to it. Its workers go on until the next
+    round of the new history, which resumes from what is committed."""
+    return replace(
+        local, node=None, registered=False, leadership=None, nodes_seen=False, claim=None, vote=None
+    )
 
 
 def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:

@@ -26,6 +26,7 @@ from spotelastic.agent.observe import (
     Noticed,
     SessionLost,
     Signalled,
+    forgotten,
     observe,
 )
 from spotelastic.agent.workers.pool import Warm
@@ -36,7 +37,7 @@ from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
-from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.rendezvous.view import Seen, fold, forget_nodes, has_gone_back
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store, Watch, WatchItem
@@ -143,7 +144,11 @@ class _Agent:
     def _fold(self, event: Happening) -> None:
         now = unbroken()
         if isinstance(event, StoreChanged):
+            before = self._seen
             self._seen = fold(self._seen, event.items, self._keys, now, event.prefix)
+            if has_gone_back(before, self._seen):
+                self._config.say("the store has lost what it knew: this node joins anew")
+                self._local = forgotten(self._local)
             if event.prefix == self._keys.nodes:
                 self._local = replace(self._local, nodes_seen=self._local.leadership is not None)
             return

@@ -265,9 +265,9 @@ def _is_here(seen: Seen, member: Member) -> bool:
 
 
 def _late_epoch(seen: Seen, round_: Round) -> int:
-    """An epoch that the first node could claim only after the round had started, else 0."""
+    """An epoch that the first node has claimed since the round started, else 0."""
     ack = ack_of(seen, round_, round_.members[0].node)
-    return ack.epoch if ack is not None and round_.epoch == 0 else 0
+    return ack.epoch if ack is not None and ack.epoch > round_.epoch else 0
 
 
 def _quiet_at(nodes: Iterable[LiveNode], settings: Settings) -> float:

@@ -103,7 +103,8 @@ def fold(seen: Seen, items: Iterable[WatchItem], keys: Keys, now: float, prefix:
                 seen = _at_revision(seen, item.revision, prefix == keys.all)
             case Reset():
                 seen = _reset(seen, item.values, keys, now, prefix)
-                seen = _at_revision(seen, item.revision, prefix == keys.all)
+                if prefix == keys.all:  # also a lower one, of a store that has gone back
+                    seen = replace(seen, revision=item.revision)
             case Health():
                 seen = replace(
                     seen,
@@ -111,6 +112,13 @@ def fold(seen: Seen, items: Iterable[WatchItem], keys: Keys, now: float, prefix:
                     healthy_since=now if item.healthy else seen.healthy_since,
                 )
     return seen
+
+
+def has_gone_back(before: Seen, seen: Seen) -> bool:
+    """Whether the store was emptied, or set back to a round that is long over."""
+    if before.round is not None and (seen.round is None or seen.round.number < before.round.number):
+        return True
+    return before.settings is not None and seen.settings is None
 
 
 def forget_nodes(seen: Seen) -> Seen:
@@ -128,7 +136,7 @@ def _reset(seen: Seen, values: Iterable[Value], keys: Keys, now: float, prefix: 
     before = seen
     if prefix == keys.all:
         nothing: dict[str, Any] = {attribute: None for attribute, _ in _SINGLE.values()}
-        seen = replace(seen, holder="", **nothing)
+        seen = replace(seen, holder="", round_revision=0, **nothing)
     elif prefix == keys.nodes:
         seen = forget_nodes(seen)
     for value in values:

@@ -69,6 +69,7 @@ class Checkpointer:
         self._view: View | None = None
         self._saver: Saver | None = None
         self._plans = 0
+        self._has_room = True
         self._restored = False
         self._last_step = 0
         self._last_committing = 0
@@ -199,6 +200,8 @@ class Checkpointer:
         begun = time.perf_counter()
         if self._replan_is_due(session, step):
             self._plan(session, client)
+        if not self._has_room and not self._prepare(client):
+            return False
         slot = client.open_slot(patience)
         if slot is None:
             if patience == AGREED_PATIENCE:
@@ -226,10 +229,23 @@ class Checkpointer:
             self._saver.close()
         self._saver = Saver(session.ranks, self._view, session.round)
         self._plans += 1
+        self._prepare(client)
+
+    def _prepare(self, client: WorkerClient) -> bool:
+        """Whether there are slots. A run that never had any is refused; one that has outgrown its
+        memory trains on."""
+        assert self._saver is not None
+        had_room, self._has_room = self._has_room, False
         try:
             client.prepare(self._saver.nbytes, self._saver.look_at)
         except ArenaFull as error:
-            raise EnvironmentFailure(str(error)) from error
+            if self._plans == 1:
+                raise EnvironmentFailure(str(error)) from error
+            if had_room:
+                client.complain(f"nothing is saved until there is room: {error}")
+            return False
+        self._has_room = True
+        return True
 
     def _whole_view(self, session: Session) -> View:
         view = self._state.view()

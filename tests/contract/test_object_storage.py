@@ -12,14 +12,14 @@ import boto3
 import pytest
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import s3, s3fs_adapter
+from spotelastic_checkpoints.storage import ranges, s3, s3fs_adapter
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.storage.s3 import PART, S3Storage
 from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
-from support.faulty_s3 import FaultyS3
+from support.faulty_s3 import Fault, FaultyS3, Hold
 from support.s3 import s3_server, use_s3
 
 
@@ -315,3 +315,65 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_scheme_is_refused() -> None:
     with pytest.raises(StorageRefused, match="ftp://host"):
         open_storage("ftp://host/folder")
+
+
+CALLS: dict[str, Callable[[Storage, str], object]] = {
+    "get": lambda storage, _: storage.get("LATEST"),
+    "read": lambda storage, _: read(storage, "LATEST", 0, 4),
+    "put": lambda storage, _: storage.put("shard", memoryview(b"data")),
+    "put in parts": lambda storage, _: storage.put("large", memoryview(bytes(3 * PART))),
+    "create": lambda storage, _: storage.create("new", b"first"),
+    "swap": lambda storage, etag: storage.swap("LATEST", b"second", etag),
+    "keys": lambda storage, _: storage.keys(),
+    "delete": lambda storage, _: storage.delete(["shard"]),
+}
+"""One of each, on a store whose LATEST has the etag."""
+
+
+def with_latest(storage: Storage) -> str:
+    """Its etag."""
+    assert storage.create("LATEST", b"first")
+    blob = storage.get("LATEST")
+    assert blob is not None
+    return blob.etag
+
+
+@pytest.mark.parametrize("kind", [S3Storage, S3fsStorage])
+def test_any_call_that_is_refused_for_now_or_cut_is_unavailable(
+    kind: type[S3Storage | S3fsStorage], faulty: FaultyS3
+) -> None:
+    storage = kind(faulty.url)
+    etag = with_latest(storage)
+    for name, call in CALLS.items():
+        for fault in (*(Fault(status=status) for status in (409, 500, 503)), Fault(deaf=True)):
+            faulty.strike(0, fault)
+            try:
+                call(storage, etag)
+                assert fault.deaf, f"{name} passes over {fault}"  # which a client may ask again
+            except StorageUnavailable:
+                pass
+            assert faulty.struck, (name, fault)
+    storage.close()
+
+
+@pytest.mark.parametrize("kind", [S3Storage, S3fsStorage])
+def test_a_server_that_does_not_answer_is_given_up(
+    kind: type[S3Storage | S3fsStorage], faulty: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = kind(faulty.url)
+    etag = with_latest(storage)
+    for module, name in (
+        *((s3, "ANSWER_WITHIN"), (s3, "PART_WITHIN")),
+        *((ranges, "SILENCE"), (s3fs_adapter, "ANSWER_WITHIN")),
+    ):
+        monkeypatch.setattr(module, name, 0.1)
+    if kind is S3Storage:  # it reads its limits once
+        storage.close()
+        storage = kind(faulty.url)
+    for call in CALLS.values():
+        hold = Hold()
+        faulty.strike(0, Fault(hold=hold))
+        with pytest.raises(StorageUnavailable):
+            call(storage, etag)
+        hold.go_on.set()
+    storage.close()

@@ -1,7 +1,6 @@
 """Whatever dies, wherever it dies: what was committed is complete, and nothing torn is restored."""
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,16 +31,9 @@ from support.checkpoints import (
     plan_of,
     round_info,
 )
+from support.patience import PATIENT, eventually
 
 pytestmark = pytest.mark.faults
-
-
-def eventually(check: Callable[[], bool], within: float = 20.0) -> None:
-    """Waits for another process; the bound is generous because it is not what is tested."""
-    deadline = time.monotonic() + within
-    while not check():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
 
 
 def commits_of(storage: str) -> list[Commit]:
@@ -109,7 +101,7 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         # Enough commits that the next one retires an old one.
         for step in range(1, 5):
             worker.save(step, due=True)
-            assert worker.client.flush(20.0)
+            assert worker.client.flush(PATIENT)
         before = commits_of(node.storage)
         node.kill()
 
@@ -127,9 +119,9 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         node.start()
         epoch = node.agent.claim("test", timeout=10).epoch if stage == "epoch-claimed" else epoch
         node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
-        assert node.agent.flush(20)
+        assert node.agent.flush(PATIENT)
         worker.save(6, due=True)
-        assert worker.client.flush(20.0)
+        assert worker.client.flush(PATIENT)
         worker.client.leave(clean=True)
         assert Commit(epoch, 6) == max(commits_of(node.storage))
         eventually(lambda: len(commits_of(node.storage)) == 3)
@@ -165,7 +157,7 @@ def test_a_round_that_was_fenced_cannot_move_latest(tmp_path: Path) -> None:
         old.begin(round_info("old", 0, ["n0"], 1, first))
         stale = Worker(str(old.socket), "old", 0, 0, plan_of(1, 1))
         stale.save(1)
-        assert stale.client.flush(20.0)
+        assert stale.client.flush(PATIENT)
 
         second = new.agent.claim("test", timeout=10).epoch
         assert second > first
@@ -174,9 +166,9 @@ def test_a_round_that_was_fenced_cannot_move_latest(tmp_path: Path) -> None:
         # Both halves reach the same step, and the stale one goes further.
         stale.save(2)
         fresh.save(2)
-        assert fresh.client.flush(20.0)
+        assert fresh.client.flush(PATIENT)
         stale.save(3)
-        assert not stale.client.flush(20.0)
+        assert not stale.client.flush(PATIENT)
 
         latest = Commits(open_storage(old.storage), "test").latest()
         assert latest == Commit(second, 2)
@@ -191,10 +183,10 @@ def test_latest_that_is_lost_is_made_again_from_what_is_there(tmp_path: Path) ->
         node.begin(round_info("r1", 0, ["n0"], 1, epoch))
         worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
         worker.save(1)
-        assert worker.client.flush(20.0)
+        assert worker.client.flush(PATIENT)
         (Path(node.storage) / "LATEST").unlink()
         worker.save(2)
-        assert worker.client.flush(20.0)
+        assert worker.client.flush(PATIENT)
         assert Commits(open_storage(node.storage), "test").latest() == Commit(epoch, 2)
         (Path(node.storage) / "LATEST").unlink()
         worker.client.leave(clean=True)
@@ -216,7 +208,7 @@ def test_a_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
         node.begin(round_info("r1", 0, ["n0"], 1, epoch))
         worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
         worker.save(1)
-        assert worker.client.flush(20.0)
+        assert worker.client.flush(PATIENT)
         shard = Path(node.storage) / folder(Commit(epoch, 1)) / "__0_0.distcp"
         data = bytearray(shard.read_bytes())
         where = data.index(content("w3", 1)[:64]) + 1000
@@ -359,7 +351,7 @@ def test_workers_seal_and_wait_at_an_agreed_step(tmp_path: Path) -> None:
         eventually(lambda: any(isinstance(e, Sealed) and e.waiting for e in events))
         assert not released
         node.agent.set_target("r1", "p1", 5)
-        thread.join(10)
+        thread.join(PATIENT)
         assert released == [3]
         worker.step(4)
         thread = Thread(target=lambda: (worker.step(5), released.append(5)))
@@ -371,7 +363,7 @@ def test_workers_seal_and_wait_at_an_agreed_step(tmp_path: Path) -> None:
         node.begin(round_info("r1", 0, ["n0"], 1, 0))
         assert released == [3]
         node.agent.set_target("r1", "p1", 0)
-        thread.join(10)
+        thread.join(PATIENT)
         assert released == [3, 5]
         worker.client.leave(clean=True)
 
@@ -400,8 +392,8 @@ def test_a_step_is_committed_once_both_nodes_have_uploaded_it(tmp_path: Path) ->
         assert not first.client.flush(0.3)
         assert commits_of(nodes[0].storage) == []
         second.save(1)
-        assert first.client.flush(20.0)
-        assert second.client.flush(20.0)
+        assert first.client.flush(PATIENT)
+        assert second.client.flush(PATIENT)
         assert commits_of(nodes[0].storage) == [Commit(epoch, 1)]
         for worker in (first, second):
             worker.client.leave(clean=True)
@@ -439,7 +431,7 @@ def test_a_step_that_the_next_claim_outran_is_committed_when_that_round_begins(
         worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
         claim = node.agent.claim("test", timeout=10)
         worker.save(1, waiting=True, due=True)
-        assert not node.agent.flush(20), "not ours to move LATEST"
+        assert not node.agent.flush(PATIENT), "not ours to move LATEST"
         assert Commits(open_storage(node.storage), "test").latest() is None
         assert commits_of(node.storage) == [Commit(epoch, 1)], "but all of it is there"
         node.agent.end()
@@ -456,12 +448,12 @@ def test_a_step_that_the_next_round_did_not_branch_from_stays_uncommitted(tmp_pa
         worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
         claim = node.agent.claim("test", timeout=10)
         worker.save(5, waiting=True, due=True)
-        node.agent.flush(20)
+        node.agent.flush(PATIENT)
         node.agent.end()
         node.begin(round_info("r2", 0, ["n0"], 1, claim.epoch, lineage=[Branch("r1", 4)]))
         after = Worker(str(node.socket), "r2", 0, 0, plan_of(1, 1))
         after.save(5)
-        assert after.client.flush(20.0)
+        assert after.client.flush(PATIENT)
         assert Commits(open_storage(node.storage), "test").latest() == Commit(claim.epoch, 5)
         for each in (worker, after):
             each.client.leave(clean=True)

@@ -2,21 +2,35 @@
 goes on, and what is committed in the end is complete."""
 
 import os
+import resource
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import boto3
 import pytest
+import torch
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import Commit, Resume
-from support.checkpoints import Node, Worker, cluster, fetched, is_content_of, plan_of, round_info
-from support.faulty_s3 import FaultyS3
+from spotelastic_checkpoints.wire import Commit, DaemonEvent, Failed, Resume, Schedule
+from support.checkpoints import (
+    Node,
+    Worker,
+    cluster,
+    fetched,
+    is_content_of,
+    plan_of,
+    round_info,
+    under_agent,
+)
+from support.faulty_s3 import Fault, FaultyS3
+from support.patience import PATIENT, eventually
 from support.s3 import s3_server, use_s3
+from support.verifying import never_went_back, nothing_is_half_uploaded, verified
+
+import spotelastic as se
 
 pytestmark = pytest.mark.faults
 
@@ -33,14 +47,6 @@ def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
     with FaultyS3(endpoint, f"s3://{bucket}/run") as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         yield proxy
-
-
-def eventually(check: Callable[[], bool], within: float = 30.0) -> None:
-    """Waits for another process; the bound is generous because it is not what is tested."""
-    deadline = time.monotonic() + within
-    while not check():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
 
 
 def started(node: Node, round_: str = "r1") -> tuple[int, Worker]:
@@ -62,7 +68,7 @@ def test_a_store_that_comes_back_gets_the_newest_save(tmp_path: Path, s3: Faulty
     with cluster(tmp_path, storage=s3.url) as [node]:
         epoch, worker = started(node)
         worker.save(1)
-        assert worker.client.flush(30.0)
+        assert worker.client.flush(PATIENT)
         s3.away = True
         for step in range(2, 12):
             worker.step(step)
@@ -75,47 +81,88 @@ def test_a_store_that_comes_back_gets_the_newest_save(tmp_path: Path, s3: Faulty
         worker.client.leave(clean=True)
 
 
-@pytest.mark.parametrize("status", [409, 503])
-@pytest.mark.parametrize("part", ["distcp", "manifest", ".metadata", "LATEST"])
-def test_an_answer_that_asks_to_try_again_costs_no_commit(
-    tmp_path: Path, s3: FaultyS3, part: str, status: int
+KINDS = {
+    "500": Fault(status=500),
+    "503": Fault(status=503),
+    "409": Fault(status=409),
+    "412": Fault(status=412),
+    "not carried out": Fault(deaf=True),
+    "answer lost": Fault(),
+    "answer cut short": Fault(keep=20),
+}
+
+
+def faults_at_each_of(requests: int) -> Iterator[tuple[int, Fault]]:
+    """Where and how to fail: one kind for each request, another one each turn; in a soak all."""
+    kinds, turn = list(KINDS.values()), int(os.environ.get("SOAK_TURN", "0"))
+    for number in range(requests):
+        for kind in kinds if turn else [kinds[number % len(kinds)]]:
+            yield number, kind
+
+
+def test_any_request_of_a_save_a_restore_and_a_claim_may_fail_in_any_way(
+    tmp_path: Path, s3: FaultyS3
 ) -> None:
+    def requests_of(work: Callable[[], object]) -> int:
+        before = len(s3.requests)
+        work()
+        return len(s3.requests) - before
+
     with cluster(tmp_path, storage=s3.url) as [node]:
         epoch, worker = started(node)
-        s3.answer("PUT", part, status)
-        worker.save(1)
-        assert worker.client.flush(30.0)
-        assert committed(s3.url) == Commit(epoch, 1)
+        step = 0
+
+        def save() -> None:
+            """Until the commit that it retires is collected, too."""
+            nonlocal step
+            step += 1
+            worker.save(step)
+            assert worker.client.flush(PATIENT), step
+            eventually(lambda: node.agent.status().upload is None)
+            assert node.agent.status().commit == Commit(epoch, step)
+
+        for _ in range(4):
+            save()
+        requests = requests_of(save)
+        assert requests > 12
+        for number, fault in faults_at_each_of(requests):
+            s3.strike(number, fault)
+            save()
+            assert s3.struck
+        save()
+        assert verified(s3.url) == [Commit(epoch, step - back) for back in (2, 1, 0)]
+
+        def restore() -> None:
+            restored = fetched(worker.client, Resume("store", step, epoch=epoch))
+            assert is_content_of(restored, step)
+            worker.client.restored(restored.id)
+
+        for number, fault in faults_at_each_of(requests_of(restore)):
+            s3.strike(number, fault)
+            restore()
+            assert s3.struck
+
+        def claim() -> int:
+            claimed = node.agent.claim("test", timeout=30)
+            assert claimed.commit == Commit(epoch, step)
+            return claimed.epoch
+
+        last = claim()
+        for number, fault in faults_at_each_of(requests_of(claim)):
+            s3.strike(number, fault)
+            last, before = claim(), last
+            assert last > before
+            assert s3.struck
         worker.client.leave(clean=True)
-
-
-@pytest.mark.parametrize("part", ["distcp", "manifest", ".metadata", "LATEST"])
-def test_an_answer_that_was_lost_costs_no_commit(tmp_path: Path, s3: FaultyS3, part: str) -> None:
-    with cluster(tmp_path, storage=s3.url) as [node]:
-        epoch, worker = started(node)
-        s3.lose_answer("PUT", part)
-        worker.save(1)
-        assert worker.client.flush(30.0)
-        assert committed(s3.url) == Commit(epoch, 1)
-        worker.client.leave(clean=True)
-
-
-def test_a_restore_reads_again_what_came_cut_short(tmp_path: Path, s3: FaultyS3) -> None:
-    with cluster(tmp_path, storage=s3.url) as [node]:
-        epoch, worker = started(node)
-        worker.save(1)
-        assert worker.client.flush(30.0)
-        s3.truncate("GET", "distcp", 1000)
-        s3.answer("GET", "distcp", 503)
-        assert is_content_of(fetched(worker.client, Resume("store", 1, epoch=epoch)), 1)
-        worker.client.leave(clean=True)
+        never_went_back(s3.latest)
+        nothing_is_half_uploaded(s3.url)
 
 
 def test_a_shard_that_has_lost_its_end_is_found_and_named(tmp_path: Path) -> None:
     with cluster(tmp_path) as [node]:
         epoch, worker = started(node)
         worker.save(1)
-        assert worker.client.flush(30.0)
+        assert worker.client.flush(PATIENT)
         [shard] = Path(node.storage).rglob("*.distcp")
         os.truncate(shard, 1000)
         with pytest.raises(RestoreFailed, match=r"__0_0\.distcp is shorter"):
@@ -124,22 +171,29 @@ def test_a_shard_that_has_lost_its_end_is_found_and_named(tmp_path: Path) -> Non
 
 
 def test_an_upload_that_died_with_its_daemon_is_ended_by_the_next_epoch(
-    tmp_path: Path, s3: FaultyS3
+    tmp_path: Path, s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with cluster(tmp_path, storage=s3.url) as [node]:
-        epoch, worker = started(node)
-        worker.client.leave(clean=True)
-        # What a daemon that is killed between two parts leaves.
-        bucket, _, prefix = s3.url.removeprefix("s3://").partition("/")
-        key = f"{prefix}/{epoch}/step-00000001/__0_0.distcp"
-        boto3.client("s3").create_multipart_upload(Bucket=bucket, Key=key)
+        second_part = s3.hold("PUT", "partNumber=2")
+        state = {"rows": torch.zeros(40 << 18)}
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            checkpoint.step(1)
+            assert checkpoint.save()
+            assert second_part.there.wait(PATIENT)
+            node.kill()
+            second_part.go_on.set()
+            node.start()
+            assert checkpoint.wait(), "the next daemon finds the slot, and uploads it again"
         storage = open_storage(s3.url)
-        assert len(storage.unfinished()) == 1
+        [left] = storage.unfinished()
+        assert left.endswith(".distcp")
 
-        node.agent.end()
         _, worker = started(node, "r2")
         worker.save(2)
-        assert worker.client.flush(30.0)
+        assert worker.client.flush(PATIENT)
         eventually(lambda: storage.unfinished() == [])
         worker.client.leave(clean=True)
 
@@ -175,7 +229,7 @@ def test_a_full_disk_delays_commits_and_nothing_else(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 4) as disk, cluster(tmp_path, storage=str(disk)) as [node]:
         epoch, worker = started(node)
         worker.save(1)
-        assert worker.client.flush(30.0)
+        assert worker.client.flush(PATIENT)
         ballast = fill(disk)
         for step in range(2, 6):
             worker.step(step)
@@ -195,11 +249,11 @@ def test_shared_memory_that_others_fill_up_takes_no_slot_away(tmp_path: Path) ->
         node.arena = shm / "arena"
         node.start()
         epoch, worker = started(node)
-        assert worker.client.ready.wait(30.0)
+        assert worker.client.ready.wait(PATIENT)
         fill(shm)
         for step in range(1, 6):
             worker.save(step)
-        assert worker.client.flush(30.0)
+        assert worker.client.flush(PATIENT)
         assert committed(node.storage) == Commit(epoch, 5)
 
         with pytest.raises(ArenaFull, match=r"two slots of 6 MiB .* SPOTELASTIC_SLOTS=1"):
@@ -213,16 +267,63 @@ def test_shared_memory_that_others_fill_up_takes_no_slot_away(tmp_path: Path) ->
         worker.client.leave(clean=True)
 
 
+def test_slots_that_find_no_room_are_made_once_there_is(tmp_path: Path) -> None:
+    with cluster(tmp_path) as [node]:
+        events: list[DaemonEvent] = []
+        node.agent.subscribe(events.append)
+        assert node.process is not None
+        resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (4 * 4096, -1))
+        epoch, worker = started(node)
+        eventually(lambda: any(isinstance(event, Failed) for event in events))
+        assert worker.client.open_slot(0.1) is None, "training goes on without"
+        resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (-1, -1))
+        worker.save(1)
+        assert worker.client.flush(PATIENT)
+        assert committed(node.storage) == Commit(epoch, 1)
+        [told] = [event for event in events if isinstance(event, Failed)]
+        assert "no slot for saves" in told.message
+        worker.client.leave(clean=True)
+
+
+def test_a_state_that_outgrows_shared_memory_trains_on_and_is_saved_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with small_disk(tmp_path / "shm", 16) as shm, cluster(tmp_path) as [node]:
+        events: list[DaemonEvent] = []
+        node.stop()
+        node.arena = shm / "arena"
+        node.start()
+        node.agent.subscribe(events.append)
+        state: dict[str, Any] = {"rows": torch.zeros(1000)}
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch, Schedule(1, 1)),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            checkpoint.step(1)
+            assert checkpoint.save() and checkpoint.wait()
+            ballast = fill(shm)
+            state["rows"] = torch.ones(1 << 18)
+            for step in range(2, 6):
+                checkpoint.step(step)
+            [*_, told] = [event.message for event in events if isinstance(event, Failed)]
+            assert "nothing is saved until there is room: two slots of 1 MiB" in told
+            assert committed(node.storage) == Commit(1, 1)
+            ballast.unlink()
+            checkpoint.step(6)
+            assert checkpoint.save() and checkpoint.wait()
+            assert committed(node.storage) == Commit(1, 6)
+
+
 def test_one_slot_is_enough_where_it_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPOTELASTIC_SLOTS", "1")
     with cluster(tmp_path) as [node]:
         epoch, worker = started(node)
-        assert worker.client.ready.wait(30.0)
+        assert worker.client.ready.wait(PATIENT)
         for step in range(1, 5):
             worker.save(step)
-        assert worker.client.flush(30.0)
+        assert worker.client.flush(PATIENT)
         assert committed(node.storage) == Commit(epoch, 4)
         assert len(list(node.arena.glob("slot-*"))) == 1
         worker.client.leave(clean=True)

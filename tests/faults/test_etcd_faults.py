@@ -71,7 +71,7 @@ def test_training_goes_on_without_etcd_and_membership_changes_resume(
         etcd_cluster.thaw(name)
     assert same(before, pair.trains("a", "b", beyond=pair.newest().step))
     etcd_cluster.kill()
-    pair.commits(beyond=pair.newest().step + AWAY, timeout=90)
+    pair.commits(beyond=pair.newest().step + AWAY)
     etcd_cluster.start()
     assert same(before, pair.trains("a", "b", beyond=pair.newest().step))
     assert {name: node.workers() for name, node in pair.nodes.items()} == workers

@@ -117,7 +117,7 @@ class Sequence:
 
     def comes_to_rest(self) -> Round:
         """Two nodes at least, three at most train, all that wish to."""
-        wait_until(self._leavers_gone, "who was asked to leave has left", 60)
+        wait_until(self._leavers_gone, "who was asked to leave has left")
         while len(self.alive) < 2:
             self.add()
         wished = set(self.alive)
@@ -131,7 +131,7 @@ class Sequence:
                 and all(self.life(m.node)["port"] == port_of(round_) for m in round_.members)
             )
 
-        round_ = self.run.wait(lambda s: rests(s.round), "one round of all", 90).round
+        round_ = self.run.wait(lambda s: rests(s.round), "one round of all").round
         assert round_ is not None
         return round_
 
@@ -176,4 +176,4 @@ def test_a_random_sequence_ends_in_the_right_world(
         (tmp_path / "stop").touch()
         run.wait(lambda s: s.job and s.job.state == "succeeded", "the end")
         for member in round_.members:
-            assert run.nodes[member.node].wait(20) == 0
+            assert run.nodes[member.node].wait() == 0

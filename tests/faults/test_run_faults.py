@@ -155,7 +155,7 @@ def test_a_daemon_that_dies_or_freezes_is_replaced_and_keeps_its_slots(pair: Run
     os.kill(frozen, signal.SIGSTOP)
     committed = pair.newest().step
     pair.trains("a", "b", beyond=pair.step() + 50)
-    wait_until(lambda: not Path(f"/proc/{frozen}").exists(), "it is given up", 30)
+    wait_until(lambda: not Path(f"/proc/{frozen}").exists(), "it is given up")
     pair.commits(beyond=committed + 50)
     os.kill(pair.nodes["b"].workers()[0], signal.SIGKILL)
     pair.wait(lambda s: s.round and s.round.number > after.number, "a new round")
@@ -168,4 +168,4 @@ def test_a_node_whose_zygote_stays_frozen_is_left_behind_and_leaves(pair: Run) -
     os.kill(process(pair, "b", "se-zygote"), signal.SIGSTOP)
     os.kill(pair.nodes["a"].workers()[0], signal.SIGKILL)
     assert pair.trains("a").number == before.number + 1
-    assert pair.nodes["b"].wait(40) == 2
+    assert pair.nodes["b"].wait() == 2

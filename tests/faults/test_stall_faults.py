@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.etcd import wait_until
 from support.launcher import Run, running
+from support.patience import PATIENT
 
 from spotelastic.store.server import EtcdMember, standalone
 
@@ -70,7 +71,7 @@ def test_a_round_that_stalls_is_replaced_and_all_ranks_say_where_they_were(
     told = "".join(node.output for node in pair.nodes.values())
     assert "has executed no step after step" in told and "rank-*.stack" in told
     (tmp_path / "stop").touch()
-    assert [node.wait(40) for node in pair.nodes.values()] == [0, 0]
+    assert [node.wait() for node in pair.nodes.values()] == [0, 0]
 
 
 def test_nodes_without_etcd_end_what_stalls_and_wait(
@@ -79,9 +80,9 @@ def test_nodes_without_etcd_end_what_stalls_and_wait(
     before = pair.trains("a", "b")
     etcd.kill()
     (tmp_path / "hang").touch()
-    wait_until(lambda: not any(n.workers() for n in pair.nodes.values()), "no worker", 30)
+    wait_until(lambda: not any(n.workers() for n in pair.nodes.values()), "no worker")
     etcd.start()
-    etcd.wait(20)
+    etcd.wait(PATIENT)
     pair.wait(lambda s: s.round and s.round.cause == "stall", "a new round")
     after = pair.trains("a", "b")
     assert (after.number, len(after.charged)) == (before.number + 1, 1)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyetcd import etcdrpc as rpc
 from support.etcd import EtcdCluster, wait_until
+from support.patience import PATIENT
 from support.sinks import Recorder
 
 from spotelastic.errors import Unavailable
@@ -17,8 +18,6 @@ from spotelastic.store.port import Compare, Put
 from spotelastic.store.session import Session
 
 pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("no_leftover_threads")]
-
-PATIENT = 20.0
 
 
 @pytest.fixture

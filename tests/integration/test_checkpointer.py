@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from moto.server import ThreadedMotoServer
-from msgspec.json import encode
 from spotelastic_checkpoints.wire import (
     Branch,
     DaemonEvent,
@@ -28,13 +26,12 @@ from spotelastic_checkpoints.wire import (
     Schedule,
     Sealed,
 )
-from support.checkpoints import Node, cluster, round_info
+from support.checkpoints import cluster, under_agent
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
 import spotelastic as se
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training import checkpointer
 from spotelastic.training import state as training_state
 from spotelastic.training.environment import Ranks
 
@@ -169,23 +166,6 @@ def test_a_run_on_s3_is_resumed_by_us_and_read_by_stock_dcp(bucket: str) -> None
     target = {"model": {"0.weight": torch.zeros(8, 4)}}
     dcp.load(target, storage_reader=FsspecReader(f"{storage}/1/step-00000003"), no_dist=True)
     assert torch.equal(target["model"]["0.weight"], state["model"][0].weight)
-
-
-@contextmanager
-def under_agent(
-    node: Node, incarnation: str, resume: Resume, monkeypatch: pytest.MonkeyPatch, **more: Any
-) -> Iterator[None]:
-    """What an agent does around its worker. On a machine with much to do a slot may come late."""
-    monkeypatch.setattr(checkpointer, "PATIENCE", 10.0)
-    schedule = Schedule(2, 0)
-    epoch = node.agent.claim("test", timeout=10).epoch
-    node.begin(round_info(incarnation, 0, [node.name], 1, epoch, schedule=schedule, **more))
-    monkeypatch.setenv("SPOTELASTIC_DAEMON", str(node.socket))
-    monkeypatch.setenv("SPOTELASTIC_ROUND", incarnation)
-    monkeypatch.setenv("SPOTELASTIC_RESUME", encode(resume).decode())
-    monkeypatch.setenv("SPOTELASTIC_NODE", node.name)
-    yield
-    node.agent.end()
 
 
 def test_a_new_round_goes_on_from_memory_with_the_same_random_numbers(

@@ -226,6 +226,35 @@ def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock
     finish(world)
 
 
+def test_a_loss_that_is_told_late_because_etcd_was_away_is_not_charged_either() -> None:
+    """As when a zone goes with its member of etcd: its leases are no proof until later."""
+    world = World(Settings(1, 2, max_restarts=0, schedule=SETTINGS.schedule), 300)
+    world.add("n0")
+    world.add("n1")
+    world.run(lambda: world.trains("n0", "n1"), 20)
+    world.run(lambda: world.step() > 25, 60)
+    held, other = world.holder, next(name for name in ("n0", "n1") if name != world.holder)
+    world.nodes[held].client.cut()
+    world.nodes[other].kill()
+    world.after(1.0, world.nodes[held].client.heal)
+    world.run(lambda: world.rounds[-1].charged != (), 5)
+    world.run(lambda: world.trains(held), 15)
+    assert (world.started[-1].cause, world.started[-1].charged) == ("loss", ())
+    finish(world)
+
+
+def test_a_claim_that_comes_late_from_a_replaced_round_stops_no_commits() -> None:
+    """The object store was slow to it; it fences the round that trains, which then claims anew."""
+    world = cluster(2)
+    world.run(lambda: world.commit is not None, 60)
+    before = world.started[-1].epoch
+    world.epoch += 1
+    world.run(lambda: world.started[-1].epoch > before, 30)
+    assert len(world.started) == 1, "no restart"
+    world.run(lambda: world.commit is not None and world.commit.epoch > before + 1, 30)
+    finish(world)
+
+
 @pytest.mark.parametrize("back", [True, False], ids=["taken back", "gone"])
 def test_a_lease_that_is_lost_while_leaving_costs_no_step(back: bool) -> None:
     """Its workers go on to the agreed step all the same, unless they are gone with it."""

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from msgspec.json import encode
 from spotelastic_checkpoints import arena, encoding, layout, wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.contents import Contents
@@ -23,6 +25,10 @@ from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.launch import start_daemon
 from spotelastic_checkpoints.layout import Declaration, Declared, Plan
 from spotelastic_checkpoints.worker import OpenSlot, WorkerClient
+from support.patience import PATIENT
+
+if TYPE_CHECKING:
+    import pytest
 
 WIDTH = 4096
 TENSORS = 6
@@ -55,9 +61,9 @@ def content(fqn: str, step: int) -> bytes:
 
 def fetched(client: WorkerClient, resume: wire.Resume) -> Contents:
     """A source, with all of it here that is not some rank's own."""
-    found = client.open(resume, 20.0)
+    found = client.open(resume, PATIENT)
     shared = [item for item in found.items if item.rank == layout.SHARED]
-    client.fetch(found.id, [(i.offset, i.offset + i.length) for i in shared], 30.0)
+    client.fetch(found.id, [(i.offset, i.offset + i.length) for i in shared], PATIENT)
     return Contents(found)
 
 
@@ -211,7 +217,7 @@ class Node:
     def kill(self) -> None:
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENT)
         self.agent.close()
 
     def begin(self, round_: wire.RoundInfo) -> None:
@@ -225,7 +231,7 @@ class Node:
             + [str(n) for n in (rank, rank % per_node, world_size, per_node, steps)],
             env={**os.environ, "SPOTELASTIC_DIE_AT": die_at},
             cwd=Path(__file__).parent.parent,
-            timeout=30,
+            timeout=PATIENT,
             check=False,
         )
         return child.returncode
@@ -235,7 +241,7 @@ class Node:
             self.client.close()
         if self.process is not None:
             self.process.terminate()
-            self.process.wait(10)
+            self.process.wait(PATIENT)
 
 
 def round_info(
@@ -264,6 +270,28 @@ def round_info(
 
 
 @contextmanager
+def under_agent(
+    node: Node,
+    incarnation: str,
+    resume: wire.Resume,
+    monkeypatch: "pytest.MonkeyPatch",
+    schedule: wire.Schedule = wire.Schedule(2, 0),  # noqa: B008
+    **more: Any,
+) -> Iterator[None]:
+    """What an agent does around its worker."""
+    # On a machine with much to do a slot may come late.
+    monkeypatch.setattr("spotelastic.training.checkpointer.PATIENCE", 10.0)
+    epoch = node.agent.claim("test", timeout=10).epoch
+    node.begin(round_info(incarnation, 0, [node.name], 1, epoch, schedule=schedule, **more))
+    monkeypatch.setenv("SPOTELASTIC_DAEMON", str(node.socket))
+    monkeypatch.setenv("SPOTELASTIC_ROUND", incarnation)
+    monkeypatch.setenv("SPOTELASTIC_RESUME", encode(resume).decode())
+    monkeypatch.setenv("SPOTELASTIC_NODE", node.name)
+    yield
+    node.agent.end()
+
+
+@contextmanager
 def cluster(
     folder: Path, count: int = 1, workers: int = 1, storage: str = ""
 ) -> Iterator[list[Node]]:
@@ -288,7 +316,7 @@ def main() -> None:
     worker = Worker(socket, round_, rank, local_rank, plan_of(world_size, per_node))
     for step in range(1, steps + 1):
         worker.step(step)
-    worker.client.flush(10.0)
+    worker.client.flush(PATIENT)
     worker.client.leave(clean=True)
 
 

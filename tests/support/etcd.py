@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.clock import steady
 from spotelastic.store.etcd import EtcdStore
@@ -27,7 +28,7 @@ from spotelastic.store.server import (
 HOST = "127.0.0.1"
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout: float = 45.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, timeout: float = PATIENT) -> None:
     """For states outside this process that announce themselves to nobody."""
     deadline = steady() + timeout
     pause = threading.Event()
@@ -75,7 +76,7 @@ class EtcdCluster:
         for member in chosen:
             member.start()
         for member in chosen:
-            member.wait(30)
+            member.wait(PATIENT)
 
     def kill(self, *names: str) -> None:
         for name in names or self.members:

@@ -4,6 +4,7 @@ import http.client
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -14,6 +15,8 @@ _CODES = {
     301: "PermanentRedirect",
     403: "AccessDenied",
     409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    500: "InternalError",
     503: "SlowDown",
 }
 _HOP = {"connection", "transfer-encoding", "host"}
@@ -21,14 +24,26 @@ _HOP = {"connection", "transfer-encoding", "host"}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """For the next request with this method whose path contains `part`."""
+    """For the next request with this method whose path contains `part`; both may be empty."""
 
-    method: str
-    part: str
+    method: str = ""
+    part: str = ""
     status: int = 0
     """Answered without asking the server; 0: ask it, and then"""
     keep: int = 0
     """pass on so many bytes of its answer, and hang up."""
+    deaf: bool = False
+    """Hang up without asking the server."""
+    hold: "Hold | None" = None
+    """Ask the server only once the test says so."""
+
+
+class Hold:
+    """A request that is kept from the server."""
+
+    def __init__(self) -> None:
+        self.there = threading.Event()
+        self.go_on = threading.Event()
 
 
 class FaultyS3:
@@ -41,9 +56,13 @@ class FaultyS3:
         self._lock = threading.Lock()
         self.away = False
         """Hangs up on everybody."""
-        self.requests = 0
         self.given: Counter[str] = Counter()
         """Bytes of answers to GET, by the key's suffix."""
+        self.requests: list[str] = []
+        """All there were, by method and path."""
+        self.latest: list[bytes] = []
+        """Every content that LATEST has had, in order."""
+        self._ahead: tuple[int, Fault] | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
@@ -72,9 +91,29 @@ class FaultyS3:
     def truncate(self, method: str, part: str, keep: int) -> None:
         self._faults.append(Fault(method, part, keep=keep))
 
+    def hold(self, method: str, part: str) -> Hold:
+        hold = Hold()
+        self._faults.append(Fault(method, part, hold=hold))
+        return hold
+
+    def strike(self, after: int, fault: Fault) -> None:
+        """At the request that comes after so many others."""
+        with self._lock:
+            self._ahead = after, fault
+
+    @property
+    def struck(self) -> bool:
+        """Whether that request has come."""
+        return self._ahead is None
+
     def take(self, method: str, path: str) -> Fault | None:
         with self._lock:
-            self.requests += 1
+            self.requests.append(f"{method} {path}")
+            if self._ahead is not None:
+                left, fault = self._ahead
+                self._ahead = (left - 1, fault) if left else None
+                if not left:
+                    return fault
             for fault in self._faults:
                 if fault.method == method and fault.part in path:
                     self._faults.remove(fault)
@@ -82,10 +121,16 @@ class FaultyS3:
         return None
 
     def ask(self, method: str, path: str, body: bytes, headers: Any) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection(self._upstream, timeout=20)
-        kept = {name: value for name, value in headers.items() if name.lower() not in _HOP}
-        connection.request(method, path, body, kept)
-        return connection.getresponse()
+        moves = method == "PUT" and path.partition("?")[0].endswith("/LATEST")
+        # One at a time, so that their order is known.
+        with self._lock if moves else nullcontext():
+            connection = http.client.HTTPConnection(self._upstream, timeout=20)
+            kept = {name: value for name, value in headers.items() if name.lower() not in _HOP}
+            connection.request(method, path, body, kept)
+            answer = connection.getresponse()
+            if moves and answer.status == 200:
+                self.latest.append(body)
+        return answer
 
 
 def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
@@ -98,7 +143,11 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
         def serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             fault = proxy.take(self.command, self.path)
-            if proxy.away:
+            if fault is not None and fault.hold is not None:
+                fault.hold.there.set()
+                fault.hold.go_on.wait(60)
+                fault = None
+            if proxy.away or (fault is not None and fault.deaf):
                 self.close_connection = True
                 return
             if fault is not None and fault.status:

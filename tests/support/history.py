@@ -71,6 +71,8 @@ class _State:
     round: Round | None = None
     started: list[Round] = field(default_factory=list)
     """Each started round once, in order."""
+    epochs: set[int] = field(default_factory=set)
+    """All that started rounds have had."""
     committed: Commit | None = None
     """The newest commit when the current round was proposed."""
     agreed: int = 0
@@ -96,7 +98,7 @@ def _take(state: _State, keys: Keys, entry: Entry) -> Iterator[str]:
         commit, known = decode(data, Commit), state.commit
         if known is not None and _order(commit) <= _order(known):
             yield f"the newest commit went from {known} to {commit}"
-        epochs = {round_.epoch for round_ in state.started if round_.epoch}
+        epochs = state.epochs
         if commit.epoch not in epochs and commit.epoch > min(epochs, default=commit.epoch):
             yield f"{commit} is of an epoch that no started round has"
         state.commit = commit
@@ -150,6 +152,8 @@ def _round(state: _State, new: Round) -> Iterator[str]:
         state.started.append(new)
     elif new.phase == "started" and state.started:
         state.started[-1] = new
+    if new.phase == "started" and new.epoch:
+        state.epochs.add(new.epoch)
     yield from (f"{name}: {each}" for each in told)
 
 

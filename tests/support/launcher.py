@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from spotelastic_checkpoints.storage.open import open_storage
 from support.etcd import wait_until
 from support.history import Recorder, violations
 from support.netns import Host
+from support.patience import PATIENT
 
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable
@@ -61,16 +63,29 @@ class NodeProcess:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float = PATIENT) -> int:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end: {self.output[-3000:]}") from None
 
     def kill(self) -> None:
-        """As a machine that vanishes, as far as one process can."""
+        """The agent alone."""
         self.process.kill()
         self.process.wait()
+
+    def vanish(self) -> None:
+        """As a machine that vanishes, with all that runs on it."""
+        everything = [self.process.pid, *descendants(self.process.pid)]
+        arenas = [arena for pid in everything if (arena := _arena(pid))]
+        for sig in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in everything:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sig)
+        self.process.wait()
+        wait_until(lambda: not any(map(comm, everything[1:])), "nothing of it is left")
+        for arena in arenas:
+            shutil.rmtree(arena)
 
     def signal(self, sig: int) -> None:
         os.kill(self.process.pid, sig)
@@ -105,11 +120,20 @@ EVERY = ("--snapshot-every", "10", "--checkpoint-every", "50")
 """Steps, unless a test says otherwise: nothing happens of itself while it runs."""
 
 
+def _arena(pid: int) -> str:
+    """Where a checkpoint daemon has its slots; empty for any other process."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        return words[words.index("--arena") + 1] if "--arena" in words else ""
+    return ""
+
+
 class Run:
     """A run on a store: starts its nodes, and waits for what the store shows.
 
     `endpoint` is what the nodes are told (etcd members, comma-separated); `view` is where this
-    process finds the store, if that is elsewhere. `flags` are given to every node.
+    process finds the store, if that is elsewhere. `storage` is a folder of its own if it is not
+    given. `flags` are given to every node.
     """
 
     def __init__(
@@ -120,10 +144,12 @@ class Run:
         *,
         nnodes: str,
         view: str = "",
+        storage: str = "",
         flags: Sequence[str] = (),
         script: Sequence[str] = (str(SCRIPT),),
     ) -> None:
         self.endpoint, self.run, self.folder, self.nnodes = endpoint, run, folder, nnodes
+        self.storage = storage or str(folder / "checkpoints")
         self._flags, self._script = flags, script
         self.keys = Keys(run)
         self.nodes: dict[str, NodeProcess] = {}
@@ -147,12 +173,7 @@ class Run:
         command = [
             *("--rdzv-endpoint", self.endpoint, "--rdzv-id", self.run, "--nnodes", self.nnodes),
             *("--node-id", name, "--local-addr", host.address if host else "127.0.0.1"),
-            *(
-                "--storage",
-                str(self.folder / "checkpoints"),
-                "--log-dir",
-                str(self.folder / "logs"),
-            ),
+            *("--storage", self.storage, "--log-dir", str(self.folder / "logs")),
             *EVERY,
             *self._flags,
             *args,
@@ -161,7 +182,9 @@ class Run:
         self.nodes[name] = NodeProcess(name, command, self.folder, host, env)
         return self.nodes[name]
 
-    def wait(self, condition: Callable[[Seen], object], what: str, timeout: float = 90.0) -> Seen:
+    def wait(
+        self, condition: Callable[[Seen], object], what: str, timeout: float = PATIENT
+    ) -> Seen:
         deadline = steady() + timeout
         with self._changed:
             while not condition(self._seen):
@@ -204,14 +227,14 @@ class Run:
 
     def newest(self) -> Commit:
         """The newest commit in the object store, which needs no etcd; step 0 for none."""
-        found = Commits(open_storage(str(self.folder / "checkpoints")), self.run).latest()
+        found = Commits(open_storage(self.storage), self.run).latest()
         return Commit(found.epoch, found.step) if found is not None else Commit(0, 0)
 
     def stored(self, epoch: int) -> set[str]:
         """All objects that were written under a storage epoch and are still there."""
-        return set(open_storage(str(self.folder / "checkpoints")).keys(f"{epoch}/"))
+        return set(open_storage(self.storage).keys(f"{epoch}/"))
 
-    def commits(self, beyond: int, timeout: float = 30.0) -> None:
+    def commits(self, beyond: int, timeout: float = PATIENT) -> None:
         """Waits until a step beyond the given one is committed: training goes on."""
         wait_until(lambda: self.newest().step > beyond, f"a commit beyond step {beyond}", timeout)
 
@@ -236,7 +259,7 @@ class Run:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)  # a test that failed may have left one frozen
         # Daemons whose agents are gone finish their uploads, clean up, and end by themselves.
-        wait_until(lambda: not self._daemons(), "the daemons have ended", 30.0)
+        wait_until(lambda: not self._daemons(), "the daemons have ended")
 
     def check(self) -> None:
         """What must hold over the whole history of every run; after `close`."""
@@ -250,7 +273,7 @@ class Run:
         with contextlib.suppress(Unavailable):
             last = self.keys.event("last")
             self._store.put(last, b"")
-            self.history.wait_for(last, 5.0)
+            self.history.wait_for(last, PATIENT)
 
     def _daemons(self) -> list[int]:
         mine = str(self.folder).encode()
@@ -283,13 +306,17 @@ class Run:
 
 
 @contextlib.contextmanager
-def running(endpoint: str, run: str, folder: Path, *, nnodes: str, **options: Any) -> Iterator[Run]:
+def running(
+    endpoint: str, run: str, folder: Path, *, nnodes: str, forgets: bool = False, **options: Any
+) -> Iterator[Run]:
+    """`forgets`: the test makes etcd forget, so that what it tells is no history."""
     started = Run(endpoint, run, folder, nnodes=nnodes, **options)
     try:
         yield started
     finally:
         started.close()
-    started.check()
+    if not forgets:
+        started.check()
 
 
 def resumed_steps(output: str) -> list[int]:

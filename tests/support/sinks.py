@@ -3,6 +3,8 @@
 import threading
 from collections.abc import Callable, Sequence
 
+from support.patience import PATIENT
+
 from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
 
 
@@ -18,7 +20,7 @@ class Recorder:
             self.items.extend(items)
             self._arrived.notify_all()
 
-    def wait(self, condition: Callable[["Recorder"], object], timeout: float = 20.0) -> None:
+    def wait(self, condition: Callable[["Recorder"], object], timeout: float = PATIENT) -> None:
         with self._arrived:
             held = self._arrived.wait_for(lambda: condition(self), timeout)
         assert held, f"not seen within {timeout:g} s; seen: {self.items}"

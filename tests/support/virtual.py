@@ -28,6 +28,7 @@ from spotelastic.agent.observe import (
     Local,
     LocalEvent,
     Noticed,
+    Outrun,
     RoundStore,
     Sealed,
     SessionLost,
@@ -274,8 +275,11 @@ class Training:
             return
 
         def commit() -> None:
-            if epoch == self.world.epoch:  # fenced: a later round has claimed the store
+            if epoch == self.world.epoch:
                 self.world.commit = Commit(epoch, step)
+                return
+            for name in sorted(self.here):  # a later claim has fenced it
+                self.world.nodes[name].post(Outrun(epoch))
 
         self.world.after(UPLOAD, commit)
 

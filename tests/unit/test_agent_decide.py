@@ -9,8 +9,19 @@ import pytest
 from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions as do
-from spotelastic.agent.decide import DUMP_WITHIN, STALL_LOOKS, STUCK, Decision, decide
-from spotelastic.agent.observe import GONE_WITHIN, Exit, Local, Pace, Workers, look, observe
+from spotelastic.agent.decide import CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS, STUCK, Decision, decide
+from spotelastic.agent.observe import (
+    GONE_WITHIN,
+    Exit,
+    Local,
+    Outrun,
+    Pace,
+    RoundStore,
+    StorageClaim,
+    Workers,
+    look,
+    observe,
+)
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -51,6 +62,22 @@ def decided(local_: Local, seen_: Seen, now: float) -> Decision:
 
 def after(cause: Cause) -> Round:
     return replace(ROUND, number=2, incarnation="r2", phase="proposed", parent="r1", cause=cause)
+
+
+def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_while() -> None:
+    first = replace(ROUND, members=(replace(MEMBERS[1], slot=0), replace(MEMBERS[0], slot=1)))
+    claimed = replace(
+        local(), store=RoundStore("s1", "r1", "10.0.0.2:5"), claim=StorageClaim("r1", NOW, False, 1)
+    )
+    claims = do.ClaimStorage(first)
+    later = NOW + CLAIM_RETRY
+    assert claims not in decided(claimed, seen(first), later).actions
+    outrun = observe(claimed, Outrun(1), NOW)
+    assert claims not in decided(outrun, seen(first), NOW).actions
+    assert claims in decided(outrun, seen(first), later).actions
+    again = replace(outrun, claim=StorageClaim("r1", later, False, 3))
+    assert do.Acknowledge(first, ready=True) in decided(again, seen(first), later).actions
+    assert claims not in decided(again, seen(replace(first, epoch=3)), later + 100).actions
 
 
 # -- stalls ---------------------------------------------------------------------------------------

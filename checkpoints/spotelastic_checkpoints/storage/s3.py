@@ -44,7 +44,7 @@ SIGNED_FOR = timedelta(hours=1)
 _STATUS = re.compile(r"status code: (\d+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _TOOK = re.compile(r" in [\d.]+\w*s\b")
-_TRY_LATER = {408, 409, 425, 429}
+_TRY_LATER = {408, 409, 412, 425, 429}
 
 
 class S3Storage:
@@ -78,16 +78,12 @@ class S3Storage:
             return 0
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        try:
-            with self._explained(key):
-                self._put(key, data, progress)
-        except FileExistsError as error:
-            # 409 without a condition: S3 was busy with another write of the key.
-            raise StorageUnavailable(f"{self.url}/{key}: {error}") from error
+        with self._explained(key):
+            self._put(key, data, progress)
 
     def create(self, key: str, data: bytes) -> bool:
         try:
-            with self._explained(key):
+            with self._explained(key, conditional=True):
                 obstore.put(self._small, key, data, mode="create", use_multipart=False)
         except FileExistsError as error:
             if self.get(key) is None:
@@ -98,7 +94,7 @@ class S3Storage:
 
     def swap(self, key: str, data: bytes, etag: str) -> bool:
         try:
-            with self._explained(key):
+            with self._explained(key, conditional=True):
                 obstore.put(self._small, key, data, mode={"e_tag": etag}, use_multipart=False)
         except FileExistsError as error:
             now = self.get(key)
@@ -179,13 +175,16 @@ class S3Storage:
         return done.stdout
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, what: str, *, conditional: bool = False) -> Iterator[None]:
         """FileNotFoundError, FileExistsError (a condition failed), or one of our own."""
         try:
             yield
         except (AlreadyExistsError, PreconditionError) as error:
             self._check_bucket(error)
-            raise FileExistsError(_brief(error)) from error
+            if conditional:
+                raise FileExistsError(_brief(error)) from error
+            # S3 was busy with another write of the key.
+            raise StorageUnavailable(f"{self.url}/{what}: {_brief(error)}") from error
         except FileNotFoundError as error:
             self._check_bucket(error)
             raise

@@ -26,7 +26,7 @@ ANSWER_WITHIN = 20.0
 
 T = TypeVar("T")
 
-_RETRY_LATER = {408, 409, 425, 429}
+_RETRY_LATER = {408, 409, 412, 425, 429}
 
 
 class S3fsStorage:
@@ -223,5 +223,5 @@ class S3fsStorage:
         if isinstance(error, NoCredentialsError):
             return StorageRefused(f"{place}: no AWS credentials were found")
         if isinstance(error, OSError | BotoCoreError | TimeoutError | aiohttp.ClientError):
-            return StorageUnavailable(f"{place}: {error or type(error).__name__}")
+            return StorageUnavailable(f"{place}: {str(error) or type(error).__name__}")
         return error

@@ -1,0 +1,66 @@
+"""Whether a job that was interrupted computed what one without interruptions does, step by step.
+
+The job is `support.train_exactly`; what it told is compared here.
+"""
+
+import json
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+ROWS, BATCH = 60, 8
+"""An epoch is seven whole batches and one of four."""
+PER_EPOCH = -(-ROWS // BATCH)
+SCRIPT = Path(__file__).parent / "train_exactly.py"
+TESTS = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Of one step in one round, by all its ranks."""
+
+    world: int
+    samples: tuple[int, ...]
+    loss: float
+
+
+Curve = dict[int, list[Execution]]
+"""Every execution of each step: one that was lost is executed again."""
+
+
+def executed(file: Path) -> Curve:
+    """Steps that not all ranks came to the end of are left out: they were not made."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    by_round = defaultdict(list)
+    for line in lines:
+        by_round[line["step"], line["round"]].append(line)
+    curve: Curve = defaultdict(list)
+    for (step, _), told in by_round.items():
+        losses = {line["loss"] for line in told}
+        assert len(losses) == 1, f"step {step}: the ranks differ: {told}"
+        if {line["rank"] for line in told} == set(range(told[0]["world"])):
+            samples = tuple(sorted(sample for line in told for sample in line["samples"]))
+            curve[step].append(Execution(told[0]["world"], samples, float.fromhex(losses.pop())))
+    return curve
+
+
+def check(folder: Path) -> int:
+    """Compares every execution of every step with the uninterrupted run's; the last step.
+
+    Bit for bit if there was only one world size, up to rounding otherwise.
+    """
+    curve, whole = executed(folder / "steps"), executed(folder / "whole")
+    last = max(curve)
+    assert sorted(curve) == sorted(whole) == list(range(1, last + 1)), "no step was left out"
+    worlds = {each.world for steps in (curve, whole) for made in steps.values() for each in made}
+    within = 0.0 if len(worlds) == 1 else 1e-9
+    for step, executions in curve.items():
+        [expected] = whole[step]
+        for execution in executions:
+            assert execution.samples == expected.samples, f"step {step}"
+            assert math.isclose(execution.loss, expected.loss, rel_tol=within), f"step {step}"
+    for first in range(1, last - PER_EPOCH + 2, PER_EPOCH):
+        epoch = [s for step in range(first, first + PER_EPOCH) for s in curve[step][-1].samples]
+        assert sorted(epoch) == list(range(ROWS)), f"the epoch from step {first} on"
+    return last
