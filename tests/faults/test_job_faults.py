@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.commits import Commits, folder
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit
 from support import exactly
@@ -230,7 +230,8 @@ def test_a_run_whose_newest_commit_is_damaged_is_resumed_from_the_one_before(
         job.add("c", "d")
         run.trains("c", "d")
         said = run.nodes["c"].output + run.nodes["d"].output
-        assert f"step {newest.step} cannot be restored (__0_0.distcp: model." in said
+        place = f"{folder(newest)}/__0_0.distcp"
+        assert f"step {newest.step} cannot be restored ({place}: model." in said
         assert f"does not match its checksum): going back to {before.step}" in said
         assert {*resumed_steps(said)} == {before.step}
         # Until it is none of those that are kept.
