@@ -318,11 +318,12 @@ def _data(aws: Aws, bucket: str, request: Request) -> dict[str, str]:
         whole = (f"{folder.rstrip('/')}/*" for folder in (own, *folders))
         return arns((*whole, *(folder for folder in folders if not folder.endswith("/"))))
 
-    folders = (own, *request.read, *request.write)
+    # Of the clusters' bucket a worker lists its own folders only, unless it is told otherwise.
+    folders = (*request.read, *request.write)
     return {
         "ReadObjects": objects(request.read),
         "WriteObjects": objects(request.write),
-        "DataBuckets": arns(folder.partition("/")[0] for folder in folders),
+        "DataBuckets": arns(folder.partition("/")[0] for folder in folders) or objects(()),
     }
 
 
