@@ -228,7 +228,7 @@ def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock
 
 def test_a_loss_that_is_told_late_because_etcd_was_away_is_not_charged_either() -> None:
     """As when a zone goes with its member of etcd: its leases are no proof until later."""
-    world = World(Settings(1, 2, max_restarts=0, schedule=SETTINGS.schedule), 300)
+    world = World(replace(SETTINGS, min_nodes=1, max_nodes=2, max_restarts=0), 300)
     world.add("n0")
     world.add("n1")
     world.run(lambda: world.trains("n0", "n1"), 20)
