@@ -79,7 +79,7 @@ def account(endpoint: str, size: int) -> Iterator[Account]:
             its = Names(NAME)
             aws.s3.create_bucket(Bucket=BUCKET)
             _make_queue(aws, its.queue)
-            _make_group(aws, info, its, size)
+            _make_groups(aws, info, its, size)
             yield Account(
                 info,
                 aws,
@@ -114,7 +114,8 @@ def _make_queue(aws: Aws, name: str) -> None:
     events.put_targets(Rule=name, Targets=[{"Id": "queue", "Arn": arn["QueueArn"]}])
 
 
-def _make_group(aws: Aws, info: CloudInfo, its: Names, size: int) -> None:
+def _make_groups(aws: Aws, info: CloudInfo, its: Names, size: int) -> None:
+    """One of spot nodes, and the one of on-demand nodes, which is empty."""
     prefix = info.net.split(".0.0/")[0]
     vpc = aws.ec2.create_vpc(CidrBlock=info.net)["Vpc"]["VpcId"]
     subnet = aws.ec2.create_subnet(
@@ -129,11 +130,16 @@ def _make_group(aws: Aws, info: CloudInfo, its: Names, size: int) -> None:
             "TagSpecifications": [{"ResourceType": "instance", "Tags": tags}],
         },
     )
-    template = {"LaunchTemplateName": its.workers, "Version": "$Latest"}
+    _make_group(aws, its.workers, its.workers, subnet, size)
+    _make_group(aws, its.on_demand, its.workers, subnet, 0)
+
+
+def _make_group(aws: Aws, name: str, launch: str, subnet: str, size: int) -> None:
+    template = {"LaunchTemplateName": launch, "Version": "$Latest"}
     aws.autoscaling.create_auto_scaling_group(
-        AutoScalingGroupName=its.workers,
+        AutoScalingGroupName=name,
         MinSize=0,
-        MaxSize=2 * size,
+        MaxSize=max(1, 2 * size),
         DesiredCapacity=size,
         VPCZoneIdentifier=subnet,
         MixedInstancesPolicy={
