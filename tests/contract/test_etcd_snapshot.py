@@ -1,0 +1,82 @@
+"""Snapshots of a real etcd: taken, restored, kept in number, and refused when they are damaged."""
+
+import contextlib
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import pytest
+from support.etcd import HOST, EtcdMember
+
+from spotelastic.controller import snapshots
+from spotelastic.controller.records import GENERATIONS, Generation
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.server import MemberConfig, find_binary, free_ports
+from spotelastic.store.snapshot import restore, take
+
+
+class Bucket:
+    """As much of `Objects` as is needed."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.kept if name.startswith(prefix)))
+
+    def get(self, name: str) -> bytes | None:
+        return self.kept.get(name)
+
+    def put(self, name: str, data: IO[bytes]) -> None:
+        self.kept[name] = data.read()
+
+    def delete(self, name: str) -> None:
+        del self.kept[name]
+
+
+def config(folder: Path) -> MemberConfig:
+    client, peer = free_ports(2, HOST)
+    return MemberConfig("r", folder / "data", f"{HOST}:{client}", f"{HOST}:{peer}", fsync=False)
+
+
+def test_what_was_saved_is_there_in_another_cluster(
+    etcd_member: EtcdMember, etcd_store: EtcdStore, prefix: str, tmp_path: Path
+) -> None:
+    etcd_store.put(f"{prefix}kept", b"1")
+    snapshot = tmp_path / "snapshot"
+    with snapshot.open("wb") as file:
+        assert take(etcd_member.endpoint, file) == file.tell()
+    other = config(tmp_path)
+    restore(snapshot, other, find_binary())
+    with EtcdMember(other, log=tmp_path / "log") as member:
+        member.start()
+        member.wait(20)
+        with contextlib.closing(EtcdStore([member.endpoint], timeout=5.0)) as store:
+            value = store.get(f"{prefix}kept")
+    assert value is not None and value.data == b"1"
+
+
+def test_of_a_damaged_snapshot_nothing_is_restored(etcd_member: EtcdMember, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshot"
+    with snapshot.open("wb") as file:
+        size = take(etcd_member.endpoint, file)
+    with snapshot.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(b"damage")
+    with pytest.raises(EnvironmentFailure, match="cannot restore a snapshot of etcd") as told:
+        restore(snapshot, config(tmp_path), find_binary())
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_newest_are_kept_and_the_one_that_a_late_member_needs(etcd_member: EtcdMember) -> None:
+    bucket = Bucket()
+    saved = []
+    for now in range(1, snapshots.KEPT + 4):
+        saved.append(snapshots.save(bucket, [etcd_member.endpoint], None, float(now)))  # type: ignore[arg-type]
+        if now == 1:
+            named = msgspec.json.encode(Generation(2, saved[0]))
+            bucket.kept[f"{GENERATIONS}000002.json"] = named
+    assert bucket.names(snapshots.PREFIX) == (saved[0], *saved[-snapshots.KEPT :])
+    assert snapshots.newest(bucket) == saved[-1]  # type: ignore[arg-type]
