@@ -72,6 +72,7 @@ def up(info: CloudInfo) -> None:
     clusters.create(request, lambda _: None)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("word", ["bucket", "stack", "workers"])
 def test_an_up_that_is_killed_is_run_again_and_ends_with_what_was_asked_for(
     info: CloudInfo, word: str
@@ -85,6 +86,7 @@ def test_an_up_that_is_killed_is_run_again_and_ends_with_what_was_asked_for(
     nothing_is_left()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("word", ["ending", "deleting"])
 def test_a_down_that_is_killed_is_run_again_and_leaves_nothing(info: CloudInfo, word: str) -> None:
     up(info)

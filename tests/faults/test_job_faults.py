@@ -140,6 +140,7 @@ def test_a_node_that_is_lost_in_mid_commit_leaves_no_half_of_it(
         never_went_back(s3.latest)
 
 
+@pytest.mark.soak
 def test_a_claim_that_comes_late_from_a_replaced_round_stops_no_commits(
     etcd: EtcdMember, tmp_path: Path
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_zone_that_is_lost_with_its_member_of_etcd_costs_no_committed_step(
         job.check()
 
 
+@pytest.mark.soak
 def test_a_job_whose_etcd_forgets_goes_on_from_what_is_stored(
     etcd: EtcdMember, tmp_path: Path
 ) -> None:
@@ -215,6 +217,7 @@ def test_a_job_whose_etcd_forgets_goes_on_from_what_is_stored(
         job.check()
 
 
+@pytest.mark.soak
 def test_a_run_whose_newest_commit_is_damaged_is_resumed_from_the_one_before(
     etcd: EtcdMember, tmp_path: Path
 ) -> None:
