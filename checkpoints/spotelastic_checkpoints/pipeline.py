@@ -125,6 +125,7 @@ class Pipeline:
         """Of the current round; moves LATEST."""
         self.collects = False
         """Whether this node collects old checkpoints: one node per round does."""
+        self.collecting = False
         self.hurried = 0.0
         """Epoch seconds at which this node will be gone; 0: none known."""
 
@@ -313,6 +314,7 @@ class Pipeline:
     async def _collect(self, latest: Commit) -> None:
         if not self.collects or self.hurried:
             return
+        self.collecting = True
         try:
             await self._in_thread(
                 retention.collect, self._commits(), latest, self.epoch, self._keep
@@ -322,6 +324,8 @@ class Pipeline:
                 self._swept = self.epoch
         except CheckpointsError as error:
             self._complain(f"old checkpoints were not collected: {error}")
+        finally:
+            self.collecting = False
 
     def _settle(self, commit: Commit) -> None:
         self.settled = max(filter(None, (self.settled, commit)))

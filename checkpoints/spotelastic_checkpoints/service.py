@@ -313,6 +313,7 @@ class Service:
             ready=bool(self._furnishing) and all(map(_succeeded, self._furnishing.values())),
             arena=sum(slot.size for slot in self.arena.slots()),
             commit_time=self.pipeline.commit_time,
+            collecting=self.pipeline.collecting,
         )
 
     async def flush(self, timeout: float) -> bool:

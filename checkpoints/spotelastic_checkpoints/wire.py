@@ -159,6 +159,8 @@ class DaemonStatus(Value, frozen=True):
     """Bytes of shared memory that the slots take."""
     commit_time: float = 0.0
     """Seconds that the newest commit of this daemon's took; 0: there was none yet."""
+    collecting: bool = False
+    """Old checkpoints are being removed right now."""
 
 
 class Item(Value, frozen=True, array_like=True):

@@ -281,10 +281,15 @@ def _add_own_packages(folder: Path) -> None:
     (packages / _OWN).write_text("\n".join(lines) + "\n")
 
 
+_LONG = b"#!/bin/sh\n'''exec' "
+"""What pip begins a script with whose interpreter has a long path."""
+
+
 def relocate(folder: Path) -> None:
     """Makes an environment that was built elsewhere, and is now in `folder`, fit for that place.
 
-    The interpreter finds its packages beside itself; only scripts name it by its path.
+    The interpreter finds its packages beside itself; only scripts name it by its path: in their
+    first line, or in the second where it is too long for the first.
     """
     _add_own_packages(folder)
     built = (folder / _HOME).read_text().encode()
@@ -292,6 +297,6 @@ def relocate(folder: Path) -> None:
         if script.is_symlink() or not script.is_file():
             continue
         data = script.read_bytes()
-        if data.startswith(b"#!" + built):
+        if data.startswith((b"#!" + built, _LONG + built)):
             script.write_bytes(data.replace(built, str(folder).encode(), 1))
     (folder / _HOME).write_text(str(folder))

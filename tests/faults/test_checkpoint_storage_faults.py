@@ -119,7 +119,7 @@ def test_any_request_of_a_save_a_restore_and_a_claim_may_fail_in_any_way(
             step += 1
             worker.save(step)
             assert worker.client.flush(PATIENT), step
-            eventually(lambda: node.agent.status().upload is None)
+            eventually(lambda: not node.agent.status().collecting)
             assert node.agent.status().commit == Commit(epoch, step)
 
         for _ in range(4):
