@@ -76,7 +76,7 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         control=wish.control_type,
         control_usd=shipped_table().usd_per_hour.get(wish.control_type, 0.0),
         controls=len(MEMBERS),
-        nat_gateways=0,
+        nat_gateways=int(types.efa_cards(kinds) > 1),
     )
     return Survey(kinds, not wish.types, zones, price, costs, tuple(warnings))
 
