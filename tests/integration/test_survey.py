@@ -47,6 +47,15 @@ def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: 
     assert len(found.zones) == 3
 
 
+def test_types_with_several_network_cards_cost_a_nat_gateway(laptop: Laptop, aws: Aws) -> None:
+    def gateways(type: str) -> list[int]:
+        lines = asked(aws, type).estimate.lines
+        return [line.high for line in lines if line.what == "NAT gateway"]
+
+    assert gateways("p4d.24xlarge") == [1]
+    assert gateways("g5.xlarge") == []
+
+
 def test_a_quota_below_max_is_a_warning_with_the_link(laptop: Laptop, aws: Aws) -> None:
     laptop.faults.set_quota(G_SPOT, 12)
     (warning,) = asked(aws, "g5.xlarge").warnings
