@@ -115,7 +115,7 @@ class Worker:
         """By the schedule, or by `due`, it is to be committed."""
         every = self.client.page.schedule.checkpoint_every
         due = due or (every > 0 and step % every == 0)
-        slot = self.client.open_slot(10.0)
+        slot = self.client.open_slot(PATIENT)
         if slot is None:
             raise DaemonUnavailable(f"no slot for step {step}")
         own = self.plan.slots[self.rank]
