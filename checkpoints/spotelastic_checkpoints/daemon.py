@@ -149,7 +149,8 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
 
 
 async def _watch(lifeline: int | None, service: Service, over: asyncio.Event) -> None:
-    """When whoever started us is gone, what is due is still uploaded."""
+    """When whoever started us is gone, workers that are still there end with us, not without us:
+    they ask whether all is committed. What is due is still uploaded."""
     if lifeline is None:
         return
     loop = asyncio.get_running_loop()
@@ -157,6 +158,7 @@ async def _watch(lifeline: int | None, service: Service, over: asyncio.Event) ->
     with os.fdopen(lifeline, "rb", buffering=0) as pipe, suppress(OSError):
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         await reader.read()
+    await service.deserted(LAST_UPLOAD)
     service.end()
     await service.flush(LAST_UPLOAD)
     over.set()

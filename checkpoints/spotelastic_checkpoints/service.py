@@ -107,6 +107,7 @@ class Service:
         self._fetches: dict[bytes, Fetching] = {}
         self._last_fetch = 0
         self._settled = asyncio.Event()
+        self._left = asyncio.Event()
         self.pipeline = Pipeline(
             self.commits,
             self.emit,
@@ -148,9 +149,20 @@ class Service:
             self._subscribers.remove(client)
         for task in client.tasks:
             task.cancel()
+        self._left.set()
         if client.rank >= 0:
             self._want_due()
             self._grant_waiting()
+
+    async def deserted(self, timeout: float) -> None:
+        """Wait until no worker is attached any more, or time (s) ran out."""
+        deadline = time.monotonic() + timeout
+        while any(client.rank >= 0 for client in self._clients):
+            self._left.clear()
+            try:
+                await asyncio.wait_for(self._left.wait(), deadline - time.monotonic())
+            except TimeoutError:
+                return
 
     def emit(self, event: wire.DaemonEvent) -> None:
         for subscriber in self._subscribers:
@@ -509,6 +521,7 @@ class Service:
         self.emit(wire.Left(client.rank, request.step, request.clean))
         self._want_due()
         client.rank = -1
+        self._left.set()
 
     # -- saves ------------------------------------------------------------------------------------
 
