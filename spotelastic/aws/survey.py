@@ -6,7 +6,7 @@ in `Survey.warnings`.
 
 from dataclasses import dataclass
 
-from spotelastic.aws import offers, types
+from spotelastic.aws import offers, types, zones
 from spotelastic.aws.clients import DENIED, Aws, Rejected
 from spotelastic.aws.estimate import Estimate, estimate
 from spotelastic.aws.names import MEMBERS
@@ -43,6 +43,7 @@ class Survey:
     chosen: bool
     """Whether the type was chosen here, because none was asked for."""
     zones: tuple[str, ...]
+    """Of the workers."""
     price: float
     """US dollars an hour for the first type, in its cheapest zone; 0 if not known."""
     estimate: Estimate
@@ -66,8 +67,8 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         kinds = types.describe(aws, wish.types)
         types.check_alike(kinds)
         warnings.append(f"the quotas are not known: {error}")
-    zones = _zones(aws, (*names_of(kinds), wish.control_type))
-    price = _price(aws, kinds[0].name, zones, spot=wish.spot)
+    for_workers = _zones(aws, kinds, wish.control_type)
+    price = _price(aws, kinds[0].name, for_workers, spot=wish.spot)
     costs = estimate(
         nodes=(wish.minimum, wish.maximum),
         worker=kinds[0].name,
@@ -78,7 +79,7 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         controls=len(MEMBERS),
         nat_gateways=int(types.efa_cards(kinds) > 1),
     )
-    return Survey(kinds, not wish.types, zones, price, costs, tuple(warnings))
+    return Survey(kinds, not wish.types, for_workers, price, costs, tuple(warnings))
 
 
 def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
@@ -109,16 +110,12 @@ def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: 
     return told
 
 
-def _zones(aws: Aws, wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that offer all the types; three of them are needed."""
-    by_zone = offers.zones(aws, wanted)
-    found = tuple(zone for zone, offered in by_zone.items() if offered >= set(wanted))
-    if len(found) < len(MEMBERS):
-        raise EnvironmentFailure(
-            f"{aws.region} offers {', '.join(sorted(wanted))} together in {len(found)} zones, "
-            f"but {len(MEMBERS)} are needed: choose another --instance-types or --region"
-        )
-    return found[: len(MEMBERS)]
+def _zones(aws: Aws, kinds: tuple[InstanceType, ...], control_type: str) -> tuple[str, ...]:
+    """Of the workers."""
+    names = names_of(kinds)
+    offered = offers.zones(aws, (*names, control_type))
+    chosen = zones.choose(offered, names, control_type, aws.region)
+    return zones.with_workers(offered, chosen, names)
 
 
 def _price(aws: Aws, type: str, zones: tuple[str, ...], *, spot: bool) -> float:
