@@ -1,5 +1,6 @@
 """Whatever dies, wherever it dies: what was committed is complete, and nothing torn is restored."""
 
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -457,3 +458,23 @@ def test_a_step_that_the_next_round_did_not_branch_from_stays_uncommitted(tmp_pa
         assert Commits(open_storage(node.storage), "test").latest() == Commit(claim.epoch, 5)
         for each in (worker, after):
             each.client.leave(clean=True)
+
+
+def test_a_daemon_whose_starter_is_gone_ends_with_the_last_worker(tmp_path: Path) -> None:
+    """The starter is a rank of its own, and done before the others have asked for their commit."""
+    with cluster(tmp_path) as [node]:
+        node.stop()
+        node.lifeline, starter = os.pipe()
+        node.start()
+        os.close(node.lifeline)
+        epoch = node.agent.claim("test", timeout=PATIENT).epoch
+        node.begin(round_info("r1", 0, [node.name], 1, epoch))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        worker.save(1, due=True)
+        os.close(starter)
+        for _ in range(200):
+            assert node.agent.status().error == ""
+        assert worker.client.flush(PATIENT)
+        assert node.agent.status().commit == Commit(epoch, 1)
+        worker.client.leave(clean=True)
+        assert node.process is not None and node.process.wait(PATIENT) == 0

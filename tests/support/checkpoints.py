@@ -172,6 +172,7 @@ class Node:
     storage: str
     workers: int
     token: str = TOKEN
+    lifeline: int | None = None
     process: "subprocess.Popen[bytes] | None" = None
     client: DaemonClient | None = None
     failure: str = ""
@@ -199,6 +200,7 @@ class Node:
                 node=self.name,
                 workers=self.workers,
                 token=self.token,
+                lifeline=self.lifeline,
             )
         except DaemonUnavailable as error:
             self.failure = str(error)
