@@ -1,0 +1,140 @@
+"""The options of `up`, by what they mean: how each is spelled, and its help."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotelastic.cli.capacity import ON_DEMAND
+from spotelastic.cli.project import SCRIPT
+
+Script = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A Python script in the current folder, which is shipped.", show_default=SCRIPT
+    ),
+]
+ScriptArgs = Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after --.")]
+Local = Annotated[
+    bool, typer.Option("--local", help="Use a cloud emulated on this machine, not AWS.")
+]
+Minimum = Annotated[int, typer.Option("--min", help="Train with no fewer nodes than this.")]
+Maximum = Annotated[
+    int | None, typer.Option("--max", help="Train with at most so many.", show_default="--min")
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of the cluster. One of the same name goes on from its checkpoints.",
+        show_default="from the script",
+    ),
+]
+ResumedRun = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="Go on with an earlier run, under a new cluster."),
+]
+PlanOnly = Annotated[
+    bool, typer.Option("--plan", help="Show what would be made or changed, and its price.")
+]
+InstanceTypes = Annotated[
+    str | None,
+    typer.Option(
+        "--instance-types",
+        "--instance-type",
+        metavar="T[,T...]",
+        help="Instance types that workers may get, best first.",
+        show_default="the cheapest GPU type in quota",
+    ),
+]
+NprocPerNode = Annotated[
+    int | None, typer.Option(help="Workers per node.", show_default="one per GPU")
+]
+SnapshotEvery = Annotated[
+    str,
+    typer.Option(
+        metavar="STEPS|TIME",
+        help="Between snapshots in shared memory: 20, 30s; auto: by what they cost.",
+    ),
+]
+CheckpointEvery = Annotated[
+    str,
+    typer.Option(
+        metavar="STEPS|TIME", help="Between checkpoints in the object store: 500, 10m, auto."
+    ),
+]
+KeepLast = Annotated[int, typer.Option(help="Newest checkpoints that are kept.")]
+KeepEvery = Annotated[
+    int, typer.Option(help="Keep those whose step is a multiple of this, too; 0: none.")
+]
+MaxRestarts = Annotated[
+    int, typer.Option(help="Restarts after failures of the script; interruptions are free.")
+]
+StallTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Restart when no step is done for so long; 0: never."),
+]
+ExitBarrierTimeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="How long a node that has finished waits for the others."),
+]
+Gang = Annotated[bool, typer.Option("--gang", help="Fail the job when a node is lost.")]
+EnvironmentFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|none",
+        help="The packages that the script needs: uv.lock, requirements.txt or environment.yml.",
+        show_default="the first of these that is here",
+    ),
+]
+Setup = Annotated[
+    str, typer.Option(metavar="CMD", help="A shell command that each node runs first.")
+]
+ContainerImage = Annotated[
+    str,
+    typer.Option(
+        metavar="IMAGE", help="A container image, with Python and torch, that workers run in."
+    ),
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME[=VALUE]", help="A variable of the script."),
+]
+VariablesFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Variables as NAME=VALUE lines.")
+]
+Secrets = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="A variable whose value, taken from here, nobody sees in logs or status.",
+    ),
+]
+Readable = Annotated[
+    list[str] | None,
+    typer.Option(metavar="s3://...", help="A folder that the script may read besides."),
+]
+Writable = Annotated[
+    list[str] | None,
+    typer.Option(metavar="s3://...", help="A folder that the script may read and write."),
+]
+Bucket = Annotated[str | None, typer.Option(help="A bucket of yours for code and checkpoints.")]
+OnDemand = Annotated[str, typer.Option(metavar="WHEN", help=f"On-demand nodes: {ON_DEMAND}.")]
+SpotPatience = Annotated[
+    float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
+]
+MaxPrice = Annotated[
+    float | None, typer.Option(help="US dollars an hour above which no spot node is launched.")
+]
+MaxCost = Annotated[
+    float | None, typer.Option(help="US dollars of workers before which the job is stopped.")
+]
+Deadline = Annotated[
+    str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")
+]
+Drill = Annotated[
+    bool, typer.Option("--drill", help="Interrupt nodes while it trains. Needs --local.")
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return once the job trains.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Leave the cluster up when the job has ended.")]
+ReportFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON.")]
+CurveFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the loss curve as PNG.")]
