@@ -12,6 +12,7 @@ from spotelastic_checkpoints.commits import Commits, folder, step_folders
 from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed, StorageRefused
 from spotelastic_checkpoints.stages import DAEMON_STAGES, WORKER_STAGES
 from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import (
     Branch,
     Commit,
@@ -38,17 +39,32 @@ pytestmark = pytest.mark.faults
 
 
 def commits_of(storage: str) -> list[Commit]:
-    """Every committed step, after a check that each is complete and LATEST names the newest."""
+    """Every committed step, after a check that each is complete and LATEST names the newest.
+
+    A daemon may collect an old commit meanwhile: what is read then must be gone from the list.
+    """
     store = open_storage(storage)
     reader = Commits(store, "test")
     found = []
-    for commit, listed in step_folders(store.keys()).items():
-        record = store.get(f"{folder(commit)}/{metadata.NAME}")
-        if listed.has_record and record is not None and not metadata.is_tombstone(record.data):
+    for commit in committed(store):
+        try:
             reader.checkpoint(commit)
+        except RestoreFailed:
+            assert commit not in committed(store)
+        else:
             found.append(commit)
     latest = reader.latest()
     assert latest is None or latest in found
+    return found
+
+
+def committed(store: Storage) -> list[Commit]:
+    """The steps with a commit record that is no tombstone."""
+    found = []
+    for commit, listed in step_folders(store.keys()).items():
+        record = store.get(f"{folder(commit)}/{metadata.NAME}") if listed.has_record else None
+        if record is not None and not metadata.is_tombstone(record.data):
+            found.append(commit)
     return found
 
 
