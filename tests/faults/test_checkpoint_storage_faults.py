@@ -94,11 +94,10 @@ KINDS = {
 
 
 def faults_at_each_of(requests: int) -> Iterator[tuple[int, Fault]]:
-    """Where and how to fail: one kind for each request, another one each turn; in a soak all."""
+    """Where and how to fail: one kind for each request, another one in each turn of a soak."""
     kinds, turn = list(KINDS.values()), int(os.environ.get("SOAK_TURN", "0"))
     for number in range(requests):
-        for kind in kinds if turn else [kinds[number % len(kinds)]]:
-            yield number, kind
+        yield number, kinds[(number + turn) % len(kinds)]
 
 
 def test_any_request_of_a_save_a_restore_and_a_claim_may_fail_in_any_way(

@@ -36,6 +36,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdMember]:
         yield member
 
 
+@pytest.mark.soak
 def test_clocks_that_jump_lose_no_node_no_restart_and_no_time(
     etcd: EtcdMember, tmp_path: Path
 ) -> None:

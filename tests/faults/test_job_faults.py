@@ -114,6 +114,7 @@ def test_a_job_trains_on_while_its_object_store_is_away_and_commits_when_it_is_b
         assert "checkpoints: " in run.nodes["a"].output, "the outage was told"
 
 
+@pytest.mark.soak
 def test_a_node_that_is_lost_in_mid_commit_leaves_no_half_of_it(
     etcd: EtcdMember, s3: FaultyS3, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_claim_that_comes_late_from_a_replaced_round_stops_no_commits(
         job.check()
 
 
+@pytest.mark.soak
 def test_a_zone_that_is_lost_with_its_member_of_etcd_costs_no_committed_step(
     etcd_cluster: EtcdCluster, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
 """Real nodes in networks of their own, whose links are cut and healed again."""
 
 import contextlib
-import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,7 +92,7 @@ def test_the_holder_cut_off_from_etcd_is_replaced_and_comes_back_as_a_newcomer(s
     assert (site.run.newest().epoch, site.run.newest().step) >= (newest.epoch, newest.step)
 
 
-@pytest.mark.skipif(not os.environ.get("SOAK_TURN"), reason="TCP takes its time: make soak")
+@pytest.mark.soak
 @pytest.mark.parametrize("site", [STEPS], indirect=True)
 def test_nodes_that_lose_each_other_but_not_etcd_go_on_when_the_link_is_back(site: Site) -> None:
     """Nobody's lease runs out and nothing fails: the collectives wait, and so does the run."""

@@ -31,7 +31,7 @@ def chosen() -> list[int]:
     given, turn = os.environ.get("SEQUENCE_SEEDS"), os.environ.get("SOAK_TURN")
     if given:
         return [int(seed) for seed in given.split(",")]
-    return seeds(int(turn)) if turn else [1, 2]
+    return seeds(int(turn)) if turn else [1]
 
 
 class Sequence:

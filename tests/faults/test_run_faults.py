@@ -49,6 +49,7 @@ def saves_every(run: Run, number: int) -> int:
     return run.record(number - 1).round.schedule.snapshot_every
 
 
+@pytest.mark.soak
 def test_a_zygote_that_freezes_is_waited_for_and_one_that_dies_costs_one_round(pair: Run) -> None:
     """Until its old workers are reaped a node is not ready, and does not say so."""
     before = pair.trains("a", "b")
@@ -162,7 +163,7 @@ def test_a_daemon_that_dies_or_freezes_is_replaced_and_keeps_its_slots(pair: Run
     assert pair.trains("a", "b").resume.kind == "memory"
 
 
-@pytest.mark.skipif(not os.environ.get("SOAK_TURN"), reason="takes most of a minute: make soak")
+@pytest.mark.soak
 def test_a_node_whose_zygote_stays_frozen_is_left_behind_and_leaves(pair: Run) -> None:
     before = pair.trains("a", "b")
     os.kill(process(pair, "b", "se-zygote"), signal.SIGSTOP)
