@@ -63,6 +63,20 @@ def interval(flag: str, text: str) -> Interval:
         raise UsageError(f"{flag} {text}: {error}") from None
 
 
+def linger(text: str) -> float | None:
+    """Seconds that a cluster stays after its job; None: forever."""
+    if text == "forever":
+        return None
+    try:
+        wanted = Interval.parse(text)
+    except ValueError:
+        wanted = Interval()
+    seconds = 0.0 if wanted.steps == 0 else wanted.seconds
+    if seconds is None:
+        raise UsageError(f"--linger {text}: expected a time, such as 90s or 10m, 0, or forever")
+    return seconds
+
+
 def script(given: Path, folder: Path) -> None:
     """That the script, relative to `folder`, is a Python file."""
     path = folder / given

@@ -177,6 +177,7 @@ def _bring_up(
         secrets=checked.secrets,
         read=checked.read,
         write=checked.write,
+        linger=checked.linger,
         etcd=ETCD,
     )
     if place.cloud is not None:  # its instances are this machine, which has an etcd
@@ -203,7 +204,7 @@ def _leave(checked: Checked, undo: ExitStack, say: Say) -> None:
     say(
         f"{checked.name} stays up: spotelastic status {checked.name}, "
         f"spotelastic logs -f {checked.name}; come back with the same `spotelastic up`; "
-        f"end it with spotelastic down {checked.name}"
+        f"end it with spotelastic down {checked.name}; {offer.lingers(checked.linger)}"
     )
 
 

@@ -42,7 +42,15 @@ def plan(
             yield f"would change the cluster {checked.name}: {'; '.join(differences)}"
         else:
             yield f"the cluster {checked.name} is as asked for: nothing would change"
+    yield lingers(checked.linger)
     yield "nothing was made"
+
+
+def lingers(seconds: float | None) -> str:
+    """How the cluster ends where nobody takes it down."""
+    if seconds is None:
+        return "by itself it never ends (--linger)"
+    return f"by itself it ends {_time(seconds)} after its job (--linger)"
 
 
 def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -> Iterator[str]:
@@ -64,6 +72,7 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
         "args": (" ".join(known.args), " ".join(request.args)),
         "setup": (known.setup, request.setup),
         "image": (known.container, request.image),
+        "linger": (_time(known.linger), _time(checked.linger)),
     }
     yield from (f"{name} {was!s} -> {now!s}" for name, (was, now) in pairs.items() if was != now)
     if known.code != checked.archive.sha256:
@@ -97,6 +106,12 @@ def _range(low: int, high: int) -> str:
 
 def _nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "forever"
+    return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"
 
 
 def _usd(amount: float) -> str:

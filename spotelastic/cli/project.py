@@ -82,6 +82,9 @@ max = {maximum}
 # snapshot-every = 20
 # checkpoint-every = "10m"
 # keep-last = 3
+
+# How long the cluster stays after its job where nobody takes it down.
+# linger = "10m"
 """
 
 

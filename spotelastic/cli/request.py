@@ -62,6 +62,7 @@ class Request:
     max_price: float | None = None
     max_cost: float | None = None
     deadline: str | None = None
+    linger: str = "10m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class Checked:
     read: tuple[str, ...]
     """bucket/prefix of what the script may read besides."""
     write: tuple[str, ...]
+    linger: float | None
+    """Seconds; None: forever."""
 
 
 def check(request: Request, folder: Path) -> Checked:
@@ -147,6 +150,7 @@ def check(request: Request, folder: Path) -> Checked:
         secrets=secrets,
         read=given.folders("read", request.read),
         write=given.folders("write", request.write),
+        linger=checks.linger(request.linger),
     )
 
 

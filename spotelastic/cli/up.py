@@ -70,6 +70,7 @@ def up(
     drill: options.Drill = False,
     detach: options.Detach = False,
     keep: options.Keep = False,
+    linger: options.Linger = "10m",
     report: options.ReportFile = None,
     curve: options.CurveFile = None,
 ) -> None:
@@ -112,6 +113,7 @@ def up(
         drill=drill,
         detach=detach,
         keep=keep,
+        linger=linger,
         report=report,
         curve=curve,
         plan=plan,

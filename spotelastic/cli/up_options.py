@@ -135,6 +135,16 @@ Drill = Annotated[
     bool, typer.Option("--drill", help="Interrupt nodes while it trains. Needs --local.")
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return once the job trains.")]
-Keep = Annotated[bool, typer.Option("--keep", help="Leave the cluster up when the job has ended.")]
+Keep = Annotated[
+    bool,
+    typer.Option("--keep", help="Leave the cluster up when the job has ended, for its --linger."),
+]
+Linger = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME|forever",
+        help="How long a cluster that nobody takes down stays after its job: 10m, 0, forever.",
+    ),
+]
 ReportFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON.")]
 CurveFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the loss curve as PNG.")]

@@ -344,6 +344,7 @@ class Term:
         if (job := self._objects.job()) is not None:  # `up` may have been run again
             self._wanted = job.settings
             self._policy = _policy(self._config.policy, job)
+            self._upkeep_policy = replace(self._upkeep_policy, linger=job.linger)
         self._looked_at = steady()
         self._look_at = self._looked_at + BUSY
 

@@ -78,6 +78,14 @@ def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> N
     )
 
 
+def test_a_cluster_lingers_for_a_time_not_at_all_or_forever(folder: Path) -> None:
+    def linger(text: str) -> float | None:
+        return check(request(linger=text), folder).linger
+
+    assert check(request(), folder).linger == 600.0
+    assert [linger(text) for text in ("90s", "2h", "0", "forever")] == [90.0, 7200.0, 0.0, None]
+
+
 def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: Path) -> None:
     assert check(request(local=False), folder).settings.workers == 0
     assert check(request(local=False, nproc_per_node=8), folder).settings.workers == 8
@@ -97,6 +105,8 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"snapshot_every": "-1"}, "--snapshot-every -1: give steps (500), a time (10m), or auto"),
         ({"checkpoint_every": "10 m"}, "--checkpoint-every 10 m: give steps"),
         ({"checkpoint_every": "0s"}, "--checkpoint-every 0s: a time is more than nothing"),
+        ({"linger": "10"}, "--linger 10: expected a time, such as 90s or 10m, 0, or forever"),
+        ({"linger": "auto"}, "--linger auto: expected a time"),
         ({"keep_last": 0}, "--keep-last 0: must be at least 1"),
         ({"keep_every": -1}, "--keep-every -1: must not be negative"),
         ({"stall_timeout": -0.5}, "--stall-timeout -0.5: must not be negative"),

@@ -57,7 +57,7 @@ def test_limits_and_intervals_are_told_the_same_three_ways(
 ) -> None:
     (folder / "spotelastic.toml").write_text(
         'script = "a.py"\nsnapshot-every = 20\ncheckpoint-every = "10m"\nkeep-last = 4\n'
-        "gang = true\nstall-timeout = 60\n"
+        "gang = true\nstall-timeout = 60\nlinger = 0\n"
     )
     monkeypatch.setenv("SPOTELASTIC_KEEP_LAST", "5")
     monkeypatch.setenv("SPOTELASTIC_EXIT_BARRIER_TIMEOUT", "45")
@@ -66,6 +66,7 @@ def test_limits_and_intervals_are_told_the_same_three_ways(
     assert (request.snapshot_every, request.checkpoint_every) == ("20", "10m")
     assert (request.keep_last, request.keep_every) == (5, 1000)
     assert (request.gang, request.stall_timeout, request.exit_barrier_timeout) == (True, 60.0, 45.0)
+    assert request.linger == "0"
 
 
 def test_what_init_writes_is_what_up_does(
