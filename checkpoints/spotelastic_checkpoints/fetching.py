@@ -20,10 +20,11 @@ from typing import Protocol
 
 import xxhash
 
-from spotelastic_checkpoints import cells
+from spotelastic_checkpoints import cells, stages
 from spotelastic_checkpoints.cells import Cell, Placed, Request
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.layout import ALIGNMENT
+from spotelastic_checkpoints.stages import Stage
 
 MOST_LANES = 16
 LATE = 2.0
@@ -162,6 +163,7 @@ class Fetcher:
         # Pages come as they are written: what nobody needs takes no memory.
         last = items[-1].item if items else None
         self._file.truncate(last.offset + last.length if last else 0)
+        stages.reached(Stage.FETCH_OPENED)
 
     def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Returns when these ranges are there and verified. Raises `RestoreFailed`, `ArenaFull`;
@@ -189,6 +191,7 @@ class Fetcher:
                     raise self._failed
                 self._check_memory(sum(cell.length for cell in new))
                 self._run(new)
+                stages.reached(Stage.FETCH_VERIFIED)
         except BaseException as error:
             self._failed = error
             self.remove()
@@ -317,6 +320,7 @@ class Fetcher:
         while data:
             count = os.pwrite(self._file.fileno(), data, offset)
             data, offset = data[count:], offset + count
+            stages.reached(Stage.FETCH_WROTE)
 
     def _damaged(self, cell: Cell, number: int) -> RestoreFailed:
         place = cell.place(number)

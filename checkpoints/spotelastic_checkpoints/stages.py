@@ -31,10 +31,18 @@ class Stage(StrEnum):
     TOMBSTONE_PUT = "tombstone-put"
     SHARDS_DELETED = "shards-deleted"
     EPOCH_CLAIMED = "epoch-claimed"
+    # the daemon, for a worker that restores
+    FETCH_OPENED = "fetch-opened"
+    """The file is there, with nothing in it."""
+    FETCH_WROTE = "fetch-wrote"
+    """Some of it has come."""
+    FETCH_VERIFIED = "fetch-verified"
+    """All has, and matches; the worker has not been told."""
 
 
 WORKER_STAGES = tuple(stage for stage in Stage if stage.startswith("slot-"))
-DAEMON_STAGES = tuple(stage for stage in Stage if stage not in WORKER_STAGES)
+FETCH_STAGES = tuple(stage for stage in Stage if stage.startswith("fetch-"))
+DAEMON_STAGES = tuple(stage for stage in Stage if stage not in WORKER_STAGES + FETCH_STAGES)
 
 _DIE_AT = os.environ.get("SPOTELASTIC_DIE_AT", "")
 

@@ -10,7 +10,7 @@ from spotelastic_checkpoints import metadata
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.commits import Commits, folder, step_folders
 from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed, StorageRefused
-from spotelastic_checkpoints.stages import DAEMON_STAGES, WORKER_STAGES
+from spotelastic_checkpoints.stages import DAEMON_STAGES, FETCH_STAGES, WORKER_STAGES
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import (
@@ -143,6 +143,36 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         assert Commit(epoch, 6) == max(commits_of(node.storage))
         eventually(lambda: len(commits_of(node.storage)) == 3)
         assert restored_from_store(node, Commit(epoch, 6), 6)
+
+
+@pytest.mark.parametrize("stage", FETCH_STAGES)
+def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
+    tmp_path: Path, stage: str
+) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch = node.agent.claim("test", timeout=10).epoch
+        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        worker.save(1)
+        assert worker.client.flush(PATIENT)
+        worker.client.leave(clean=True)
+        node.agent.end()
+        node.agent.close()
+        node.stop()
+
+        node.start(die_at=stage)
+        node.begin(round_info("r2", 0, ["n0"], 1, 0))
+        worker = Worker(str(node.socket), "r2", 0, 0, plan_of(1, 1), prepare=False)
+        resume = Resume("store", 1, epoch=epoch)
+        with pytest.raises((DaemonUnavailable, TimeoutError)):
+            fetched(worker.client, resume, within=1.0)
+        eventually(node.died)
+        assert len(list(node.arena.glob("restore-*"))) == 1
+        node.agent.close()
+
+        node.start()
+        assert not list(node.arena.glob("restore-*"))
+        assert restored_from_store(node, Commit(epoch, 1), 1)
 
 
 def test_the_last_writer_died_and_the_next_round_adopts_what_was_complete(tmp_path: Path) -> None:

@@ -59,9 +59,9 @@ def content(fqn: str, step: int) -> bytes:
     return block * (WIDTH * 4 // len(block))
 
 
-def fetched(client: WorkerClient, resume: wire.Resume) -> Contents:
-    """A source, with all of it here that is not some rank's own."""
-    found = client.open(resume, PATIENT)
+def fetched(client: WorkerClient, resume: wire.Resume, within: float = PATIENT) -> Contents:
+    """A source, opened within these seconds, with all of it here that is not some rank's own."""
+    found = client.open(resume, within)
     shared = [item for item in found.items if item.rank == layout.SHARED]
     client.fetch(found.id, [(i.offset, i.offset + i.length) for i in shared], PATIENT)
     return Contents(found)
