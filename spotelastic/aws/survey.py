@@ -6,7 +6,8 @@ in `Survey.warnings`.
 
 from dataclasses import dataclass
 
-from spotelastic.aws import offers, types, zones
+from spotelastic.aws import choice, offers, types, zones
+from spotelastic.aws.choice import Option, Requirement
 from spotelastic.aws.clients import DENIED, Aws, Rejected
 from spotelastic.aws.estimate import Estimate, estimate
 from spotelastic.aws.names import MEMBERS
@@ -25,9 +26,10 @@ class Wish:
 
     cluster: str
     types: tuple[str, ...]
-    """Empty: the cheapest GPU type in quota."""
+    """Empty: the cheapest in quota that has what is required."""
     minimum: int
     maximum: int
+    requirement: Requirement = Requirement()
     beside: tuple[str, ...] = ()
     """Types that the cluster has already: nodes of both train together for a while."""
     spot: bool = True
@@ -40,14 +42,14 @@ class Wish:
 class Survey:
     types: tuple[InstanceType, ...]
     """Of the workers, best first."""
-    chosen: bool
-    """Whether the type was chosen here, because none was asked for."""
     zones: tuple[str, ...]
     """Of the workers."""
     price: float
     """US dollars an hour for the first type, in its cheapest zone; 0 if not known."""
     estimate: Estimate
     warnings: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    """What the types were chosen from, the choice first; empty where they were named."""
 
 
 def survey(aws: Aws, wish: Wish) -> Survey:
@@ -55,16 +57,14 @@ def survey(aws: Aws, wish: Wish) -> Survey:
     quotas = Quotas(aws, wish.cluster)
     warnings: list[str] = []
     try:
-        names = wish.types or (
-            offers.cheapest(aws, wish.minimum, len(MEMBERS), spot=wish.spot, quotas=quotas),
-        )
-        kinds = types.describe(aws, names)
+        options = _options(aws, quotas, wish)
+        kinds = _kinds(aws, wish, options)
         types.check_alike((*types.describe(aws, wish.beside), *kinds) if wish.beside else kinds)
         warnings += _shortages(aws, quotas, kinds, wish)
     except Rejected as error:
         if error.code not in DENIED or not wish.types:
             raise
-        kinds = types.describe(aws, wish.types)
+        options, kinds = (), _kinds(aws, wish, ())
         types.check_alike(kinds)
         warnings.append(f"the quotas are not known: {error}")
     for_workers = _zones(aws, kinds, wish.control_type)
@@ -79,7 +79,22 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         controls=len(MEMBERS),
         nat_gateways=int(types.efa_cards(kinds) > 1),
     )
-    return Survey(kinds, not wish.types, for_workers, price, costs, tuple(warnings))
+    return Survey(kinds, for_workers, price, costs, tuple(warnings), options)
+
+
+def _options(aws: Aws, quotas: Quotas, wish: Wish) -> tuple[Option, ...]:
+    if wish.types:
+        return ()
+    return choice.survey(aws, wish.requirement, wish.minimum, spot=wish.spot, quotas=quotas)
+
+
+def _kinds(aws: Aws, wish: Wish, options: tuple[Option, ...]) -> tuple[InstanceType, ...]:
+    if not wish.types:
+        return choice.best(options, wish.requirement, aws.region).types
+    kinds = types.describe(aws, wish.types)
+    if str(wish.requirement):
+        choice.check(kinds, wish.requirement)
+    return kinds
 
 
 def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:

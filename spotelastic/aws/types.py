@@ -16,6 +16,8 @@ class InstanceType:
     gpu: str
     """Model of its GPUs; "" without any."""
     architecture: str
+    gpu_memory_mib: int = 0
+    """Of each GPU."""
     efa_cards: int = 0
     """Network cards that EFA can use; 0 without EFA."""
 
@@ -29,24 +31,38 @@ def describe(aws: Aws, names: Sequence[str]) -> tuple[InstanceType, ...]:
     """In the order given. Raises `UsageError` for a type that the region does not know."""
     try:
         with calling("look up instance types"):
-            answer = aws.ec2.describe_instance_types(InstanceTypes=list(names))
+            answers = [
+                aws.ec2.describe_instance_types(InstanceTypes=list(names[start : start + AT_ONCE]))
+                for start in range(0, len(names), AT_ONCE)
+            ]
     except Rejected as error:
         if error.code != "InvalidInstanceType":
             raise
         raise UsageError(
             f"--instance-types {','.join(names)}: {aws.region} has no such type ({error})"
         ) from error
-    found = {item["InstanceType"]: _parsed(item) for item in answer["InstanceTypes"]}
+    items = (item for answer in answers for item in answer["InstanceTypes"])
+    found = {item["InstanceType"]: _parsed(item) for item in items}
     if unknown := [name for name in names if name not in found]:
         raise UsageError(f"--instance-types: {aws.region} has no type {', '.join(unknown)}")
     return tuple(found[name] for name in names)
+
+
+ALIKE = ("gpus", "gpu", "architecture")
+"""What types that share a job have in common."""
+AT_ONCE = 100
+"""Types that EC2 describes in one call."""
+
+
+def traits(kind: InstanceType) -> tuple[object, ...]:
+    return tuple(getattr(kind, trait) for trait in ALIKE)
 
 
 def check_alike(types: Sequence[InstanceType]) -> InstanceType:
     """The first, if all may serve one job. Raises `UsageError` naming two that may not."""
     first = types[0]
     for other in types[1:]:
-        for trait in ("gpus", "gpu", "architecture"):
+        for trait in ALIKE:
             mine, theirs = getattr(first, trait), getattr(other, trait)
             if mine != theirs:
                 raise UsageError(
@@ -70,5 +86,6 @@ def _parsed(item: dict[str, Any]) -> InstanceType:
         gpus=sum(gpu.get("Count", 0) for gpu in gpus),
         gpu=gpus[0].get("Name", "") if gpus else "",
         architecture=item["ProcessorInfo"]["SupportedArchitectures"][-1],
+        gpu_memory_mib=gpus[0].get("MemoryInfo", {}).get("SizeInMiB", 0) if gpus else 0,
         efa_cards=network.get("MaximumNetworkCards", 1) if network.get("EfaSupported") else 0,
     )

@@ -16,6 +16,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interval import Interval
 
 MIB = 2**20
+UNITS = ("", "K", "M", "G", "T")
 DISK_PER_NODE = 100 * MIB
 """Of a local node: its copy of the code, logs, and its share of the object store."""
 SHM_PER_WORKER = 64 * MIB
@@ -75,6 +76,14 @@ def linger(text: str) -> float | None:
     if seconds is None:
         raise UsageError(f"--linger {text}: expected a time, such as 90s or 10m, 0, or forever")
     return seconds
+
+
+def size(flag: str, text: str) -> float:
+    """Bytes: 20GB, 500 MB, 1.5TB, 10GiB."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise UsageError(f"{flag} {text}: expected a size, such as 20GB")
+    return float(found[1]) * (1024.0 if found[3] else 1000.0) ** UNITS.index(found[2].upper())
 
 
 def script(given: Path, folder: Path) -> None:

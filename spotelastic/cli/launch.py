@@ -123,6 +123,7 @@ def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
         types=types,
         minimum=request.minimum,
         maximum=request.maximum,
+        requirement=checked.requirement,
         beside=known.spec.instance_types if known is not None else (),
         controls=len(MEMBERS) if known is None else 0,
     )

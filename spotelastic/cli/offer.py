@@ -13,7 +13,7 @@ def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]
     kind = found.types[0]
     gpus = f"{kind.gpus} {kind.gpu}" if kind.gpus else "no GPU"
     others = "".join(f", {each.name}" for each in found.types[1:])
-    chosen = ", the cheapest GPU type in quota" if found.chosen else ""
+    chosen = ", the cheapest in quota" if found.options else ""
     with_ = f" with {checked.environment.file}" if checked.environment else ""
     yield (
         f"{checked.script}{with_}: {_range(request.minimum, request.maximum)} spot "
@@ -32,6 +32,7 @@ def plan(
 ) -> Iterator[str]:
     """What `--plan` shows. `made`: the resources of the stack, for people."""
     yield ""
+    yield from _choice(checked, found)
     yield from _table(found.estimate)
     yield ""
     if known is None:
@@ -83,6 +84,24 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
         yield "variables"
     if set(known.secrets) != set(checked.secrets):
         yield "secrets"
+
+
+def _choice(checked: Checked, found: Survey) -> Iterator[str]:
+    """What the types were chosen from, and why."""
+    if not found.options:
+        return
+    such = str(checked.requirement)
+    yield f"kinds of nodes{f' with {such}' if such else ''}, by an hour of their cheapest type:"
+    for option in found.options:
+        first = option.types[0]
+        names = ", ".join(kind.name for kind in option.types)
+        taken = "dearer" if option is not found.options[0] else "taken: the cheapest in quota"
+        memory = f"{first.gpu_memory_mib * 2**20 / 1e9:.0f} GB"
+        yield (
+            f"  {_usd(option.usd):>10}  {first.gpus} {first.gpu} of {memory} ({names}): "
+            f"{option.refusal or taken}"
+        )
+    yield ""
 
 
 def _table(costs: Estimate) -> Iterator[str]:

@@ -67,7 +67,8 @@ script = {json.dumps(script)}
 
 min = {minimum}
 max = {maximum}
-# Without these: the cheapest GPU type that the account's quota allows.
+# Without these: the cheapest GPU types that the account's quota allows, or the cheapest that have
+# what is said by gpus = 8 and gpu-memory = "40GB".
 {unsaid}instance-types = [{listed}]
 
 # Packages come from uv.lock, requirements.txt or environment.yml here; none: "none".

@@ -1,7 +1,6 @@
 """The command `replay`: a spot trace played before anything is spent."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotelastic.cli.capacity import ON_DEMAND, capacity, ends_at
+from spotelastic.cli.checks import size
 from spotelastic.cli.options import AsJson
 from spotelastic.errors import UsageError
 
@@ -33,7 +33,6 @@ spotelastic replay counts.json --min 2 --max 8 --notice 0 --policy spotelastic -
 SPOT_SHARE = 0.3
 """Of the on-demand price, where no spot price is given: about what spot users report to pay."""
 TYPE = "g5.xlarge"
-UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def replay(
@@ -137,7 +136,7 @@ def replay(
             deadline=ends_at(deadline, 0.0),
         ),
         step=step_time,
-        state=size(state),
+        state=size("--state", state),
         sharded=sharded,
         notice=notice,
         machines=_machines(instance_type, spot_price, boot, start_time),
@@ -151,17 +150,6 @@ def replay(
         from spotelastic.replay.picture import draw
 
         draw(trace, outcomes, picture)
-
-
-def size(text: str) -> float:
-    """Bytes: 20GB, 500 MB, 1.5TB, 10GiB."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
-    if found is None:
-        raise UsageError(f"--state {text}: expected a size, such as 20GB")
-    number, unit, binary = float(found[1]), found[2].upper(), bool(found[3])
-    if binary:
-        return number * 2.0 ** (10 * list(UNITS).index(unit))
-    return float(number * UNITS[unit])
 
 
 def _policies(wanted: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:

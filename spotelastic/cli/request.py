@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spotelastic.aws import requirements, workdir
+from spotelastic.aws.choice import Requirement
 from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.cli import checks, given
 from spotelastic.cli.capacity import capacity, ends_at
@@ -31,7 +32,7 @@ class Request:
     maximum: int
     name: str | None
     types: tuple[str, ...]
-    """Empty: what the cluster has already, or the cheapest GPU type in quota."""
+    """Empty: what the cluster has already, or the cheapest GPU types in quota."""
     nproc_per_node: int | None
     snapshot_every: str
     checkpoint_every: str
@@ -63,6 +64,8 @@ class Request:
     max_cost: float | None = None
     deadline: str | None = None
     linger: str = "10m"
+    gpus: int | None = None
+    gpu_memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class Checked:
     settings: Settings
     capacity: Capacity
     environment: Environment | None
+    requirement: Requirement
     env: Mapping[str, str]
     secrets: Mapping[str, str]
     read: tuple[str, ...]
@@ -146,11 +150,20 @@ def check(request: Request, folder: Path) -> Checked:
         settings=settings,
         capacity=bought,
         environment=requirements.find(folder, request.environment, archive.sha256),
+        requirement=_requirement(request),
         env=env,
         secrets=secrets,
         read=given.folders("read", request.read),
         write=given.folders("write", request.write),
         linger=checks.linger(request.linger),
+    )
+
+
+def _requirement(request: Request) -> Requirement:
+    memory = request.gpu_memory
+    return Requirement(
+        gpus=request.gpus or 0,
+        gpu_memory=0 if memory is None else int(checks.size("--gpu-memory", memory)),
     )
 
 
@@ -160,6 +173,11 @@ def _check_combination(request: Request) -> None:
     if request.image and request.local:
         raise UsageError(
             f"--image {request.image}: nodes of the local cloud are processes: drop --local"
+        )
+    if request.types and (request.gpus or request.gpu_memory):
+        raise UsageError(
+            f"--instance-types {','.join(request.types)}: types are named, or chosen by --gpus and "
+            "--gpu-memory: drop one of them"
         )
     if request.drill and request.maximum < 2:
         raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")

@@ -14,7 +14,7 @@ INIT_EXAMPLES = """[bold]Examples[/]
 
 spotelastic init
 
-spotelastic init src/train.py --min 2 --max 8 --instance-types g5.12xlarge,g6.12xlarge
+spotelastic init src/train.py --min 2 --max 8 --instance-types g5.12xlarge,g5.24xlarge
 """
 
 EXAMPLES = """[bold]Examples[/]
@@ -27,7 +27,9 @@ spotelastic up --local --drill examples/train_gpt.py -- --steps 400
 
 spotelastic up --plan --min 2 --max 8
 
-spotelastic up --min 4 --max 8 --instance-types g5.12xlarge,g6.12xlarge train.py
+spotelastic up --min 4 --max 8 --instance-types g5.12xlarge,g5.24xlarge train.py
+
+spotelastic up --plan --max 8 --gpus 8 --gpu-memory 40GB
 
 spotelastic up --max 8 --secret WANDB_API_KEY --read s3://my-data/train train.py
 """
@@ -44,6 +46,8 @@ def up(
     resume: options.ResumedRun = None,
     plan: options.PlanOnly = False,
     types: options.InstanceTypes = None,
+    gpus: options.Gpus = None,
+    gpu_memory: options.GpuMemory = None,
     nproc_per_node: options.NprocPerNode = None,
     snapshot_every: options.SnapshotEvery = "auto",
     checkpoint_every: options.CheckpointEvery = "auto",
@@ -96,6 +100,8 @@ def up(
         maximum=minimum if maximum is None else maximum,
         name=name,
         types=_listed(types),
+        gpus=gpus,
+        gpu_memory=gpu_memory,
         nproc_per_node=nproc_per_node,
         snapshot_every=snapshot_every,
         checkpoint_every=checkpoint_every,

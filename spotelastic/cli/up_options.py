@@ -43,8 +43,18 @@ InstanceTypes = Annotated[
         "--instance-type",
         metavar="T[,T...]",
         help="Instance types that workers may get, best first.",
-        show_default="the cheapest GPU type in quota",
+        show_default="the cheapest GPU types in quota",
     ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Instead of types: GPUs that each node has.", show_default="any number"
+    ),
+]
+GpuMemory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Instead of types: memory of each GPU at least, e.g. 40GB."),
 ]
 NprocPerNode = Annotated[
     int | None, typer.Option(help="Workers per node.", show_default="one per GPU")

@@ -11,7 +11,8 @@ SPOT_SHARE = 0.3
 QUOTA = 100_000
 """vCPUs of a family that the account may start, until somebody sets another number."""
 
-_PER_VCPU = 0.048  # USD an hour, for types that are not in the shipped table
+_PER_VCPU, _PER_GPU_GIB = 0.048, 0.07
+"""US dollars an hour, for types that are not in the shipped table."""
 
 
 @dataclass
@@ -34,14 +35,16 @@ class Market:
         return float("inf") if limit is None else max(limit - used, 0)
 
     def on_demand(self, type: str) -> float:
-        return self._listed.get(type) or _PER_VCPU * _vcpus(type)
+        return self._listed.get(type) or _guessed(type)
 
     def spot(self, type: str, zone: str) -> float:
         return self.prices.get((type, zone), round(self.on_demand(type) * SPOT_SHARE, 4))
 
 
-def _vcpus(type: str) -> int:
+def _guessed(type: str) -> float:
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     information = INSTANCE_TYPES.get(type) or {}
-    return int(information.get("VCpuInfo", {}).get("DefaultVCpus", 2))
+    vcpus = information.get("VCpuInfo", {}).get("DefaultVCpus", 2)
+    gpu_gib = information.get("GpuInfo", {}).get("TotalGpuMemoryInMiB", 0) / 1024
+    return float(_PER_VCPU * vcpus + _PER_GPU_GIB * gpu_gib)

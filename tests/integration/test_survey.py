@@ -7,6 +7,7 @@ import pytest
 from support.local_cloud import Laptop, environment, running_cloud
 
 from spotelastic.aws import rehearsal
+from spotelastic.aws.choice import Requirement
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.survey import Survey, Wish, survey
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
@@ -40,11 +41,36 @@ def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: 
         laptop.faults.set_spot_price("g5.xlarge", zone, 0.01)
         laptop.faults.set_spot_price("p4d.24xlarge", zone, 0.02)
     found = asked(aws)
-    assert (found.types[0].name, found.chosen, found.price) == ("g5.xlarge", True, 0.01)
+    assert (found.types[0].name, found.price) == ("g5.xlarge", 0.01)
     laptop.faults.set_quota(G_SPOT, 4)
     found = asked(aws)
     assert found.types[0].name == "p4d.24xlarge"
     assert len(found.zones) > 3, "all that offer it, not those of the control nodes only"
+
+
+def test_by_requirement_the_cheapest_kind_in_quota_is_taken_and_the_others_are_told(
+    laptop: Laptop, aws: Aws
+) -> None:
+    for zone in laptop.info.zones:
+        laptop.faults.set_spot_price("p4d.24xlarge", zone, 6.0)
+        laptop.faults.set_spot_price("p4de.24xlarge", zone, 7.0)
+        laptop.faults.set_spot_price("g6e.48xlarge", zone, 5.0)
+    wish = Wish("demo", (), 2, 8, Requirement(8, int(40e9)))
+    laptop.faults.set_quota(G_SPOT, 191)
+    found = survey(aws, wish)
+    assert [kind.name for kind in found.types] == ["p4d.24xlarge", "p4de.24xlarge"]
+    assert {kind.gpus for option in found.options for kind in option.types} == {8}
+    refused = {option.types[0].name: option.refusal for option in found.options if option.refusal}
+    assert "quota allows 0 of 2 spot g6e.48xlarge" in refused["g6e.48xlarge"]
+    laptop.faults.set_quota(G_SPOT, 1000)
+    assert survey(aws, wish).types[0].name == "g6e.48xlarge"
+
+
+def test_a_cluster_that_has_its_types_is_held_to_what_is_required(aws: Aws) -> None:
+    wish = Wish("demo", ("g5.xlarge",), 2, 8, Requirement(1, int(24e9)))
+    assert not survey(aws, wish).options
+    with pytest.raises(UsageError, match=r"--gpu-memory 40GB: the cluster has g5\.xlarge with 1"):
+        survey(aws, replace(wish, requirement=Requirement(1, int(40e9))))
 
 
 def test_types_with_several_network_cards_cost_a_nat_gateway(laptop: Laptop, aws: Aws) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 from moto.core.responses import ActionResult
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.iam_instance_profile import IamInstanceProfileAssociationBackend
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, InstanceBackend
 from moto.ec2.models.launch_templates import LaunchTemplateVersion
 from moto.ec2.responses.general import General
+from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.spot_instances import SpotInstances
 from moto.ec2.utils import parse_user_data
 
@@ -30,6 +32,7 @@ def install(patches: Patches, machines: Machines, market: Market, power: Power) 
     _install_states(patches, machines)
     _install_console(patches, power)
     _install_market(patches, machines, market)
+    _install_requirements(patches)
 
 
 def _install_launch(patches: Patches, machines: Machines) -> None:
@@ -275,6 +278,38 @@ def _install_market(patches: Patches, machines: Machines, market: Market) -> Non
             for zone in response.ec2_backend.describe_availability_zones()
         ]
         return ActionResult({"SpotPlacementScores": scores})
+
+
+def _install_requirements(patches: Patches) -> None:
+    @patches.addition(
+        InstanceResponse, "get_instance_types_from_instance_requirements", "moto has none"
+    )
+    def types_from_requirements(response: Any) -> Any:
+        asked = response._get_param("InstanceRequirements", {})
+        architectures = response._get_param("ArchitectureTypes", [])
+        found = [
+            {"InstanceType": name}
+            for name, type in sorted(INSTANCE_TYPES.items())
+            if set(architectures) & set(type["ProcessorInfo"]["SupportedArchitectures"])
+            and _meets(type.get("GpuInfo", {}), asked)
+        ]
+        return ActionResult({"InstanceTypes": found})
+
+
+def _meets(gpus: Mapping[str, Any], asked: Mapping[str, Any]) -> bool:
+    """Of requirements the local cloud knows those about accelerators."""
+    count = sum(gpu["Count"] for gpu in gpus.get("Gpus", ()))
+    makers = {gpu["Manufacturer"].lower() for gpu in gpus.get("Gpus", ())}
+    return (
+        _within(count, asked.get("AcceleratorCount", {}))
+        and _within(gpus.get("TotalGpuMemoryInMiB", 0), asked.get("AcceleratorTotalMemoryMiB", {}))
+        and makers <= set(asked.get("AcceleratorManufacturers", makers))
+    )
+
+
+def _within(value: float, limits: Mapping[str, Any]) -> bool:
+    low, high = limits.get("Min", 0), limits.get("Max", value)
+    return bool(float(low) <= value <= float(high))
 
 
 def _score(free: float, target: int) -> int:
