@@ -1,7 +1,15 @@
 #!/bin/bash
 # User data of every instance, control and worker alike: installs the spotelastic of whoever ran
 # `up` from the cluster's bucket, then runs `spotelastic boot` for as long as the instance lives.
-set -euo pipefail
+set -eEuo pipefail
+
+role=
+failed() {
+  echo "boot: line $1 of boot.sh failed: $2" >&2
+  # The controller finds that on the console, and no hour is paid for a node that cannot join.
+  if [ "$role" = worker ]; then systemctl poweroff; fi
+}
+trap 'failed "$LINENO" "$BASH_COMMAND"' ERR
 
 root=${SPOTELASTIC_ROOT:-} # another one in tests only
 home=$root/opt/spotelastic
@@ -54,6 +62,8 @@ Environment=PATH=$home/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 ExecStart=$home/venv/bin/spotelastic boot
 Restart=on-failure
 RestartSec=1
+RestartPreventExitStatus=78
+ExecStopPost=/bin/sh -c '[ "\$EXIT_STATUS" != 78 ] || systemctl poweroff'
 KillMode=mixed
 LimitMEMLOCK=infinity
 LimitNOFILE=1048576

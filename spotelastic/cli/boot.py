@@ -33,6 +33,9 @@ from spotelastic.store.tls import Tls
 
 TRY_AGAIN = 75
 """Exit code of a part that could not start yet (EX_TEMPFAIL)."""
+CANNOT_BOOT = 78
+"""Exit code where no other try on this instance could help (EX_CONFIG): its unit, and the local
+cloud, then shut the instance down, and the controller counts it as a boot that failed."""
 NO_CONTAINER = 125
 """Docker's own, where it was not the container that failed."""
 SCRATCH = "SPOTELASTIC_SCRATCH"
@@ -90,7 +93,7 @@ def _agent() -> int:
         etcd = Tls(*tls.write(home() / "tls"))
         found = world.make(aws, spec, me, workdir, etcd)
         if found is None:
-            return TRY_AGAIN
+            return CANNOT_BOOT
         blot = blotter(found.secrets)
         token = _token(aws, spec)
         logs = LogShipper(aws, spec.log_group)

@@ -28,6 +28,10 @@ TOLD_LINES = 20
 Say = Callable[[str], None]
 
 
+class SetUpFailed(BuildFailed):
+    """--setup has failed on this node, which another one may not."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     python: str
@@ -40,7 +44,8 @@ class World:
 def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: Tls) -> World | None:
     """Prepares this instance for the script in `code`, and tells the run how that goes.
 
-    None where it cannot be done: the job has then failed, unless it had ended before.
+    None where it cannot be done. What is wrong with the packages would be so on every node: the
+    job has then failed, unless it had begun before.
     """
     from spotelastic.rendezvous.membership import fail, record
     from spotelastic.store.etcd import EtcdStore
@@ -59,7 +64,8 @@ def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: Tls) -> World |
         return prepare(aws, objects, spec, me.instance, code, home(), tell)
     except BuildFailed as error:
         say(str(error))
-        fail(store, keys, f"on {me.instance}: {error}", wall())
+        if not isinstance(error, SetUpFailed):
+            fail(store, keys, f"on {me.instance}: {error}", wall())
         return None
     finally:
         store.close()
@@ -84,8 +90,8 @@ def prepare(
     if spec.setup:
         try:
             set_up(spec.setup, code, env, place, tell)
-        except BuildFailed as error:
-            raise BuildFailed(blotter(hidden.values())(str(error))) from None
+        except SetUpFailed as error:
+            raise SetUpFailed(blotter(hidden.values())(str(error))) from None
     return World(python, env, tuple(hidden.values()))
 
 
@@ -108,9 +114,9 @@ def set_up(command: str, code: Path, env: Mapping[str, str], place: Path, tell: 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise BuildFailed(f"--setup did not end within {SETUP_WITHIN:.0f} s") from None
+        raise SetUpFailed(f"--setup did not end within {SETUP_WITHIN:.0f} s") from None
     if ended.returncode:
         lines = ended.stdout.decode(errors="replace").strip().splitlines()[-TOLD_LINES:]
         told = "\n".join(lines)
-        raise BuildFailed(f"--setup {command!r} ended with {ended.returncode}:\n{told}")
+        raise SetUpFailed(f"--setup {command!r} ended with {ended.returncode}:\n{told}")
     done.touch()

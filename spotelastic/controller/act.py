@@ -61,6 +61,7 @@ class Actor:
         self._spec = spec
         self._bucket = bucket
         self._queue = queue
+        self._error = ""
         self.fates: Counter[str] = Counter()
         """How many messages were handled, duplicate, foreign, unknown, malformed."""
         self._handlers: Mapping[type[Action | upkeep.Action], Callable[[Any], None]] = {
@@ -94,8 +95,13 @@ class Actor:
                 done.append(action)
             except (Unavailable, EnvironmentFailure) as error:
                 failed.add(action.cause)
-                print(f"controller: {error}", file=sys.stderr, flush=True)
+                self._complain(str(error))
         return tuple(done)
+
+    def _complain(self, error: str) -> None:
+        if error != self._error:  # once, however often it is tried again
+            print(f"controller: {error}", file=sys.stderr, flush=True)
+        self._error = error
 
     def _write_drain(self, action: WriteDrain) -> None:
         """Written once, by who sees the notice first: the agent may have been faster."""
@@ -187,6 +193,8 @@ class Actor:
     def _examine(self, action: upkeep.Examine) -> None:
         machine = action.machine
         console = autoscaling.console(self._aws, machine.id)
+        if not console.strip() and unbroken() < action.until:
+            raise Unavailable(f"{machine.id} did not boot, and AWS shows no console of it yet")
         lines = [line for line in console.splitlines() if line.strip()]
         why = upkeep.cause(console)
         event = Event(

@@ -248,13 +248,14 @@ class Term:
         seen = self._observe(records)
         now = unbroken()
         kept = upkeep.upkeep(seen, self._standing(records), now, self._upkeep_policy)
-        self._note(self._actor.perform(kept.actions))
+        done = self._actor.perform(kept.actions)
+        self._note(done)
         seen = replace(seen, desired=kept.desired)
         decision = decide(seen, now, self._policy)
         if decision.reason != self._reason:
             say(decision.reason)
             self._reason = decision.reason
-        done = self._actor.perform(decision.actions)
+        done += self._actor.perform(decision.actions)
         self._inbox.settle(done)
         self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
         if any(not isinstance(action, Tell | Discard) for action in decision.actions):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from spotelastic.aws.autoscaling import ALIVE, Machine
 from spotelastic.aws.workers import UNATTENDED
-from spotelastic.controller.seen import EndJob, Seen
+from spotelastic.controller.seen import EndJob, Seen, Tell, account
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Event
 
@@ -20,6 +20,8 @@ BOOT = "boot"
 CONSOLE_LINES = 20
 """Of a console that are kept."""
 _SAID = re.compile(r"(?<!\S)(spotelastic|boot|controller|agent): \S")
+_AGAIN = "starting it again"
+"""How a supervisor's lines end: what it supervises said why, just before."""
 _VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+")
 
 
@@ -31,11 +33,15 @@ class Policy:
     postpone_every: float = 600.0
     boots: int = 3
     """Instances in a row that fail to boot for one cause, before no more are launched."""
-    boot_memory: float = 1800.0
-    """A boot that failed longer ago counts no more."""
     boot_within: float = 900.0
     linger: float | None = 600.0
     """How long the cluster stays after its job has ended; None: until it is taken down."""
+
+    @property
+    def boot_memory(self) -> float:
+        """A boot that failed longer ago counts no more. Where there is but one node at a time, and
+        each boot hangs, they are told `boot_within` apart."""
+        return (self.boots + 1) * self.boot_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,8 @@ class Examine:
 
     machine: Machine
     why: str
+    until: float
+    """How long an empty console is waited for: AWS shows one some time after it was written."""
     cause: str = ""
 
 
@@ -86,7 +94,7 @@ Action = Postpone | Examine | Dissolve
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    actions: tuple[Action | EndJob, ...]
+    actions: tuple[Action | EndJob | Tell, ...]
     desired: int
     """Worker nodes to have: fewer than asked for while none can be launched."""
     wake_at: float | None
@@ -99,7 +107,7 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
         return Upkeep((Dissolve("the cluster is being taken down"),), 0, None)
     if job_ended:
         return _after_the_job(seen, now, policy)
-    actions: list[Action | EndJob] = []
+    actions: list[Action | EndJob | Tell] = []
     if seen.group is not None and now >= _postpone_at(standing, policy):
         actions.append(Postpone(now + policy.unattended))
     actions += _examinations(seen, standing, now, policy)
@@ -107,9 +115,14 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
     failed = hopeless(standing, seen.machines.values(), now, policy)
     if failed:
         if len(seen.nodes) < standing.minimum:
-            actions.append(EndJob(Job("failed", now, _verdict(failed))))
+            reason = _verdict(failed)
+            actions.append(EndJob(Job("failed", now, reason)))
+            event = Event(now, "job", f"failed: {reason}")
         else:
             desired = min(desired, len(seen.nodes))
+            line = f"no more nodes are launched for now: {_summary(failed)}"
+            event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
+        actions += [] if account(event) in seen.told else [Tell(event)]
     return Upkeep(tuple(actions), desired, _postpone_at(standing, policy) if seen.group else None)
 
 
@@ -133,12 +146,11 @@ def _examinations(seen: Seen, standing: Standing, now: float, policy: Policy) ->
     for machine in seen.machines.values():
         if machine.role != "worker" or machine.id in told or machine.id in standing.joined:
             continue
+        due = max(machine.launched_at, seen.since) + policy.boot_within
         if machine.reason == "Client.InstanceInitiatedShutdown":
-            yield Examine(machine, "it has shut itself down")
-        elif machine.state in ALIVE and now >= (
-            max(machine.launched_at, seen.since) + policy.boot_within
-        ):
-            yield Examine(machine, f"it has not joined within {policy.boot_within:g} s")
+            yield Examine(machine, "it has shut itself down", due)
+        elif machine.state in ALIVE and now >= due:
+            yield Examine(machine, f"it has not joined within {policy.boot_within:g} s", due)
 
 
 def hopeless(
@@ -159,15 +171,17 @@ def hopeless(
 
 def cause(console: str) -> str:
     """What an instance's console says at its end, without what differs between instances."""
-    lines = [line.strip() for line in console.splitlines() if line.strip()]
+    lines = [line.strip() for line in console.splitlines()]
+    lines = [line for line in lines if line and not line.endswith(_AGAIN)]
     ours = [line[match.start() :] for line in lines if (match := _SAID.search(line))]
     last = (ours or lines or ["its console is empty"])[-1]
     return _VARIES.sub("#", last)
 
 
+def _summary(failed: tuple[Event, ...]) -> str:
+    return f"{len(failed)} instances in a row did not boot: {failed[-1].data['cause']}"
+
+
 def _verdict(failed: tuple[Event, ...]) -> str:
     last = failed[-1]
-    return (
-        f"{len(failed)} instances in a row did not boot: {last.data['cause']}\n"
-        f"The console of {last.node} ends:\n{last.data['console']}"
-    )
+    return f"{_summary(failed)}\nThe console of {last.node} ends:\n{last.data['console']}"

@@ -7,6 +7,9 @@ hypervisor. Orders come as JSON lines on standard input, answers go to standard 
 
     {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm"}  -> {"booted": instance}
     {"do": "end", "instance", "shm"}                                   -> {"ended": instance}
+
+An instance whose first process exits with `SHUT_DOWN` has shut itself down, as it would on EC2 by
+its systemd unit; that is told unasked: {"shut_down": instance}. It is ended when that is ordered.
 """
 
 import json
@@ -20,6 +23,9 @@ from typing import Any
 
 from spotelastic.local import processes
 from spotelastic.local.remains import Remains
+
+SHUT_DOWN = 78
+"""The exit code that `infra/boot/boot.sh` has the unit shut the instance down for."""
 
 
 class Hypervisor:
@@ -98,6 +104,8 @@ class Hypervisor:
 
     def _note_exit(self, instance: str, console: str, code: int) -> None:
         """As on EC2, an instance outlives its first process: someone reading the console knows."""
+        if code == SHUT_DOWN:
+            _answer(shut_down=instance)
         if code != -signal.SIGKILL and Path(console).exists():
             with Path(console).open("a") as log:
                 log.write(f"\nThe boot process of {instance} exited with {code}.\n")

@@ -140,6 +140,16 @@ class Machines:
         instance._reason = f"{initiator} initiated ({moment:%Y-%m-%d %H:%M:%S UTC})"
         self._switch_off(machine, SHUTTING_DOWN)
 
+    def shut_down(self, instance: str) -> None:
+        """From within: what becomes of it then was said when it was launched."""
+        machine = self._machines[instance]
+        if machine.state not in (PENDING, RUNNING):
+            return
+        if machine.it.instance_initiated_shutdown_behavior == "terminate":
+            self.terminate(machine.it, "Client.InstanceInitiatedShutdown")
+        else:
+            self.stop(machine.it)
+
     def settle(self, instances: Iterable[Any]) -> None:
         """Waits until machines that were terminated are gone, as deleting a stack does."""
         for instance in instances:
@@ -243,6 +253,7 @@ class Machines:
 
 _REASONS = {
     "Client.UserInitiatedShutdown": "User initiated shutdown",
+    "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
     "Server.SpotInstanceTermination": "Spot instance termination",
     "Server.InternalError": "Internal error",
 }

@@ -54,6 +54,8 @@ class Power:
         self._answers = Thread(target=self._listen, name="hypervisor", daemon=True)
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the hypervisor dies unasked."""
+        self.on_shut_down: Callable[[str], None] = lambda instance: None
+        """Called with each instance that has shut itself down, which is not off yet."""
 
     def start(self) -> None:
         self._answers.start()
@@ -112,6 +114,9 @@ class Power:
         assert self._process.stdout
         for line in self._process.stdout:
             (answer,) = json.loads(line).items()
+            if answer[0] == "shut_down":
+                self.on_shut_down(answer[1])
+                continue
             with self._lock:
                 future = self._waiting.pop(answer)
             future.set_result(None)

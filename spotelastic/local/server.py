@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import RLock
 
@@ -101,6 +102,9 @@ class Server:
             cloud=config.remains.cloud,
         )
         self._power.on_lost = lost
+        self._power.on_shut_down = lambda instance: self._agenda.soon(
+            partial(self._machines.shut_down, instance)
+        )
 
     def start(self) -> None:
         web = self._moto._server

@@ -5,7 +5,10 @@ It runs as the instance's user data, below a root of its own. Only what a contai
 """
 
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -44,6 +47,8 @@ else:
 """
 SYSTEMCTL = """
 import os, re, shlex, subprocess, sys
+if sys.argv[1] == "poweroff":
+    print("Power down", flush=True)
 if sys.argv[1] != "enable":
     sys.exit()
 unit = open(os.environ["SPOTELASTIC_ROOT"] + "/etc/systemd/system/spotelastic.service").read()
@@ -92,6 +97,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Path) -> None:
     boto3.client("s3").create_bucket(Bucket=BUCKET)
+    where_there_is_nothing_in_it_a_node_says_so_and_a_worker_shuts_itself_down(laptop)
     objects = Objects(Aws(laptop.info.region), BUCKET, CLUSTER)
     provisions.ship(objects, None, print)
     current = (objects.get(provisions.CURRENT) or b"").decode()
@@ -108,9 +114,35 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     assert "the bucket has no job for the cluster demo" in boot(laptop)
 
 
-def boot(laptop: Laptop) -> str:
-    """A control node with the user data of all: what is on its console when that has ended."""
-    tags = {"cluster": CLUSTER, "bucket": BUCKET, "role": "control", "member": "a"}
+def where_there_is_nothing_in_it_a_node_says_so_and_a_worker_shuts_itself_down(
+    laptop: Laptop,
+) -> None:
+    worker, control = boot(laptop, "worker"), boot(laptop, "control")
+    assert "boot.sh failed: aws s3 cp" in worker and "Power down" in worker
+    assert "boot.sh failed: aws s3 cp" in control and "Power down" not in control
+
+
+def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) -> None:
+    """As systemd runs it, which replaces no variable within a quoted word."""
+    (line,) = re.findall("^ExecStopPost=(.+)$", infra("boot/boot.sh").read_text(), re.M)
+    told = tmp_path / "systemctl"
+    told.write_text('#!/bin/sh\necho "$@"\n')
+    told.chmod(0o755)
+    for code, expected in (("78", "poweroff\n"), ("1", ""), ("0", "")):
+        done = subprocess.run(
+            shlex.split(line.replace("\\$", "$")),
+            env={"EXIT_STATUS": code, "PATH": f"{tmp_path}:/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, expected)
+
+
+def boot(laptop: Laptop, role: str = "control") -> str:
+    """A node with the user data of all: what is on its console when that has ended."""
+    tags = {"cluster": CLUSTER, "bucket": BUCKET, "role": role, "member": "a"}
     (instance,) = laptop.ec2.run_instances(
         ImageId="ami-12345678",
         MinCount=1,

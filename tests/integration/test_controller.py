@@ -10,7 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
+from support.trial import (
+    NAME,
+    ONE_LEADS,
+    Trial,
+    controllers,
+    eventually,
+    nothing_is_left,
+    running_trial,
+)
 
 from spotelastic.aws import autoscaling, workers
 from spotelastic.aws import cluster as clusters
@@ -212,24 +220,6 @@ def a_deleted_cluster_leaves_nothing_but_its_objects(trial: Trial) -> None:
     assert trial.cluster.objects.report() is not None
     clusters.delete(NAME, keep_data=False, aws=aws)
     assert trial.cluster.objects.report() is None
-
-
-def nothing_is_left(aws: Aws) -> None:
-    assert clusters.all_names(aws) == ()
-    assert all(machine.state == "terminated" for machine in autoscaling.machines(aws, NAME))
-    assert aws.autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"] == []
-    assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
-    assert aws.ec2.describe_volumes()["Volumes"] == []
-    assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
-    assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True]
-    assert aws.sqs.list_queues().get("QueueUrls", []) == []
-    assert aws.logs.describe_log_groups()["logGroups"] == []
-    parameters = aws.ssm.describe_parameters()["Parameters"]
-    assert [p["Name"] for p in parameters if not p["Name"].startswith("/aws/")] == []
-    assert (
-        aws.cloudformation.list_stacks(StackStatusFilter=["CREATE_COMPLETE"])["StackSummaries"]
-        == []
-    )
 
 
 def where_creating_fails_half_way_nothing_is_left(

@@ -1,13 +1,14 @@
-"""A cluster on a local cloud of its own: its control nodes are real, its workers do nothing."""
+"""A cluster on a local cloud of its own: its control nodes are real, its workers do nothing, unless
+a test wants them."""
 
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -93,19 +94,43 @@ def eventually(look: Callable[[], T | None], what: str) -> T:
     return found
 
 
+def nothing_is_left(aws: Aws) -> None:
+    assert clusters.all_names(aws) == ()
+    assert all(machine.state == "terminated" for machine in autoscaling.machines(aws, NAME))
+    assert aws.autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"] == []
+    assert aws.ec2.describe_launch_templates()["LaunchTemplates"] == []
+    assert aws.ec2.describe_volumes()["Volumes"] == []
+    assert aws.ec2.describe_network_interfaces()["NetworkInterfaces"] == []
+    assert [vpc["IsDefault"] for vpc in aws.ec2.describe_vpcs()["Vpcs"]] == [True]
+    assert aws.sqs.list_queues().get("QueueUrls", []) == []
+    assert aws.logs.describe_log_groups()["logGroups"] == []
+    parameters = aws.ssm.describe_parameters()["Parameters"]
+    assert [p["Name"] for p in parameters if not p["Name"].startswith("/aws/")] == []
+    assert (
+        aws.cloudformation.list_stacks(StackStatusFilter=["CREATE_COMPLETE"])["StackSummaries"]
+        == []
+    )
+
+
+NO_WORKERS = (sys.executable, "-c", CONTROL_ONLY)
+NEVER_RUN = "print('never run here')\n"
+
+
 @contextmanager
-def running_trial(folder: Path) -> Iterator[Trial]:
+def running_trial(
+    folder: Path, *, boot: Sequence[str] = NO_WORKERS, script: str = NEVER_RUN, **request: Any
+) -> Iterator[Trial]:
     work = folder / "work"
     work.mkdir()
-    (work / "train.py").write_text("print('never run here')\n")
+    (work / "train.py").write_text(script)
     archive = pack(work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPOTELASTIC_HOME", str(folder / "home"))
-        info = cloud.start(detach=False, boot_command=(sys.executable, "-c", CONTROL_ONLY))
+        info = cloud.start(detach=False, boot_command=boot)
         try:
             for name, value in cloud.environment(info).items():
                 patch.setenv(name, value)
-            request = Request(
+            wanted = Request(
                 name=NAME,
                 script="train.py",
                 args=(),
@@ -115,8 +140,9 @@ def running_trial(folder: Path) -> Iterator[Trial]:
                 instance_types=("c5.large",),
                 network=info.net,
             )
-            cluster = clusters.create(request, lambda _: None, Aws(info.region))
+            wanted = replace(wanted, **request)
+            cluster = clusters.create(wanted, lambda _: None, Aws(info.region))
             found = certificates.fetch(cluster.aws, Names(NAME).worker_certificate)
-            yield Trial(cluster, Faults(info), request, Tls(*found.write(folder / "tls")))
+            yield Trial(cluster, Faults(info), wanted, Tls(*found.write(folder / "tls")))
         finally:
             cloud.stop(info)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spotelastic.aws.autoscaling import Group, Machine, Place
-from spotelastic.controller.seen import EndJob, Seen
+from spotelastic.controller.seen import EndJob, Seen, Tell, account
 from spotelastic.controller.upkeep import (
     BOOT,
     Dissolve,
@@ -73,16 +73,32 @@ def test_an_instance_that_shuts_itself_down_or_never_joins_is_examined_once() ->
 def test_three_boots_in_a_row_that_fail_alike_fail_a_job_that_cannot_run() -> None:
     boots = tuple(failed(f"i-{n}", NOW - 500.0 + n) for n in range(3))
     decided = upkeep(seen(nodes=("i-9",)), replace(LED, boots=boots), NOW, POLICY)
-    (action,) = decided.actions
-    assert isinstance(action, EndJob)
-    assert "3 instances in a row did not boot: boot: no torch" in action.job.reason
-    assert "The console of i-2 ends:\nboot: no torch" in action.job.reason
+    ended, told = decided.actions
+    assert isinstance(ended, EndJob) and isinstance(told, Tell)
+    assert "3 instances in a row did not boot: boot: no torch" in ended.job.reason
+    assert "The console of i-2 ends:\nboot: no torch" in ended.job.reason
+    assert told.event.kind == "job" and told.event.message == f"failed: {ended.job.reason}"
+
+
+def test_boots_that_hang_one_after_the_other_are_still_three_in_a_row() -> None:
+    """A job of one node: the next is launched when the one before has had its time."""
+    apart = POLICY.boot_within + 60.0
+    boots = tuple(
+        failed(f"i-{n}", NOW - (3 - n) * apart, at=NOW - (2 - n) * apart) for n in range(3)
+    )
+    decided = upkeep(seen(), replace(LED, minimum=1, boots=boots), NOW, POLICY)
+    assert [type(action) for action in decided.actions] == [EndJob, Tell]
 
 
 def test_a_job_that_can_run_goes_on_with_the_nodes_that_it_has() -> None:
     boots = tuple(failed(f"i-{n}", NOW - 500.0 + n) for n in range(3))
     decided = upkeep(seen(nodes=("i-8", "i-9")), replace(LED, boots=boots), NOW, POLICY)
-    assert (decided.actions, decided.desired) == ((), 2)
+    assert decided.desired == 2
+    (told,) = decided.actions
+    assert isinstance(told, Tell)
+    assert "no more nodes are launched for now: 3 instances in a row" in told.event.message
+    again = replace(seen(nodes=("i-8", "i-9")), told=frozenset({account(told.event)}))
+    assert upkeep(again, replace(LED, boots=boots), NOW, POLICY).actions == ()
 
 
 def test_boots_that_are_not_in_a_row_or_fail_for_different_causes_stop_nothing() -> None:
@@ -91,7 +107,7 @@ def test_boots_that_are_not_in_a_row_or_fail_for_different_causes_stop_nothing()
     cases = (
         (alike[:2], seen()),
         ([*alike[:2], failed("i-2", NOW - 400.0, "boot: disk full")], seen()),
-        ([replace(e, at=NOW - 2000.0) for e in alike], seen()),
+        ([replace(e, at=NOW - POLICY.boot_memory - 1.0) for e in alike], seen()),
         (alike, seen(joined)),
     )
     for boots, now in cases:
@@ -123,3 +139,5 @@ def test_the_cause_of_a_failed_boot_is_what_we_said_last_without_what_varies() -
     assert cause(console) == "spotelastic: cannot read s#://b-#/x: not permitted"
     assert cause("kernel panic at 0xdeadbeef\n") == cause("kernel panic at 0xcafe0123\n")
     assert cause("") == "its console is empty"
+    retried = "boot: no torch\nboot: agent ended with 75: starting it again\n"
+    assert cause(retried) == "boot: no torch"

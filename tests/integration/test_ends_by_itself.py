@@ -1,0 +1,64 @@
+"""Clusters that end by themselves, with no command of anybody's around."""
+
+from pathlib import Path
+
+import pytest
+from support.trial import NAME, Trial, eventually, nothing_is_left, running_trial
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws.names import Names
+from spotelastic.local import cloud
+from spotelastic.model.job import Settings
+
+pytestmark = pytest.mark.soak
+
+LINGER = 2.0
+SETUP = "echo looking for the licence; echo no licence server >&2; exit 3"
+
+
+def test_three_boots_that_fail_alike_fail_the_job_and_the_cluster_goes(tmp_path: Path) -> None:
+    one = Settings(1, 1, workers=1)
+    with running_trial(
+        tmp_path, boot=cloud.BOOT, settings=one, setup=SETUP, linger=LINGER
+    ) as trial:
+        ended = trial.status(lambda status: status.state == "failed", "the end of the job")
+        report = trial.cluster.objects.report()
+        eventually(lambda: launches_nothing(trial), "an end of launches")
+        launched = workers(trial)
+        is_dissolved(trial)
+        assert workers(trial) == launched
+        events = trial.cluster.objects.events()
+    told = [event for event in events if event.kind == "boot"]
+    assert len(told) >= 3
+    for event in told:
+        assert "it has shut itself down" in event.message
+        assert event.data["cause"].endswith("ended with #:")
+    assert "3 instances in a row did not boot: boot: --setup" in ended.reason
+    assert "looking for the licence\nno licence server\n" in ended.reason
+    assert report is not None and report.job.state == "failed"
+    assert any(e.kind == "job" and e.message == f"failed: {ended.reason}" for e in events)
+
+
+def launches_nothing(trial: Trial) -> bool | None:
+    found = autoscaling.group(trial.cluster.aws, Names(NAME).workers)
+    return None if found is not None and found.desired else True
+
+
+def workers(trial: Trial) -> set[str]:
+    """All that were ever launched."""
+    found = autoscaling.machines(trial.cluster.aws, NAME, "worker")
+    return {machine.id for machine in found}
+
+
+def is_dissolved(trial: Trial) -> None:
+    """Nobody asks for it; only the bucket stays, with the account of what was."""
+
+    def gone() -> bool | None:
+        try:
+            nothing_is_left(trial.cluster.aws)
+        except AssertionError:
+            return None
+        return True
+
+    eventually(gone, "an account with nothing of the cluster")
+    assert trial.cluster.objects.report() is not None
