@@ -1,11 +1,12 @@
 """Clusters that end by themselves, with no command of anybody's around."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.trial import NAME, Trial, eventually, nothing_is_left, running_trial
 
-from spotelastic.aws import autoscaling
+from spotelastic.aws import autoscaling, stack
 from spotelastic.aws.names import Names
 from spotelastic.local import cloud
 from spotelastic.model.job import Settings
@@ -13,14 +14,39 @@ from spotelastic.model.job import Settings
 pytestmark = pytest.mark.soak
 
 LINGER = 2.0
+CLUSTER: dict[str, Any] = {
+    "boot": cloud.BOOT,
+    "settings": Settings(1, 1, workers=1),
+    "linger": LINGER,
+}
 SETUP = "echo looking for the licence; echo no licence server >&2; exit 3"
+
+SCRIPT = """
+import torch
+import spotelastic as se
+
+with se.Checkpointer({"model": torch.nn.Linear(2, 1)}) as checkpoint:
+    for step in range(checkpoint.restore() + 1, 11):
+        checkpoint.step(step)
+"""
+
+
+def test_after_the_job_the_workers_go_at_once_and_later_all_but_the_checkpoints(
+    tmp_path: Path,
+) -> None:
+    with running_trial(tmp_path, **CLUSTER, script=SCRIPT) as trial:
+        ended = trial.status(lambda status: status.state == "succeeded", "the end of the job")
+        eventually(lambda: launches_nothing(trial), "an end of launches")
+        assert stack.describe(trial.cluster.aws, Names(NAME).stack) is not None  # it lingers
+        is_dissolved(trial)
+        left = trial.cluster.objects.names("checkpoints/")
+    assert ended.step == 10
+    assert "checkpoints/LATEST" in left
+    assert any(name.endswith("/.metadata") for name in left)
 
 
 def test_three_boots_that_fail_alike_fail_the_job_and_the_cluster_goes(tmp_path: Path) -> None:
-    one = Settings(1, 1, workers=1)
-    with running_trial(
-        tmp_path, boot=cloud.BOOT, settings=one, setup=SETUP, linger=LINGER
-    ) as trial:
+    with running_trial(tmp_path, **CLUSTER, setup=SETUP) as trial:
         ended = trial.status(lambda status: status.state == "failed", "the end of the job")
         report = trial.cluster.objects.report()
         eventually(lambda: launches_nothing(trial), "an end of launches")
