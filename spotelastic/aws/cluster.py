@@ -20,6 +20,7 @@ from spotelastic.aws import (
     certificates,
     environment,
     names,
+    networks,
     offers,
     provisions,
     rehearsal,
@@ -46,6 +47,17 @@ DEEP_LEARNING = (
     "base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
 )
 
+_NETWORK = (
+    "GivenVpc",
+    "GivenSubnets",
+    "SubnetCidrs",
+    "PrivateCidrs",
+    "Zones",
+    "Cidr",
+    "MemberAddresses",
+)
+"""The stack's parameters that never change."""
+
 Say = Callable[[str], None]
 
 
@@ -69,6 +81,10 @@ class Request:
     """Name of the run; the cluster's by default."""
     network: str = "10.64.0.0/12"
     """Where the cluster's own network is taken from."""
+    vpc: str = ""
+    """A network of the user's to be used instead, and"""
+    subnets: tuple[str, ...] = ()
+    """those of its subnets that nodes may be in, one a zone."""
     control_type: str = "t3.small"
     etcd: Release | None = None
     """What control nodes install; by default they have one."""
@@ -122,7 +138,14 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
         _check_owner(known, request.name)
     plan = _plan(request, aws, known)
     if known is None:
-        rehearsal.dry_run(aws, plan.image, request.instance_types[0], plan.parameters["Cidr"])
+        rehearsal.dry_run(
+            aws,
+            plan.image,
+            request.instance_types[0],
+            block=plan.parameters["Cidr"],
+            vpc=plan.spec.vpc,
+            subnet=next(iter(plan.spec.subnets), ""),
+        )
         rehearsal.ensure_service_roles(aws)
     bucket = plan.bucket
     say(f"bucket {bucket}: shipping {len(request.archive) / 2**20:.1f} MiB of code")
@@ -197,6 +220,8 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         setup=request.setup,
         env=request.env,
         linger=request.linger,
+        vpc=network["GivenVpc"],
+        subnets=zones.given(network["GivenSubnets"]),
     )
     parameters = {
         "Cluster": request.name,
@@ -216,15 +241,25 @@ def _network(
     aws: Aws, request: Request, offered: zones.Offers, known: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """Of a cluster that is there already it stays as it is."""
-    names_of = ("Cidr", "SubnetCidrs", "PrivateCidrs", "Zones", "MemberAddresses")
     if known is not None:
         given = stack.parameters(known)
-        return {name: given[name] for name in names_of}
-    chosen = zones.choose(offered, request.instance_types, request.control_type, aws.region)
-    free = names.addresses(request.network, _networks(aws), len(chosen))
-    lists = (free.subnets, free.private, chosen)
-    values = (free.block, *map(zones.padded, lists), ",".join(free.members))
-    return dict(zip(names_of, values, strict=True))
+        networks.check_kept(request.name, zones.given(given["GivenSubnets"]), request.subnets)
+        return {name: given[name] for name in _NETWORK}
+    types, control = request.instance_types, request.control_type
+    subnets: tuple[str, ...] = ()
+    if request.vpc:
+        its = networks.look(aws, request.vpc, request.subnets)
+        offered = networks.within(its, offered, types, control)
+        chosen = zones.choose(offered, types, control, aws.region)
+        subnets = tuple(subnet.id for subnet in its.of(chosen))
+        members = networks.member_addresses(aws, its.of(chosen[: len(MEMBERS)]))
+        free = names.Addresses("", (), (), members)
+    else:
+        chosen = zones.choose(offered, types, control, aws.region)
+        free = names.addresses(request.network, _networks(aws), len(chosen))
+    lists = (subnets, free.subnets, free.private, chosen)
+    values = (request.vpc, *map(zones.padded, lists), free.block, ",".join(free.members))
+    return dict(zip(_NETWORK, values, strict=True))
 
 
 def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -> Cluster:
@@ -262,6 +297,7 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
             security_group=outputs["MemberGroup"],
             subnets=_subnets(plan, outputs),
             efa_cards=plan.efa_cards,
+            public=None if plan.spec.vpc else True,
         ),
     )
     return cluster

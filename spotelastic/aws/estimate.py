@@ -53,8 +53,9 @@ def estimate(
     control_usd: float,
     controls: int,
     nat_gateways: int,
+    addresses: tuple[int, int],
 ) -> Estimate:
-    """`nodes` is (--min, --max)."""
+    """`nodes` is (--min, --max), and `addresses` the public ones at these."""
     low, high = nodes
     lines: Sequence[Line] = (
         Line(f"worker, {worker}", low, high, worker_usd),
@@ -66,7 +67,7 @@ def estimate(
             controls,
             _disk(CONTROL_DISKS_GIB),
         ),
-        Line("public IPv4 address", low + controls, high + controls, ADDRESS),
+        Line("public IPv4 address", *addresses, ADDRESS),
         Line("NAT gateway", nat_gateways, nat_gateways, NAT, f"and {NAT:g} USD a GB"),
     )
     return Estimate(tuple(line for line in lines if line.high))

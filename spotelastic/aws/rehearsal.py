@@ -35,15 +35,21 @@ def _make(aws: Aws, role: str, service: str) -> None:
             raise
 
 
-def dry_run(aws: Aws, image: str, type: str, network: str) -> None:
-    """Asks EC2 whether it would do what comes. Raises `EnvironmentFailure` for all refusals."""
+def dry_run(
+    aws: Aws, image: str, type: str, *, block: str = "", vpc: str = "", subnet: str = ""
+) -> None:
+    """Asks EC2 whether it would do what comes, in a new network of that block or in a given one.
+
+    Raises `EnvironmentFailure` for all refusals.
+    """
+    of_vpc = {"VpcId": vpc} if vpc else {}
+    of_subnet = {"SubnetId": subnet} if subnet else {}
     calls: dict[str, Callable[[], object]] = {
-        "make a network": lambda: aws.ec2.create_vpc(CidrBlock=network, DryRun=True),
         "make a security group": lambda: aws.ec2.create_security_group(
-            GroupName="spotelastic", Description="never made", DryRun=True
+            GroupName="spotelastic", Description="never made", DryRun=True, **of_vpc
         ),
         f"start {type} instances": lambda: aws.ec2.run_instances(
-            ImageId=image, InstanceType=type, MinCount=1, MaxCount=1, DryRun=True
+            ImageId=image, InstanceType=type, MinCount=1, MaxCount=1, DryRun=True, **of_subnet
         ),
         "make a launch template": lambda: aws.ec2.create_launch_template(
             LaunchTemplateName="spotelastic",
@@ -51,6 +57,8 @@ def dry_run(aws: Aws, image: str, type: str, network: str) -> None:
             DryRun=True,
         ),
     }
+    if not vpc:
+        calls["make a network"] = lambda: aws.ec2.create_vpc(CidrBlock=block, DryRun=True)
     refused = [what for what, call in calls.items() if not _would(what, call)]
     if refused:
         raise EnvironmentFailure(

@@ -6,11 +6,12 @@ in `Survey.warnings`.
 
 from dataclasses import dataclass
 
-from spotelastic.aws import choice, offers, types, zones
+from spotelastic.aws import choice, networks, offers, stack, types, zones
 from spotelastic.aws.choice import Option, Requirement
 from spotelastic.aws.clients import DENIED, Aws, Rejected
 from spotelastic.aws.estimate import Estimate, estimate
 from spotelastic.aws.names import MEMBERS
+from spotelastic.aws.networks import Network
 from spotelastic.aws.prices import shipped_table
 from spotelastic.aws.quotas import Quotas
 from spotelastic.aws.types import InstanceType
@@ -36,6 +37,9 @@ class Wish:
     control_type: str = CONTROL_TYPE
     controls: int = len(MEMBERS)
     """Control nodes that are still to be started."""
+    vpc: str = ""
+    """A network of the user's; empty: one is made."""
+    subnets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Survey:
     price: float
     """US dollars an hour for the first type, in its cheapest zone; 0 if not known."""
     estimate: Estimate
+    resources: tuple[str, ...]
+    """Of the stack, for people."""
     warnings: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     """What the types were chosen from, the choice first; empty where they were named."""
@@ -67,7 +73,14 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         options, kinds = (), _kinds(aws, wish, ())
         types.check_alike(kinds)
         warnings.append(f"the quotas are not known: {error}")
-    for_workers = _zones(aws, kinds, wish.control_type)
+    cards = types.efa_cards(kinds)
+    network = networks.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
+    offered = offers.zones(aws, (*names_of(kinds), wish.control_type))
+    chosen = _zones(aws, offered, kinds, wish.control_type, network)
+    for_workers = zones.with_workers(offered, chosen, names_of(kinds))
+    if network is not None:
+        needed = wish.maximum + 2 * wish.controls if wish.controls else 0
+        warnings += networks.warnings(network, chosen, cards, needed)
     price = _price(aws, kinds[0].name, for_workers, spot=wish.spot)
     costs = estimate(
         nodes=(wish.minimum, wish.maximum),
@@ -77,9 +90,11 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         control=wish.control_type,
         control_usd=shipped_table().usd_per_hour.get(wish.control_type, 0.0),
         controls=len(MEMBERS),
-        nat_gateways=int(types.efa_cards(kinds) > 1),
+        nat_gateways=int(cards > 1 and network is None),
+        addresses=_addresses((wish.minimum, wish.maximum), cards, network, chosen),
     )
-    return Survey(kinds, for_workers, price, costs, tuple(warnings), options)
+    made = stack.summary(len(chosen), private=cards > 1, given=network is not None)
+    return Survey(kinds, for_workers, price, costs, made, tuple(warnings), options)
 
 
 def _options(aws: Aws, quotas: Quotas, wish: Wish) -> tuple[Option, ...]:
@@ -125,12 +140,31 @@ def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: 
     return told
 
 
-def _zones(aws: Aws, kinds: tuple[InstanceType, ...], control_type: str) -> tuple[str, ...]:
-    """Of the workers."""
+def _zones(
+    aws: Aws,
+    offered: zones.Offers,
+    kinds: tuple[InstanceType, ...],
+    control_type: str,
+    network: Network | None,
+) -> tuple[str, ...]:
     names = names_of(kinds)
-    offered = offers.zones(aws, (*names, control_type))
-    chosen = zones.choose(offered, names, control_type, aws.region)
-    return zones.with_workers(offered, chosen, names)
+    if network is not None:
+        offered = networks.within(network, offered, names, control_type)
+    return zones.choose(offered, names, control_type, aws.region)
+
+
+def _addresses(
+    nodes: tuple[int, int], cards: int, network: Network | None, chosen: tuple[str, ...]
+) -> tuple[int, int]:
+    """Public ones: AWS gives none to instances with several network cards, which have a NAT."""
+    low, high = nodes
+    if network is None:
+        fixed, each = len(MEMBERS) + int(cards > 1), int(cards <= 1)
+    else:
+        subnets = network.of(chosen)
+        fixed = sum(subnet.public for subnet in subnets[: len(MEMBERS)])
+        each = int(cards <= 1 and any(subnet.public for subnet in subnets))
+    return fixed + low * each, fixed + high * each
 
 
 def _price(aws: Aws, type: str, zones: tuple[str, ...], *, spot: bool) -> float:

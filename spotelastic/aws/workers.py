@@ -49,6 +49,8 @@ class Workers:
     root_device: str = "/dev/xvda"
     efa_cards: int = 0
     """Network cards to be used with EFA; 0: one ordinary interface."""
+    public: bool | None = True
+    """Whether a node has a public address; None: as its subnet says."""
     placement_group: str = ""
 
 
@@ -148,10 +150,7 @@ def _launch(wanted: Workers) -> dict[str, Any]:
         ],
     }
     if wanted.efa_cards:
-        data["NetworkInterfaces"] = [
-            _card(index, wanted.efa_cards, wanted.security_group)
-            for index in range(wanted.efa_cards)
-        ]
+        data["NetworkInterfaces"] = [_card(index, wanted) for index in range(wanted.efa_cards)]
     else:
         data["SecurityGroupIds"] = [wanted.security_group]
     if wanted.placement_group:
@@ -159,17 +158,19 @@ def _launch(wanted: Workers) -> dict[str, Any]:
     return data
 
 
-def _card(index: int, count: int, security_group: str) -> dict[str, Any]:
+def _card(index: int, wanted: Workers) -> dict[str, Any]:
     """One EFA interface per network card; only the first one of an instance has device index 0."""
     card = {
         "NetworkCardIndex": index,
         "DeviceIndex": min(index, 1),
         "InterfaceType": "efa",
-        "Groups": [security_group],
+        "Groups": [wanted.security_group],
         "DeleteOnTermination": True,
     }
     # AWS gives a public address to instances with one interface only.
-    return card if count > 1 else {**card, "AssociatePublicIpAddress": True}
+    if wanted.efa_cards > 1 or wanted.public is None:
+        return card
+    return {**card, "AssociatePublicIpAddress": wanted.public}
 
 
 # -- a group -------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What is there already when `up` is asked for a cluster: the cluster itself, or an earlier run."""
 
+from spotelastic.aws import networks
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.objects import Objects
 from spotelastic.cli.place import Place
@@ -22,6 +23,7 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
                 f"`spotelastic down {known.name}`, then run this again; it goes on from the last "
                 "checkpoint"
             )
+        networks.check_kept(known.name, known.spec.subnets, request.subnets)
         if request.resume and known.spec.run != request.resume:
             raise UsageError(
                 f"--resume {request.resume}: the cluster {known.name} exists and trains the run "

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotelastic.aws import cluster as clusters
-from spotelastic.aws import stack
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.provisions import ETCD
@@ -63,7 +62,7 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
             shown.say(line)
         if request.plan:
             spec = known.spec if known else None
-            for line in offer.plan(request, checked, found, spec, stack.summary()):
+            for line in offer.plan(request, checked, found, spec):
                 shown.say(line)
             return 0
         began = steady()
@@ -126,6 +125,8 @@ def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
         requirement=checked.requirement,
         beside=known.spec.instance_types if known is not None else (),
         controls=len(MEMBERS) if known is None else 0,
+        vpc=known.spec.vpc if known is not None else request.vpc,
+        subnets=known.spec.subnets if known is not None else request.subnets,
     )
 
 
@@ -171,6 +172,8 @@ def _bring_up(
         instance_types=tuple(kind.name for kind in found.types),
         run=request.resume or "",
         bucket=request.bucket or "",
+        vpc=request.vpc,
+        subnets=request.subnets,
         environment=checked.environment,
         setup=request.setup,
         container=request.image,

@@ -1,6 +1,6 @@
 """Pure: what a request comes to, as people read it before anything is made."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from spotelastic.aws.estimate import AS_OF, Estimate
 from spotelastic.aws.survey import Survey
@@ -27,16 +27,14 @@ def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]
         yield f"warning: {warning}"
 
 
-def plan(
-    request: Request, checked: Checked, found: Survey, known: JobSpec | None, made: Sequence[str]
-) -> Iterator[str]:
-    """What `--plan` shows. `made`: the resources of the stack, for people."""
+def plan(request: Request, checked: Checked, found: Survey, known: JobSpec | None) -> Iterator[str]:
+    """What `--plan` shows."""
     yield ""
     yield from _choice(checked, found)
     yield from _table(found.estimate)
     yield ""
     if known is None:
-        yield f"would make the cluster {checked.name}: {', '.join(made)}"
+        yield f"would make the cluster {checked.name}: {', '.join(found.resources)}"
     else:
         differences = list(changes(request, checked, found, known))
         if differences:

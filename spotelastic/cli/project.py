@@ -84,6 +84,10 @@ max = {maximum}
 # checkpoint-every = "10m"
 # keep-last = 3
 
+# A network of yours that nodes are put into: one subnet a zone.
+# vpc = "vpc-0a1b2c3d"
+# subnets = ["subnet-0a", "subnet-0b", "subnet-0c"]
+
 # How long the cluster stays after its job where nobody takes it down.
 # linger = "10m"
 """

@@ -50,6 +50,8 @@ class Request:
     plan: bool = False
     resume: str | None = None
     bucket: str | None = None
+    vpc: str = ""
+    subnets: tuple[str, ...] = ()
     environment: str | None = None
     setup: str = ""
     image: str = ""
@@ -181,6 +183,10 @@ def _check_combination(request: Request) -> None:
         )
     if request.drill and request.maximum < 2:
         raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")
+    if bool(request.vpc) != bool(request.subnets):
+        raise UsageError(
+            "a network of yours is named by both: --vpc vpc-... --subnets subnet-...,subnet-..."
+        )
     for flag in ("drill", "report", "curve"):
         if (request.detach or request.plan) and getattr(request, flag):
             wrong = "plan" if request.plan else "detach"

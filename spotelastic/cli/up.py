@@ -66,6 +66,8 @@ def up(
     read: options.Readable = None,
     write: options.Writable = None,
     bucket: options.Bucket = None,
+    vpc: options.Vpc = None,
+    subnets: options.Subnets = None,
     on_demand: options.OnDemand = "never",
     spot_patience: options.SpotPatience = 600.0,
     max_price: options.MaxPrice = None,
@@ -99,7 +101,7 @@ def up(
         minimum=minimum,
         maximum=minimum if maximum is None else maximum,
         name=name,
-        types=_listed(types),
+        types=_listed("instance-types", types),
         gpus=gpus,
         gpu_memory=gpu_memory,
         nproc_per_node=nproc_per_node,
@@ -125,6 +127,8 @@ def up(
         plan=plan,
         resume=resume,
         bucket=bucket,
+        vpc=vpc or "",
+        subnets=_listed("subnets", subnets),
         environment=environment,
         setup=setup,
         image=image,
@@ -152,18 +156,20 @@ def init(
         raise UsageError(f"there is no script {script}")
     try:
         with Path(FILE).open("x") as file:
-            file.write(template(script.as_posix(), minimum, maximum, _listed(types)))
+            file.write(
+                template(script.as_posix(), minimum, maximum, _listed("instance-types", types))
+            )
     except FileExistsError:
         raise UsageError(f"{FILE} is there already: edit it, or remove it first") from None
     typer.echo(f"{FILE} is written: look at it, then `spotelastic up`")
 
 
-def _listed(types: str | None) -> tuple[str, ...]:
-    if types is None:
+def _listed(flag: str, text: str | None) -> tuple[str, ...]:
+    if text is None:
         return ()
-    named = tuple(part.strip() for part in types.split(",") if part.strip())
+    named = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not named:
-        raise UsageError("--instance-types: name at least one")
+        raise UsageError(f"--{flag}: name at least one")
     return named
 
 

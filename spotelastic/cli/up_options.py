@@ -128,6 +128,13 @@ Writable = Annotated[
     typer.Option(metavar="s3://...", help="A folder that the script may read and write."),
 ]
 Bucket = Annotated[str | None, typer.Option(help="A bucket of yours for code and checkpoints.")]
+Vpc = Annotated[
+    str | None, typer.Option(metavar="VPC", help="A network of yours to be used, with --subnets.")
+]
+Subnets = Annotated[
+    str | None,
+    typer.Option(metavar="S[,S...]", help="Its subnets that nodes may be in: one a zone."),
+]
 OnDemand = Annotated[str, typer.Option(metavar="WHEN", help=f"On-demand nodes: {ON_DEMAND}.")]
 SpotPatience = Annotated[
     float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")

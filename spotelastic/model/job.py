@@ -201,6 +201,10 @@ class JobSpec:
     capacity: Capacity = Capacity()
     linger: float | None = 600.0
     """Seconds that the cluster stays after the job has ended; None: until it is taken down."""
+    vpc: str = ""
+    """The user's network that it lies in; empty: one of its own."""
+    subnets: tuple[str, ...] = ()
+    """Of that network."""
     service_role: str = ""
     """ARN of the role that CloudFormation deletes the stack with."""
     environment: Environment | None = None

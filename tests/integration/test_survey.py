@@ -155,7 +155,7 @@ def test_roles_that_aws_needs_are_made_once(laptop: Laptop, aws: Aws) -> None:
 
 def test_a_rehearsal_makes_nothing(laptop: Laptop, aws: Aws) -> None:
     before = laptop.ec2.describe_vpcs()["Vpcs"]
-    rehearsal.dry_run(aws, "ami-12345678", "g5.xlarge", laptop.info.net)
+    rehearsal.dry_run(aws, "ami-12345678", "g5.xlarge", block=laptop.info.net)
     assert laptop.ec2.describe_vpcs()["Vpcs"] == before
     templates = laptop.ec2.describe_launch_templates()["LaunchTemplates"]
     assert "spotelastic" not in {template["LaunchTemplateName"] for template in templates}

@@ -1,0 +1,141 @@
+"""`--vpc` and `--subnets`: a cluster in a network that is the user's before and after it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.account import NETWORK, REGION, account
+from support.remains import remains
+
+from spotelastic.aws import autoscaling, networks
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Request
+from spotelastic.aws.names import Names
+from spotelastic.aws.survey import Wish, survey
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Settings
+
+NAME = "quokka"
+ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d")
+
+
+class Own:
+    """A network as somebody's platform team has made it: public subnets, and one for S3 alone."""
+
+    def __init__(self, aws: Aws) -> None:
+        self.aws, ec2 = aws, aws.ec2
+        self.vpc = ec2.create_vpc(CidrBlock=NETWORK)["Vpc"]["VpcId"]
+        gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=self.vpc)
+        table = ec2.create_route_table(VpcId=self.vpc)["RouteTable"]["RouteTableId"]
+        ec2.create_route(RouteTableId=table, DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway)
+        self.subnets = tuple(self._subnet(index, zone) for index, zone in enumerate(ZONES))
+        for subnet in self.subnets:
+            ec2.modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
+            ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
+        self.beside = self._subnet(8, ZONES[0])
+        ec2.create_vpc_endpoint(
+            VpcId=self.vpc,
+            ServiceName=f"com.amazonaws.{REGION}.s3",
+            VpcEndpointType="Gateway",
+            RouteTableIds=[table],
+        )
+
+    def _subnet(self, index: int, zone: str) -> str:
+        block = NETWORK.replace(".0.0/16", f".{index}.0/24")
+        made = self.aws.ec2.create_subnet(VpcId=self.vpc, CidrBlock=block, AvailabilityZone=zone)
+        return str(made["Subnet"]["SubnetId"])
+
+    def everything(self) -> dict[str, Any]:
+        """All that the network is made of, as EC2 describes it, tags and all."""
+        ec2, within = self.aws.ec2, [{"Name": "vpc-id", "Values": [self.vpc]}]
+        attached = [{"Name": "attachment.vpc-id", "Values": [self.vpc]}]
+        return {
+            "vpc": ec2.describe_vpcs(VpcIds=[self.vpc])["Vpcs"],
+            "subnets": ec2.describe_subnets(Filters=within)["Subnets"],
+            "routes": ec2.describe_route_tables(Filters=within)["RouteTables"],
+            "gateways": ec2.describe_internet_gateways(Filters=attached)["InternetGateways"],
+            "endpoints": ec2.describe_vpc_endpoints(Filters=within)["VpcEndpoints"],
+            "groups": ec2.describe_security_groups(Filters=within)["SecurityGroups"],
+            "rules": ec2.describe_network_acls(Filters=within)["NetworkAcls"],
+        }
+
+    def request(self, **changes: Any) -> Request:
+        usual = Request(
+            name=NAME,
+            script="train.py",
+            args=(),
+            code="c0de",
+            archive=b"an archive",
+            settings=Settings(1, 2, workers=1),
+            instance_types=("c5.large",),
+            vpc=self.vpc,
+            subnets=self.subnets,
+        )
+        return replace(usual, **changes)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own]:
+    with account(tmp_path_factory.mktemp("account")):
+        yield Own(Aws(REGION))
+
+
+def up(own: Own, **changes: Any) -> clusters.Cluster:
+    return clusters.create(own.request(**changes), lambda _: None, own.aws)
+
+
+def test_a_cluster_lives_in_the_users_network_and_leaves_it_as_it_was(own: Own) -> None:
+    before = own.everything()
+    found = survey(own.aws, Wish(NAME, ("c5.large",), 1, 2, vpc=own.vpc, subnets=own.subnets))
+    assert (found.zones, found.warnings) == (ZONES, ())
+    cluster = up(own)
+    assert set(found.resources) == resources(own)
+    machines = autoscaling.machines(own.aws, NAME)
+    assert len(machines) == 5
+    instances = own.aws.ec2.describe_instances(InstanceIds=[each.id for each in machines])
+    all_of_them = [each for group in instances["Reservations"] for each in group["Instances"]]
+    assert {each["VpcId"] for each in all_of_them} == {own.vpc}
+    assert {each["SubnetId"] for each in all_of_them} <= set(own.subnets)
+    assert cluster.spec.etcd == tuple(f"127.96.{index}.254:2379" for index in range(3))
+
+    again = up(own, vpc="", subnets=(), settings=Settings(1, 1, workers=1))
+    assert (again.spec.vpc, again.spec.subnets) == (own.vpc, own.subnets)
+    assert again.spec.etcd == cluster.spec.etcd
+    with pytest.raises(UsageError, match=f"{NAME} lies in subnet-.* cannot move"):
+        up(own, subnets=own.subnets[1:])
+
+    clusters.delete(NAME, aws=own.aws)
+    assert own.everything() == before
+    assert remains(NAME) == []
+
+
+def resources(own: Own) -> set[str]:
+    """What the stack holds, counted; nothing of it is a network."""
+    stack = own.aws.cloudformation.describe_stack_resources(StackName=Names(NAME).stack)
+    kinds = [each["ResourceType"].removeprefix("AWS::") for each in stack["StackResources"]]
+    assert not {"EC2::VPC", "EC2::Subnet", "EC2::RouteTable", "EC2::VPCEndpoint"} & set(kinds)
+    return {f"{kinds.count(kind)} {kind}" for kind in kinds}
+
+
+def test_a_network_that_cannot_be_used_is_refused_and_nothing_is_made(own: Own) -> None:
+    a, b, *_ = own.subnets
+    for changes, message in (
+        ({"vpc": "vpc-0123456789abcdef0"}, r"--vpc vpc-0123456789abcdef0: there is no such VPC"),
+        ({"subnets": (a, "subnet-00000000")}, rf"subnet-00000000: .* it has .*{a} \(us-east-1a\)"),
+        ({"subnets": (a, b, own.beside)}, rf"{a} and {own.beside} are both in us-east-1a"),
+        ({"subnets": (a, b)}, r"these subnets are in 2 \(us-east-1a, us-east-1b\)"),
+    ):
+        with pytest.raises(UsageError, match=message) as refused:
+            up(own, **changes)
+        assert "\n" not in str(refused.value)
+    assert remains(NAME) == []
+
+
+def test_what_keeps_nodes_from_working_is_seen_in_the_routes(own: Own) -> None:
+    found = networks.look(own.aws, own.vpc, (own.beside, *own.subnets[1:]))
+    private, public = found.subnets[:2]
+    assert (private.way_out, private.public, private.endpoints) == ("", False, frozenset())
+    assert (public.way_out[:4], public.public, public.endpoints) == ("igw-", True, {"s3"})
