@@ -85,7 +85,8 @@ class NodeProcess:
         self.process.wait()
         wait_until(lambda: not any(map(comm, everything[1:])), "nothing of it is left")
         for arena in arenas:
-            shutil.rmtree(arena)
+            with contextlib.suppress(FileNotFoundError):  # another run on this machine was quicker
+                shutil.rmtree(arena)
 
     def signal(self, sig: int) -> None:
         os.kill(self.process.pid, sig)
