@@ -52,17 +52,22 @@ def ensure_bucket(aws: Aws, bucket: str) -> None:
 
 
 def check_bucket(aws: Aws, bucket: str) -> None:
-    """Raises `UsageError` for a bucket of the user's (`--bucket`) that cannot be used."""
+    """Raises `UsageError` for a bucket of the user's (`--bucket`) that cannot be used.
+
+    One that lets these credentials in, but is another account's, is refused as well: whoever owns
+    it could read the job and replace its code.
+    """
+    owner = number(aws)
     try:
         with calling(f"look at the bucket {bucket}"):
-            found = aws.s3.head_bucket(Bucket=bucket)
+            found = aws.s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=owner)
     except Rejected as error:
         if error.code in _MISSING:
             raise UsageError(f"--bucket {bucket}: there is no such bucket") from error
         if error.code in _FORBIDDEN:
             raise UsageError(
-                f"--bucket {bucket}: it belongs to somebody else, or these credentials may not "
-                "use it"
+                f"--bucket {bucket}: it is not of the account {owner}, or these credentials may "
+                "not use it"
             ) from error
         raise
     region = found.get("BucketRegion") or aws.region

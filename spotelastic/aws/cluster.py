@@ -170,6 +170,8 @@ class _Plan:
     """What a request comes to in this account: everything that is looked up, nothing made."""
 
     bucket: str
+    own_bucket: bool
+    """Whether it is one of the user's, which is used as it is."""
     spec: JobSpec
     parameters: dict[str, str]
     """Of the stack."""
@@ -192,8 +194,9 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
     image = request.image or _image(aws, AMAZON_LINUX if kind.gpus == 0 else DEEP_LEARNING)
-    bucket = request.bucket or account.default_bucket(aws)
-    if request.bucket:
+    shared = account.default_bucket(aws)
+    bucket = _bucket(request, known) or shared
+    if bucket != shared:
         account.check_bucket(aws, bucket)
     workers_per_node = request.settings.workers or kind.workers
     settings = replace(request.settings, workers=workers_per_node)
@@ -234,7 +237,18 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         "ControlType": request.control_type,
         "BootScript": boot_script(),
     }
-    return _Plan(bucket, spec, parameters, image, worker_zones, cards)
+    return _Plan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
+
+
+def _bucket(request: Request, known: Mapping[str, Any] | None) -> str:
+    """The one of a cluster that is there already, or of the user's; "" for the account's own."""
+    its = stack.parameters(known)["Bucket"] if known is not None else ""
+    if request.bucket and its not in ("", request.bucket):
+        raise UsageError(
+            f"--bucket {request.bucket}: {request.name} has its objects in {its}: take it down "
+            "first, or choose another --name"
+        )
+    return its or request.bucket
 
 
 def _network(
@@ -264,7 +278,7 @@ def _network(
 
 def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -> Cluster:
     its = Names(request.name)
-    if not request.bucket:
+    if not plan.own_bucket:
         account.ensure_bucket(aws, plan.bucket)
     service_role = account.ensure_service_role(aws)
     cluster = Cluster(aws, replace(plan.spec, service_role=service_role), plan.bucket)

@@ -11,6 +11,7 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event, Point, Report, Status
 
+CHECKPOINTS = "checkpoints/"
 JOB = "job.json"
 STATUS = "status.json"
 EVENTS = "events.jsonl"
@@ -109,11 +110,12 @@ class Objects:
                 return 0
             raise
 
-    def delete_all(self, prefix: str = "") -> None:
-        """Deletes every object below; by default all of the cluster, checkpoints included.
+    def delete_all(self, prefix: str = "") -> int:
+        """Deletes every object below, by default all of the cluster; returns how many there were.
 
         None is no error.
         """
+        deleted = 0
         try:
             with calling(f"delete {self.url(prefix)}"):
                 pages = self.aws.s3.get_paginator("list_objects_v2")
@@ -123,8 +125,25 @@ class Objects:
                         self.aws.s3.delete_objects(
                             Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
                         )
+                    deleted += len(keys)
         except Rejected as error:
             if error.code not in _ABSENT:
+                raise
+        return deleted
+
+    def abort_uploads(self, prefix: str) -> None:
+        """Ends multipart uploads below that nobody will finish: their parts cost money."""
+        try:
+            with calling(f"end unfinished uploads in {self.url(prefix)}"):
+                pages = self.aws.s3.get_paginator("list_multipart_uploads").paginate(
+                    Bucket=self.bucket, Prefix=self._key(prefix)
+                )
+                for upload in [item for page in pages for item in page.get("Uploads", ())]:
+                    self.aws.s3.abort_multipart_upload(
+                        Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+        except Rejected as error:
+            if error.code not in (*_ABSENT, "NoSuchUpload"):  # somebody else has ended it
                 raise
 
     # -- the objects that the laptop reads -------------------------------------------------------

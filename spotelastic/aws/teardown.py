@@ -9,11 +9,12 @@ does the note, unless they go.
 
 from collections.abc import Callable
 
-from spotelastic.aws import account, autoscaling, member, stack, workers
+from spotelastic.aws import account, autoscaling, data, member, stack, workers
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.names import MEMBERS, Names
 from spotelastic.aws.objects import STOPPING, Objects
 from spotelastic.aws.waiting import until
+from spotelastic.errors import UsageError
 
 TERMINATE_TIMEOUT = 600.0
 """Seconds; a machine with many GPUs takes minutes to shut down."""
@@ -31,7 +32,7 @@ def delete(
 ) -> None:
     """Deletes everything of the cluster but its objects in the bucket, and waits until it is gone.
 
-    `keep_data` False deletes these too, checkpoints included. What is not there is no error.
+    `keep_data` False deletes these too, and its run's checkpoints. What is not there is no error.
     """
     aws = aws or Aws()
     its = Names(name)
@@ -48,8 +49,7 @@ def delete(
     stack.delete(aws, its.stack)
     member.delete_disks(aws, name)
     if not keep_data:
-        say(f"deleting {objects.url('')}")
-        objects.delete_all()
+        data.delete(data.of(aws, objects.bucket, name), say)
 
 
 def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
@@ -63,11 +63,16 @@ def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
     stack.begin_deletion(aws, its.stack, service_role)
 
 
-def bucket_of(aws: Aws, its: Names) -> str:
-    """The bucket that the cluster was made with; without a stack the account's own."""
+def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
+    """The bucket that the cluster was made with; without a stack that one, or the account's own.
+
+    Raises `UsageError` where it was made with another one than `otherwise`.
+    """
     found = stack.describe(aws, its.stack)
     given = stack.parameters(found).get("Bucket") if found else None
-    return given or account.default_bucket(aws)
+    if given and otherwise not in ("", given):
+        raise UsageError(f"--bucket {otherwise}: {its.cluster} has its objects in {given}")
+    return given or otherwise or account.default_bucket(aws)
 
 
 def _note(objects: Objects) -> None:

@@ -1,6 +1,6 @@
 """What is there already when `up` is asked for a cluster: the cluster itself, or an earlier run."""
 
-from spotelastic.aws import networks
+from spotelastic.aws import account, networks
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.objects import Objects
 from spotelastic.cli.place import Place
@@ -14,6 +14,8 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
 
     Raises `UsageError` for one whose job has ended, and for a run that cannot be resumed.
     """
+    if request.bucket and request.bucket != place.bucket:
+        account.check_bucket(place.aws, request.bucket)
     known = place.known(checked.name)
     if known is not None:
         status = known.objects.status()

@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spotelastic.aws import account, teardown
+from spotelastic.aws import account, data, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.data import Data
 from spotelastic.aws.names import Names
-from spotelastic.aws.objects import Objects
 from spotelastic.aws.prices import STORED
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
@@ -115,7 +115,33 @@ class Place:
         else:
             faults.kill(node)
 
-    def down(self, name: str | None, say: Callable[[str], None], *, keep_data: bool = True) -> None:
+    def data(self, name: str, bucket: str | None = None) -> Data:
+        """What the cluster of that name has stored, in `bucket` where it is gone and had its own.
+
+        Raises `UsageError` for a bucket that is not the cluster's, and for a run that another
+        cluster trains.
+        """
+        its = teardown.bucket_of(self.aws, Names(name), bucket or "")
+        if bucket:
+            account.check_bucket(self.aws, bucket)
+        found = data.of(self.aws, its, name)
+        for other in self.names():
+            known = self.known(other) if other != name else None
+            if known is not None and known.spec.run == found.run.cluster:
+                raise UsageError(
+                    f"--delete-data: the cluster {other} trains the run {known.spec.run}: end it "
+                    f"first with `spotelastic down {other}`"
+                )
+        return found
+
+    def down(
+        self,
+        name: str | None,
+        say: Callable[[str], None],
+        *,
+        keep_data: bool = True,
+        bucket: str | None = None,
+    ) -> None:
         """End one cluster; with its last cluster the local cloud ends too."""
         if name is None:
             name = self._only_one()
@@ -126,22 +152,23 @@ class Place:
             local.stop(self.cloud)
             say(f"{name} is gone")
             return
-        bucket = teardown.bucket_of(self.aws, Names(name))
-        teardown.delete(name, bucket=bucket, keep_data=keep_data, say=say, aws=self.aws)
+        its = teardown.bucket_of(self.aws, Names(name), bucket or "")
+        teardown.delete(name, bucket=its, keep_data=keep_data, say=say, aws=self.aws)
         say(f"{name} is gone")
         if keep_data:
-            _tell_of_data(Objects(self.aws, bucket, name), say)
+            self._tell_of_data(data.of(self.aws, its, name), say)
 
-
-def _tell_of_data(objects: Objects, say: Callable[[str], None]) -> None:
-    """What stays, and what that costs."""
-    if not (size := objects.size("checkpoints/")):
-        return
-    say(
-        f"its checkpoints stay in {objects.url('checkpoints/')}: {size / 1e9:.2f} GB, about "
-        f"${size / 1e9 * STORED:.2f} a month; `spotelastic down {objects.cluster} --delete-data` "
-        "deletes them"
-    )
+    def _tell_of_data(self, left: Data, say: Callable[[str], None]) -> None:
+        """What stays, and what that costs."""
+        if not (size := left.size):
+            return
+        bucket = left.cluster.bucket
+        where = "" if bucket == self.bucket else f" --bucket {bucket}"
+        say(
+            f"its checkpoints stay in {left.url}: {size / 1e9:.2f} GB, about "
+            f"${size / 1e9 * STORED:.2f} a month; "
+            f"`spotelastic down {left.cluster.cluster} --delete-data{where}` deletes them"
+        )
 
 
 def status_of(cluster: Cluster) -> Status:

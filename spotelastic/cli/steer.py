@@ -20,6 +20,8 @@ spotelastic down
 spotelastic down demo
 
 spotelastic down demo --delete-data
+
+spotelastic down demo --delete-data --bucket our-bucket
 """
 
 
@@ -46,25 +48,31 @@ def down(
     name: Name = None,
     delete_data: Annotated[
         bool,
-        typer.Option(
-            "--delete-data", help="Its checkpoints too; asks for the cluster's name again."
-        ),
+        typer.Option("--delete-data", help="Its run's checkpoints too; asks for the run's name."),
     ] = False,
+    bucket: Annotated[
+        str | None,
+        typer.Option(help="With --delete-data, of a cluster that is gone: the bucket it used."),
+    ] = None,
     where: Where = None,
     region: Region = None,
 ) -> None:
     """End a cluster: nothing that costs money is left but its checkpoints."""
     from spotelastic.cli.place import Place
 
-    if delete_data:
-        _confirm(name)
-    Place.find(where, region).down(name, typer.echo, keep_data=not delete_data)
-
-
-def _confirm(name: str | None) -> None:
-    """Raises `UsageError` unless the name is typed once more."""
-    if name is None:
+    if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints are to be deleted")
-    typed = typer.prompt(f"This deletes all checkpoints of {name}. Its name, to go on")
-    if typed != name:
-        raise UsageError(f"--delete-data: {typed!r} is not {name!r}; nothing was deleted")
+    place = Place.find(where, region)
+    if delete_data and name is not None:
+        data = place.data(name, bucket)
+        _confirm(data.run.cluster, data.url)
+    place.down(name, typer.echo, keep_data=not delete_data, bucket=bucket)
+
+
+def _confirm(run: str, url: str) -> None:
+    """Raises `UsageError` unless the run's name is typed."""
+    typed = typer.prompt(
+        f"This deletes all checkpoints of the run {run}, {url}. Its name, to go on"
+    )
+    if typed != run:
+        raise UsageError(f"--delete-data: {typed!r} is not {run!r}; nothing was deleted")

@@ -105,15 +105,7 @@ def test_an_option_that_does_not_exist_is_a_usage_error() -> None:
     assert "--no-such-flag" in told.stderr
 
 
-def test_deleting_checkpoints_wants_the_name_once_more() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "spotelastic", "down", "demo", "--delete-data"],
-        input="dmeo\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "'dmeo' is not 'demo'; nothing was deleted" in done.stderr
-    assert spotelastic("down", "--delete-data").returncode == 2
+def test_deleting_checkpoints_wants_the_cluster_named() -> None:
+    told = spotelastic("down", "--delete-data")
+    assert told.returncode == 2
+    assert "name the cluster whose checkpoints are to be deleted" in told.stderr

@@ -1,0 +1,130 @@
+"""`--bucket`: a bucket of the user's is used as it is, and only what is the run's is deleted."""
+
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from support.account import NETWORK, REGION, account
+from support.remains import remains
+
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Cluster, Request
+from spotelastic.cli.main import main
+from spotelastic.cli.place import Place
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Settings
+
+NAME, BUCKET, FOREIGN = "quokka", "our-team", "their-team"
+REQUEST = Request(
+    name=NAME,
+    script="train.py",
+    args=(),
+    code="c0de",
+    archive=b"an archive",
+    settings=Settings(1, 1, workers=1),
+    instance_types=("c5.large",),
+    network=NETWORK,
+    bucket=BUCKET,
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with account(tmp_path_factory.mktemp("account")):
+        aws = Aws(REGION)
+        aws.s3.create_bucket(Bucket=BUCKET)
+        aws.s3.put_object(Bucket=BUCKET, Key="papers/draft.tex", Body=b"ours")
+        yield Place(aws, None)
+
+
+def up(place: Place, **changes: Any) -> Cluster:
+    cluster = clusters.create(replace(REQUEST, **changes), lambda _: None, place.aws)
+    cluster.objects.put("checkpoints/1/step-1/.metadata", b"weights")
+    place.aws.s3.create_multipart_upload(Bucket=BUCKET, Key=f"{cluster.name}/checkpoints/half")
+    return cluster
+
+
+def keys(place: Place) -> set[str]:
+    listed = place.aws.s3.list_objects_v2(Bucket=BUCKET)
+    return {item["Key"] for item in listed.get("Contents", ())}
+
+
+def uploads(place: Place) -> set[str]:
+    listed = place.aws.s3.list_multipart_uploads(Bucket=BUCKET)
+    return {item["Key"] for item in listed.get("Uploads", ())}
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *args: str, typed: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotelastic", *args])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed + "\n"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_a_bucket_of_ones_own_keeps_all_but_the_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    up(place)
+    again = up(place, bucket="")
+    assert again.bucket == BUCKET
+    with pytest.raises(UsageError, match=f"{NAME} has its objects in {BUCKET}"):
+        up(place, bucket=FOREIGN)
+    for untouched in ("get_bucket_tagging", "get_bucket_policy"):
+        with pytest.raises(ClientError, match="NoSuch"):
+            getattr(place.aws.s3, untouched)(Bucket=BUCKET)
+    assert f"spotelastic-123456789012-{REGION}" not in buckets(place)
+
+    assert command(monkeypatch, "down", NAME, typed="") == 0
+    told = capsys.readouterr().out
+    assert f"`spotelastic down {NAME} --delete-data --bucket {BUCKET}` deletes them" in told
+    assert f"{NAME}/checkpoints/1/step-1/.metadata" in keys(place)
+
+    other = f"{NAME}-2/checkpoints/1/step-1/.metadata"
+    place.aws.s3.put_object(Bucket=BUCKET, Key=other, Body=b"of another run")
+    deletion = ("down", NAME, "--delete-data", "--bucket", BUCKET)
+    assert command(monkeypatch, *deletion, typed="qoukka") == 2
+    assert "'qoukka' is not 'quokka'; nothing was deleted" in capsys.readouterr().err
+    assert f"{NAME}/checkpoints/1/step-1/.metadata" in keys(place)
+    assert command(monkeypatch, *deletion, typed=NAME) == 0
+    assert keys(place) == {"papers/draft.tex", other}
+    assert uploads(place) == set()
+    assert command(monkeypatch, "down", NAME, "--delete-data", typed=NAME) == 0
+    assert "nothing was there; a bucket of your own is named by --bucket" in capsys.readouterr().out
+
+
+def buckets(place: Place) -> set[str]:
+    return {each["Name"] for each in place.aws.s3.list_buckets()["Buckets"]}
+
+
+def test_a_run_goes_with_the_cluster_that_trains_it_and_with_no_other(place: Place) -> None:
+    up(place)
+    place.down(NAME, lambda _: None)
+    up(place, name="wombat", run=NAME)
+    with pytest.raises(UsageError, match=f"the cluster wombat trains the run {NAME}: end it first"):
+        place.data(NAME, BUCKET)
+    assert place.data("wombat").url == f"s3://{BUCKET}/{NAME}/checkpoints/"
+    told: list[str] = []
+    place.down("wombat", told.append, keep_data=False)
+    left = {key for key in keys(place) if key.startswith((f"{NAME}/", "wombat/"))}
+    assert f"{NAME}/job.json" in left
+    assert not any("checkpoints" in key or key.startswith("wombat/") for key in left)
+
+
+def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: Place) -> None:
+    from moto.s3.models import s3_backends
+
+    s3_backends["111111111111"]["aws"].create_bucket(FOREIGN, REGION)
+    place.aws.s3.put_object(Bucket=FOREIGN, Key="note", Body=b"they let us in")
+    before = remains("platypus")
+    with pytest.raises(UsageError, match=f"--bucket {FOREIGN}: it is not of the account") as told:
+        clusters.create(
+            replace(REQUEST, name="platypus", bucket=FOREIGN), lambda _: None, place.aws
+        )
+    assert "\n" not in str(told.value)
+    assert remains("platypus") == before == []
