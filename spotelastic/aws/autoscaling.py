@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotelastic.aws.clients import Aws, Rejected, calling
-from spotelastic.aws.identity import CLUSTER, MEMBER, ROLE
+from spotelastic.aws.identity import CLUSTER, MEMBER, ROLE, SUBNETS
 from spotelastic.aws.names import TERMINATE_HOOK
 
 ALIVE = frozenset({"pending", "running"})
@@ -31,6 +31,10 @@ class Group:
     name: str
     desired: int
     places: tuple[Place, ...]
+    subnets: tuple[str, ...] = ()
+    """Those that it launches in, of"""
+    offered: tuple[str, ...] = ()
+    """those that it may launch in."""
 
     def place(self, instance: str) -> Place | None:
         return next((place for place in self.places if place.instance == instance), None)
@@ -81,7 +85,18 @@ def _group(item: dict[str, Any]) -> Group:
         for each in item.get("Instances", ())
     ]
     places.sort(key=lambda place: place.instance)
-    return Group(item["AutoScalingGroupName"], item["DesiredCapacity"], tuple(places))
+    tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
+    return Group(
+        item["AutoScalingGroupName"],
+        item["DesiredCapacity"],
+        tuple(places),
+        subnets_of(item.get("VPCZoneIdentifier", "")),
+        subnets_of(tags.get(SUBNETS, "")),
+    )
+
+
+def subnets_of(listed: str) -> tuple[str, ...]:
+    return tuple(filter(None, listed.split(",")))
 
 
 def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Machine, ...]:
@@ -192,6 +207,14 @@ def set_desired(aws: Aws, group: str, desired: int) -> None:
     with calling(f"set the size of {group} to {desired}"):
         aws.autoscaling.set_desired_capacity(
             AutoScalingGroupName=group, DesiredCapacity=desired, HonorCooldown=False
+        )
+
+
+def set_subnets(aws: Aws, group: str, subnets: Sequence[str]) -> None:
+    """Where the group launches from now on; instances that it has stay where they are."""
+    with calling(f"let {group} launch in {', '.join(subnets)}"):
+        aws.autoscaling.update_auto_scaling_group(
+            AutoScalingGroupName=group, VPCZoneIdentifier=",".join(subnets)
         )
 
 

@@ -77,6 +77,8 @@ class Request:
     instance_types: tuple[str, ...]
     spot: bool = True
     capacity: Capacity = Capacity()
+    zones: tuple[str, ...] = ()
+    """Where workers are to be, the best zone first; by default in the order of their names."""
     run: str = ""
     """Name of the run; the cluster's by default."""
     network: str = "10.64.0.0/12"
@@ -185,7 +187,7 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
     kinds = types.describe(aws, request.instance_types)
     kind, cards = types.check_alike(kinds), types.efa_cards(kinds)
     offered = _offers(aws, request)
-    network = _network(aws, request, offered, known)
+    network = _network(aws, request, offered, known, cards)
     its_zones = zones.given(network["Zones"])
     worker_zones = zones.with_workers(offered, its_zones, request.instance_types)
     if not worker_zones:
@@ -252,7 +254,11 @@ def _bucket(request: Request, known: Mapping[str, Any] | None) -> str:
 
 
 def _network(
-    aws: Aws, request: Request, offered: zones.Offers, known: Mapping[str, Any] | None
+    aws: Aws,
+    request: Request,
+    offered: zones.Offers,
+    known: Mapping[str, Any] | None,
+    cards: int,
 ) -> dict[str, str]:
     """Of a cluster that is there already it stays as it is."""
     if known is not None:
@@ -270,7 +276,9 @@ def _network(
         free = names.Addresses("", (), (), members)
     else:
         chosen = zones.choose(offered, types, control, aws.region)
-        free = names.addresses(request.network, _networks(aws), len(chosen))
+        # All nodes may be in one zone, and a node has an address per network card.
+        size = names.block_size(request.settings.max_nodes * max(1, cards))
+        free = names.addresses(request.network, _networks(aws), len(chosen), size)
     lists = (subnets, free.subnets, free.private, chosen)
     values = (request.vpc, *map(zones.padded, lists), free.block, ",".join(free.members))
     return dict(zip(_NETWORK, values, strict=True))
@@ -309,7 +317,8 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
             bucket=plan.bucket,
             profile=outputs["WorkerProfile"],
             security_group=outputs["MemberGroup"],
-            subnets=_subnets(plan, outputs),
+            subnets=_subnets(plan, outputs, plan.worker_zones),
+            first=_subnets(plan, outputs, _first(request, plan)),
             efa_cards=plan.efa_cards,
             public=None if plan.spec.vpc else True,
         ),
@@ -317,10 +326,18 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
     return cluster
 
 
-def _subnets(plan: _Plan, outputs: Mapping[str, str]) -> tuple[str, ...]:
-    """Those that workers are launched in."""
+def _first(request: Request, plan: _Plan) -> tuple[str, ...]:
+    """The zone that workers are packed into to begin with; none where they are spread."""
+    if request.capacity.zones == "spread":
+        return ()
+    best = [zone for zone in request.zones if zone in plan.worker_zones]
+    return (*best, *plan.worker_zones)[:1]
+
+
+def _subnets(plan: _Plan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:
+    """Those of the workers in these zones."""
     pairs = zip(plan.parameters["Zones"].split(","), outputs["Subnets"].split(","), strict=True)
-    return tuple(subnet for zone, subnet in pairs if zone in plan.worker_zones)
+    return tuple(subnet for zone, subnet in pairs if zone in zones)
 
 
 def _undo(name: str, bucket: str, say: Say, aws: Aws) -> None:

@@ -65,6 +65,8 @@ class GroupActivity:
     """launch or terminate."""
     succeeded: bool
     message: str = ""
+    zone: str = ""
+    """Where it was tried last; "" where AWS does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def _activity(name: str, succeeded: bool) -> Callable[[str, float, Mapping[str, 
             name=name,
             succeeded=succeeded,
             message=str(detail.get("StatusMessage") or detail.get("Cause") or ""),
+            zone=str((detail.get("Details") or {}).get("Availability Zone", "")),
         )
 
     return read

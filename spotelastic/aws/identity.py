@@ -9,6 +9,8 @@ CLUSTER = "spotelastic:cluster"
 ROLE = "spotelastic:role"
 BUCKET = "spotelastic:bucket"
 MEMBER = "spotelastic:member"
+SUBNETS = "spotelastic:subnets"
+"""Of a worker group: all subnets that it may launch in, whichever it launches in now."""
 
 
 @dataclass(frozen=True, slots=True)

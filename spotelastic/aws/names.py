@@ -14,6 +14,10 @@ PREFIX = "spotelastic-"
 TERMINATE_HOOK = "spotelastic-drain"
 SWITCH = "spotelastic-unattended"
 """The scheduled action that empties a worker group which nobody looks after."""
+PARTS_DIFF = 4
+"""A cluster's network has 2 ** PARTS_DIFF parts of equal size, for one subnet each."""
+RESERVED = 32
+"""Addresses of a subnet that workers cannot have: AWS's, a member's, those of nodes that leave."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
@@ -102,6 +106,14 @@ class Addresses:
         return tuple(f"{address}:{CLIENT_PORT}" for address in self.members)
 
 
+def block_size(needed: int) -> int:
+    """Prefix length of a network each of whose subnets has room for so many addresses."""
+    for size in range(19, 16, -1):
+        if 2 ** (32 - size - PARTS_DIFF) - RESERVED >= needed:
+            return size
+    return 16
+
+
 def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19) -> Addresses:
     """The first block of `pool` that overlaps none of the `taken` ones, divided between zones.
 
@@ -111,7 +123,7 @@ def addresses(pool: str, taken: tuple[str, ...], zones: int = 3, size: int = 19)
     used = [ipaddress.IPv4Network(block) for block in taken]
     for block in ipaddress.IPv4Network(pool).subnets(new_prefix=size):
         if not any(block.overlaps(other) for other in used):
-            parts = list(block.subnets(prefixlen_diff=4))
+            parts = list(block.subnets(prefixlen_diff=PARTS_DIFF))
             subnets = parts[:zones]
             private = parts[len(parts) // 2 :][:zones]
             return Addresses(

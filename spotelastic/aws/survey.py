@@ -12,6 +12,7 @@ from spotelastic.aws.clients import DENIED, Aws, Rejected
 from spotelastic.aws.estimate import Estimate, estimate
 from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.networks import Network
+from spotelastic.aws.packing import Zone, Zones, ranked
 from spotelastic.aws.prices import shipped_table
 from spotelastic.aws.quotas import Quotas
 from spotelastic.aws.types import InstanceType
@@ -40,6 +41,8 @@ class Wish:
     vpc: str = ""
     """A network of the user's; empty: one is made."""
     subnets: tuple[str, ...] = ()
+    packed: bool = False
+    """Whether all workers are to be in one zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Survey:
     warnings: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     """What the types were chosen from, the choice first; empty where they were named."""
+    ranking: tuple[Zone, ...] = ()
+    """The zones, best first, where workers are to be in one of them."""
 
 
 def survey(aws: Aws, wish: Wish) -> Survey:
@@ -81,7 +86,9 @@ def survey(aws: Aws, wish: Wish) -> Survey:
     if network is not None:
         needed = wish.maximum + 2 * wish.controls if wish.controls else 0
         warnings += networks.warnings(network, chosen, cards, needed)
-    price = _price(aws, kinds[0].name, for_workers, spot=wish.spot)
+    ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
+    first = (ranking[0].name,) if ranking else for_workers
+    price = _price(aws, kinds[0].name, first, spot=wish.spot)
     costs = estimate(
         nodes=(wish.minimum, wish.maximum),
         worker=kinds[0].name,
@@ -94,7 +101,7 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         addresses=_addresses((wish.minimum, wish.maximum), cards, network, chosen),
     )
     made = stack.summary(len(chosen), private=cards > 1, given=network is not None)
-    return Survey(kinds, for_workers, price, costs, made, tuple(warnings), options)
+    return Survey(kinds, for_workers, price, costs, made, tuple(warnings), options, ranking)
 
 
 def _options(aws: Aws, quotas: Quotas, wish: Wish) -> tuple[Option, ...]:
@@ -165,6 +172,13 @@ def _addresses(
         fixed = sum(subnet.public for subnet in subnets[: len(MEMBERS)])
         each = int(cards <= 1 and any(subnet.public for subnet in subnets))
     return fixed + low * each, fixed + high * each
+
+
+def _ranking(
+    aws: Aws, wish: Wish, names: tuple[str, ...], types: tuple[str, ...]
+) -> tuple[Zone, ...]:
+    zones = Zones(aws)
+    return ranked(zones.offers(zones.named(names), types, wish.maximum))
 
 
 def _price(aws: Aws, type: str, zones: tuple[str, ...], *, spot: bool) -> float:

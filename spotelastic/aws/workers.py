@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from spotelastic.aws import autoscaling
 from spotelastic.aws.clients import Aws, Rejected, calling
-from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE
+from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE, SUBNETS
 from spotelastic.aws.names import SWITCH, TERMINATE_HOOK, Names
 from spotelastic.aws.template import boot_script
 from spotelastic.clock import wall
@@ -46,6 +47,9 @@ class Workers:
     """ARN of the instance profile."""
     security_group: str
     subnets: tuple[str, ...]
+    """Those that nodes may be in."""
+    first: tuple[str, ...] = ()
+    """Those of them that a new group launches in; empty: all. Later the controller chooses."""
     root_device: str = "/dev/xvda"
     efa_cards: int = 0
     """Network cards to be used with EFA; 0: one ordinary interface."""
@@ -189,6 +193,7 @@ def _ensure_group(aws: Aws, wanted: Workers, name: str, size: int, version: str)
             raise EnvironmentFailure(
                 f"the group {name} is being deleted: wait a minute, and run `spotelastic up` again"
             )
+        _tag_subnets(aws, wanted, name, found)
     with calling(f"keep the group {name} from moving nodes between zones"):
         aws.autoscaling.suspend_processes(
             AutoScalingGroupName=name, ScalingProcesses=["AZRebalance"]
@@ -201,8 +206,37 @@ def _ensure_group(aws: Aws, wanted: Workers, name: str, size: int, version: str)
             MaxSize=wanted.size,
             DesiredCapacity=size,
             MixedInstancesPolicy=policy,
-            VPCZoneIdentifier=",".join(wanted.subnets),
+            VPCZoneIdentifier=",".join(_launched_in(wanted, found)),
         )
+
+
+def _launched_in(wanted: Workers, found: dict[str, Any] | None) -> tuple[str, ...]:
+    """A group that is there stays where the controller has put it."""
+    if not wanted.first:
+        return wanted.subnets
+    now = autoscaling.subnets_of(found["VPCZoneIdentifier"]) if found else ()
+    return tuple(subnet for subnet in now if subnet in wanted.subnets) or wanted.first
+
+
+def _tag_subnets(aws: Aws, wanted: Workers, name: str, found: dict[str, Any]) -> None:
+    tag = _subnets_tag(wanted)
+    if any(each["Key"] == SUBNETS and each["Value"] == tag["Value"] for each in found["Tags"]):
+        return
+    with calling(f"note the subnets of the group {name}"):
+        aws.autoscaling.create_or_update_tags(
+            Tags=[
+                {
+                    **tag,
+                    "PropagateAtLaunch": False,
+                    "ResourceId": name,
+                    "ResourceType": "auto-scaling-group",
+                }
+            ]
+        )
+
+
+def _subnets_tag(wanted: Workers) -> dict[str, str]:
+    return {"Key": SUBNETS, "Value": ",".join(wanted.subnets)}
 
 
 def _group(aws: Aws, name: str) -> dict[str, Any] | None:
@@ -218,7 +252,7 @@ def _create_group(aws: Aws, wanted: Workers, name: str, policy: dict[str, Any]) 
             MinSize=0,
             MaxSize=wanted.size,
             DesiredCapacity=0,
-            VPCZoneIdentifier=",".join(wanted.subnets),
+            VPCZoneIdentifier=",".join(_launched_in(wanted, None)),
             MixedInstancesPolicy=policy,
             CapacityRebalance=False,  # it would end instances on its own judgement
             NewInstancesProtectedFromScaleIn=False,  # the dead man's switch must reach all
@@ -231,7 +265,10 @@ def _create_group(aws: Aws, wanted: Workers, name: str, policy: dict[str, Any]) 
                     "DefaultResult": "CONTINUE",
                 }
             ],
-            Tags=[{**_tag(wanted.names.cluster), "PropagateAtLaunch": False}],
+            Tags=[
+                {**tag, "PropagateAtLaunch": False}
+                for tag in (_tag(wanted.names.cluster), _subnets_tag(wanted))
+            ],
         )
 
 

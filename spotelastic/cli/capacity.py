@@ -8,6 +8,7 @@ from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity
 
 ON_DEMAND = "never, fallback or base=N"
+ZONES = "pack or spread"
 
 
 def ends_at(text: str | None, now: float) -> float | None:
@@ -28,6 +29,7 @@ def capacity(
     spot_patience: float,
     most_nodes: int,
     *,
+    zones: str = "pack",
     max_price: float | None = None,
     max_cost: float | None = None,
     deadline: float | None = None,
@@ -44,7 +46,10 @@ def capacity(
     base = int(found[3] or 0)
     if base > most_nodes:
         raise UsageError(f"--on-demand {on_demand}: is more than --max {most_nodes}")
+    if zones not in ("pack", "spread"):
+        raise UsageError(f"--zones {zones}: expected {ZONES}")
     return Capacity(
+        zones="pack" if zones == "pack" else "spread",
         on_demand="fallback" if found[2] else "never",
         base=base,
         spot_patience=spot_patience,

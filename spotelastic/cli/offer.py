@@ -20,17 +20,25 @@ def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]
         f"{kind.name}{others} ({gpus} each{chosen})"
     )
     yield (
-        f"in {', '.join(found.zones)}: {_usd(found.price)} an hour each, "
+        f"in {_where(found)}: {_usd(found.price)} an hour each, "
         f"{_usd(found.estimate.high)} an hour for all with {_nodes(request.maximum)}"
     )
     for warning in found.warnings:
         yield f"warning: {warning}"
 
 
+def _where(found: Survey) -> str:
+    if not found.ranking:
+        return ", ".join(found.zones)
+    best, *others = (zone.name for zone in found.ranking)
+    return best + (f" (if that has no capacity, {', '.join(others)})" if others else "")
+
+
 def plan(request: Request, checked: Checked, found: Survey, known: JobSpec | None) -> Iterator[str]:
     """What `--plan` shows."""
     yield ""
     yield from _choice(checked, found)
+    yield from _zones(found)
     yield from _table(found.estimate)
     yield ""
     if known is None:
@@ -67,6 +75,7 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
             ",".join(known.instance_types),
             ",".join(kind.name for kind in found.types),
         ),
+        "zones": (known.capacity.zones, checked.capacity.zones),
         "script": (known.script, checked.script),
         "args": (" ".join(known.args), " ".join(request.args)),
         "setup": (known.setup, request.setup),
@@ -99,6 +108,17 @@ def _choice(checked: Checked, found: Survey) -> Iterator[str]:
             f"  {_usd(option.usd):>10}  {first.gpus} {first.gpu} of {memory} ({names}): "
             f"{option.refusal or taken}"
         )
+    yield ""
+
+
+def _zones(found: Survey) -> Iterator[str]:
+    """In which order zones are tried, and why."""
+    if len(found.ranking) < 2:
+        return
+    yield "zones, the first to be tried first:"
+    for zone in found.ranking:
+        price = f"{_usd(zone.usd)} an hour" if zone.usd else "no spot price"
+        yield f"  {zone.name}: {price}{f', placement score {zone.score}' if zone.score else ''}"
     yield ""
 
 

@@ -68,6 +68,7 @@ class Request:
     linger: str = "10m"
     gpus: int | None = None
     gpu_memory: str | None = None
+    zones: str = "pack"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ def check(request: Request, folder: Path) -> Checked:
         request.on_demand,
         request.spot_patience,
         request.maximum,
+        zones=request.zones,
         max_price=request.max_price,
         max_cost=request.max_cost,
         deadline=ends_at(request.deadline, wall()),

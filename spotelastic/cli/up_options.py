@@ -56,6 +56,10 @@ GpuMemory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Instead of types: memory of each GPU at least, e.g. 40GB."),
 ]
+Zones = Annotated[
+    str,
+    typer.Option(metavar="HOW", help="Nodes in one zone, or in all that have them: pack, spread."),
+]
 NprocPerNode = Annotated[
     int | None, typer.Option(help="Workers per node.", show_default="one per GPU")
 ]

@@ -27,6 +27,7 @@ from spotelastic.controller.seen import (
     Replace,
     Resettle,
     SetDesired,
+    SetSubnets,
     Tell,
     WriteDrain,
 )
@@ -72,6 +73,7 @@ class Actor:
             EndMachine: self._end_machine,
             Forget: self._forget,
             SetDesired: self._set_desired,
+            SetSubnets: self._set_subnets,
             EndJob: self._end_job,
             Resettle: self._resettle,
             Tell: self._tell,
@@ -159,6 +161,10 @@ class Actor:
     def _set_desired(self, action: SetDesired) -> None:
         print(f"controller: {action.group} is set to {action.size}: {action.reason}", flush=True)
         autoscaling.set_desired(self._aws, action.group, action.size)
+
+    def _set_subnets(self, action: SetSubnets) -> None:
+        print(f"controller: {action.group} goes to other subnets: {action.reason}", flush=True)
+        autoscaling.set_subnets(self._aws, action.group, action.subnets)
 
     def _resettle(self, action: Resettle) -> None:
         """With what new nodes are measured by, so that those who come next are not refused."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws.autoscaling import Group
-from spotelastic.controller.seen import Action, Policy, Remove, Seen, SetDesired, Tell
+from spotelastic.controller.seen import Action, Failed, Policy, Remove, Seen, SetDesired, Tell
 from spotelastic.model.progress import Event
 
 
@@ -57,17 +57,15 @@ def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
     if size.group is seen.group and limit is not None and price > limit:
         why = f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"
         return Size(size.group, there, why)
-    until = refused_until(seen, size.group, policy)
-    if now < until:
-        failed = seen.failed[size.group.name]
+    failed = seen.failed.get(seen.pool(size.group))
+    if failed is not None and now < refused_until(failed, policy):
         return Size(size.group, there, f"{failed.count} launches have failed: {failed.why}")
     return size
 
 
-def refused_until(seen: Seen, group: Group, policy: Policy) -> float:
-    """Until when the group asks for no more than it has; 0: it may ask."""
-    failed = seen.failed.get(group.name)
-    if failed is None or failed.count < policy.refused_after:
+def refused_until(failed: Failed, policy: Policy) -> float:
+    """Until when a group asks that pool for no more than it has; 0: it may ask."""
+    if failed.count < policy.refused_after:
         return 0.0
     doubled = policy.refused_for * 2.0 ** min(failed.count - policy.refused_after, 16)
     return failed.at + min(policy.refused_at_most, doubled)
@@ -133,8 +131,8 @@ def wakes(seen: Seen, policy: Policy) -> Iterator[float]:
     """When the sizes may change without anything happening."""
     if seen.short_since is not None and policy.capacity.on_demand == "fallback":
         yield seen.short_since + policy.capacity.spot_patience
-    for group in seen.groups:
-        yield refused_until(seen, group, policy)
+    for failed in seen.failed.values():
+        yield refused_until(failed, policy)
 
 
 def _launched_at(seen: Seen, instance: str) -> float:

@@ -6,14 +6,15 @@ observation is always right: nothing is remembered between two decisions but wha
 another controller may take over at any point.
 
 By subject: what messages and losses cause (`messages.py`), how many nodes of which kind there
-should be (`capacity.py`), what ends the job (`limits.py`), and here each node's fate.
+should be (`capacity.py`) and in which zone (`packing.py`), what ends the job (`limits.py`), and
+here each node's fate.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.autoscaling import ALIVE, GONE, Group, Machine
-from spotelastic.controller import capacity, limits, messages
+from spotelastic.controller import capacity, limits, messages, packing
 from spotelastic.controller.seen import (
     Action,
     CompleteDrain,
@@ -63,6 +64,7 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
         sized = list(capacity.change_sizes(seen, now, policy))
         removed = {action.instance for action in sized if isinstance(action, Remove)}
         actions += sized
+        actions += packing.change(seen, now, policy, removed)
         for group in seen.groups:
             actions += _replacements(seen, group, removed, now, policy, causes)
         actions += _strangers(seen, now, policy)

@@ -89,10 +89,17 @@ def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
             machine = seen.machines.get(instance)
             what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
             verb = "is launched" if name == "launch" else "has ended"
-            yield Tell(Event(now, name, f"{what} {verb}", instance, {"group": group}), id)
+            pool = {"group": group, "zone": _pool(seen, message.event)}
+            yield Tell(Event(now, name, f"{what} {verb}", instance, pool), id)
         case GroupActivity(id, _, instance, group, name, False, why):
             text = f"{group} could not {name} an instance: {why}"
-            data = {"failed": True, "group": group, "id": id, "cause": _cause_of(why)}
+            data = {
+                "failed": True,
+                "group": group,
+                "zone": _pool(seen, message.event),
+                "id": id,
+                "cause": _cause_of(why),
+            }
             yield Tell(Event(now, name, text, instance, data), id)
 
 
@@ -135,6 +142,13 @@ def _tell_loss(
     event = Event(now, "loss", f"{node} is gone: {why}", node, data)
     if account(event) not in seen.told:
         yield Tell(event, cause)
+
+
+def _pool(seen: Seen, activity: GroupActivity) -> str:
+    """The zone that it says something of; "" where nodes are not packed into one."""
+    if not seen.zones:
+        return ""
+    return activity.zone or (seen.home.name if seen.home is not None else "")
 
 
 def _cause_of(why: str) -> str:

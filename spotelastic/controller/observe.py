@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from spotelastic.clock import Clock, unbroken
-from spotelastic.controller.seen import Failed, Left, account
+from spotelastic.controller.seen import Failed, Left, Pool, account
 from spotelastic.model.job import Failure, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -42,8 +42,11 @@ class Records:
     history: tuple[RoundRecord, ...] = ()
     events: tuple[Event, ...] = ()
     told: frozenset[tuple[str, str, str]] = frozenset()
-    failed: Mapping[str, Failed] = field(default_factory=dict)
-    """Launches in a row that came to nothing, by group."""
+    failed: Mapping[Pool, Failed] = field(default_factory=dict)
+    """Launches in a row that came to nothing."""
+    moved_at: int = 0
+    """The newest commit when nodes were told to go to another zone last."""
+    zones_left: Mapping[str, float] = field(default_factory=dict)
     given_back_at: int = 0
     """The step whose commit an on-demand node was given back after last."""
     points: tuple[Point, ...] = ()
@@ -65,7 +68,9 @@ class Mirror:
         self._progress: dict[str, Progress] = {}
         self._points: dict[tuple[float, int], Point] = {}
         self._told: set[tuple[str, str, str]] = set()
-        self._failed: dict[str, Failed] = {}
+        self._failed: dict[Pool, Failed] = {}
+        self._moved_at = 0
+        self._zones_left: dict[str, float] = {}
         self._given_back_at = 0
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
@@ -127,16 +132,21 @@ class Mirror:
 
     def _remember_event(self, event: Event) -> None:
         self._told.add(account(event))
-        group = str(event.data.get("group", ""))
+        pool = str(event.data.get("group", "")), str(event.data.get("zone", ""))
+        step = int(event.data.get("committed", 0))
         if event.kind == "launch" and event.data.get("failed"):
-            before = self._failed.get(group)
+            before = self._failed.get(pool)
             count = 1 if before is None else before.count + 1
-            self._failed[group] = Failed(count, event.at, event.message)
+            cause = str(event.data.get("cause", ""))
+            self._failed[pool] = Failed(count, event.at, event.message, cause)
         elif event.kind == "launch":
-            self._failed.pop(group, None)
+            self._failed.pop(pool, None)
         elif event.kind == "give-back":
-            step = int(event.data.get("committed", 0))
             self._given_back_at = max(self._given_back_at, step)
+        elif event.kind == "zone":
+            self._moved_at = max(self._moved_at, step)
+            if left := str(event.data.get("left", "")):
+                self._zones_left[left] = event.at
 
     def _drop(self, key: str) -> None:
         if key == self._keys.leader:
@@ -190,6 +200,8 @@ class Mirror:
                 told=frozenset(self._told),
                 failed=dict(self._failed),
                 given_back_at=self._given_back_at,
+                moved_at=self._moved_at,
+                zones_left=dict(self._zones_left),
                 points=tuple(point for _, point in sorted(self._points.items())),
                 healthy=self._healthy,
             )

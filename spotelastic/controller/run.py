@@ -20,9 +20,10 @@ from spotelastic.aws.autoscaling import Group, Machine
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
+from spotelastic.aws.packing import Zone, Zones
 from spotelastic.aws.prices import AwsPrices
 from spotelastic.clock import steady, unbroken
-from spotelastic.controller import inbox, upkeep, usage
+from spotelastic.controller import inbox, packing, upkeep, usage
 from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide, settled
 from spotelastic.controller.inbox import Inbox
@@ -189,6 +190,7 @@ class Term:
         self._since = unbroken()
         self._policy = _policy(config.policy, spec)
         self._prices = AwsPrices(aws)
+        self._zones = Zones(aws)
         self._bill: dict[str, Usage] = {}
         self._groups: dict[str, Group] = {}
         self._machines: dict[str, Machine] = {}
@@ -277,22 +279,25 @@ class Term:
             self._membership = membership
         wanted = self._wanted
         names, now = Names(self._config.spec.cluster), unbroken()
+        group = self._groups.get(names.workers)
         if len(records.nodes) >= wanted.min_nodes:
             self._short_since = None
         elif self._short_since is None:
             self._short_since = now
-        return Seen(
+        seen = Seen(
             desired=wanted.max_nodes,
             least=wanted.min_nodes,
             settings=records.settings,
             wanted=wanted,
             since=self._since,
             job=records.job,
-            group=self._groups.get(names.workers),
+            group=group,
             on_demand=self._groups.get(names.on_demand),
             short_since=self._short_since,
             failed=records.failed,
-            money=self._money(now),
+            zones=self._zones_of(group),
+            moved_at=records.moved_at,
+            zones_left=records.zones_left,
             committed=max((p.committed for p in records.progress.values()), default=0),
             given_back_at=records.given_back_at,
             machines=self._machines,
@@ -303,6 +308,16 @@ class Term:
             messages=messages,
             handled=self._inbox.handled,
         )
+        if packing.undecided(seen, now, self._policy):
+            types = self._config.spec.instance_types
+            seen = replace(seen, zones=self._zones.offers(seen.zones, types, wanted.max_nodes))
+        return replace(seen, money=self._money(seen, now))
+
+    def _zones_of(self, group: Group | None) -> tuple[Zone, ...]:
+        """Those that nodes may be in, if they are to be in one."""
+        if group is None or self._policy.capacity.zones != "pack":
+            return ()
+        return self._zones.of(group.offered)
 
     def _standing(self, records: Records) -> Standing:
         rounds = [each.round for each in records.history]
@@ -325,11 +340,12 @@ class Term:
             elif isinstance(action, Examine):
                 self._examined.add(action.machine.id)
 
-    def _money(self, now: float) -> Money:
+    def _money(self, seen: Seen, now: float) -> Money:
         money = usage.money(self._bill, now)
         if self._policy.capacity.max_price is None:
             return money
         zones = {machine.zone for machine in self._machines.values() if machine.zone}
+        zones = zones if seen.home is None else {seen.home.name}
         pools = [(type, zone) for type in self._config.spec.instance_types for zone in zones]
         prices = [price for pool in pools if (price := self._prices.spot(*pool))]
         return replace(money, spot=min(prices, default=0.0))

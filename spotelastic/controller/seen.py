@@ -6,6 +6,7 @@ from typing import Literal
 
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import AwsEvent
+from spotelastic.aws.packing import Zone
 from spotelastic.model.job import ENDED, Capacity, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -35,12 +36,18 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Launches of one group in a row that came to nothing."""
+    """Launches of one pool in a row that came to nothing."""
 
     count: int
     at: float
-    """The last one's."""
+    """The last one's, as is why."""
     why: str = ""
+    cause: str = ""
+    """capacity, quota or other."""
+
+
+Pool = tuple[str, str]
+"""Where launches succeed or fail together: (group, zone), with "" for all of a group's zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,10 @@ class Policy:
     refused_for: float = 60.0
     """How long at first; it doubles with every further failure."""
     refused_at_most: float = 900.0
+    return_after: float = 3600.0
+    """Until nodes may go to a zone again that was left for want of capacity."""
+    remembers_for: float = 86_400.0
+    """That a zone was left, when another one is chosen."""
     ends_within: float = 180.0
     """What a job that is stopped may still take, and cost."""
     capacity: Capacity = Capacity()
@@ -94,8 +105,13 @@ class Seen:
     """Nodes without which the job does not train."""
     short_since: float | None = None
     """Since when fewer than that are registered; None: there are enough."""
-    failed: Mapping[str, Failed] = field(default_factory=dict)
-    """By group."""
+    failed: Mapping[Pool, Failed] = field(default_factory=dict)
+    zones: tuple[Zone, ...] = ()
+    """Those that the nodes may be in, where they are to be packed into one; else empty."""
+    moved_at: int = 0
+    """The newest commit when another zone was chosen, or when nodes last went there."""
+    zones_left: Mapping[str, float] = field(default_factory=dict)
+    """When each zone was left for another last."""
     money: Money = Money()
     committed: int = 0
     """The newest step in the object store."""
@@ -120,6 +136,17 @@ class Seen:
     @property
     def groups(self) -> tuple[Group, ...]:
         return tuple(group for group in (self.group, self.on_demand) if group is not None)
+
+    @property
+    def home(self) -> Zone | None:
+        """The zone that the groups launch in; None while that is several."""
+        launching = {subnet for group in self.groups for subnet in group.subnets}
+        found = (zone for zone in self.zones if launching and launching <= set(zone.subnets))
+        return next(found, None)
+
+    def pool(self, group: Group) -> Pool:
+        """Which one the group launches in now."""
+        return group.name, "" if self.home is None else self.home.name
 
     def place(self, instance: str) -> Place | None:
         found = (group.place(instance) for group in self.groups)
@@ -199,6 +226,16 @@ class SetDesired:
 
 
 @dataclass(frozen=True, slots=True)
+class SetSubnets:
+    """Let the group launch in these subnets; who is in others stays."""
+
+    group: str
+    subnets: tuple[str, ...]
+    reason: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
     job: Job
     cause: str = ""
@@ -237,6 +274,7 @@ Action = (
     | EndMachine
     | Forget
     | SetDesired
+    | SetSubnets
     | EndJob
     | Resettle
     | Tell

@@ -308,7 +308,8 @@ class AutoScaling:
             else:
                 self._join(group, instance, spot)
                 return True
-        activity = self.activities.launch(group.name)
+        zone = places[-1].zone if places else ""
+        activity = self.activities.launch(group.name, zone=zone)
         option = "Spot" if spot else "On-Demand"
         activity.ended(
             "Failed",

@@ -13,6 +13,7 @@ RankPolicy = Literal["stable", "pinned"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
 ENDED = frozenset({"succeeded", "failed", "stopped", "timed out"})
 OnDemand = Literal["never", "fallback"]
+Spreading = Literal["pack", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,8 @@ class Capacity:
     """On-demand nodes that it has at all times."""
     spot_patience: float = 600.0
     """Seconds."""
+    zones: Spreading = "pack"
+    """pack: all nodes in one zone; spread: in all that have them."""
     max_price: float | None = None
     """US dollars an hour above which no spot node is launched."""
     max_cost: float | None = None

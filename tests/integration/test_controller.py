@@ -45,6 +45,7 @@ def test_the_control_plane_outlives_each_of_its_parts(trial: Trial) -> None:
 def test_from_up_to_down(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     what_the_laptop_finds_is_what_was_created(trial)
     bringing_up_again_changes_what_differs_and_nothing_else(trial)
+    a_zone_without_capacity_is_left_for_another(trial)
     a_noticed_worker_is_replaced_before_it_is_gone(trial)
     nobody_looks_after_the_workers_and_aws_ends_them(trial)
     when_the_job_ends_the_workers_go_and_the_report_is_there(trial)
@@ -90,6 +91,34 @@ def bringing_up_again_changes_what_differs_and_nothing_else(trial: Trial) -> Non
     clusters.create(other_types, lambda _: None)
     assert {machine.id for machine in autoscaling.machines(trial.cluster.aws, NAME)} == before
     assert len(trial.group().places) == 2
+
+
+def a_zone_without_capacity_is_left_for_another(trial: Trial) -> None:
+    workers_of = autoscaling.machines(trial.cluster.aws, NAME, "worker")
+    victim, other = (machine for machine in workers_of if machine.state == "running")
+    assert victim.zone == other.zone, "packed into one"
+    before = trial.group().subnets
+    trial.faults.set_capacity("m5.large", victim.zone, 0)
+    trial.faults.set_capacity("c5.large", victim.zone, 1)
+    trial.faults.kill(victim.id)
+
+    def left() -> bool | None:
+        trial.faults.set_capacity("c5.large", victim.zone, 1)  # upon which the group tries again
+        return True if trial.group().subnets != before else None
+
+    eventually(left, "other subnets")
+    told = trial.event("zone")
+    assert told.data["left"] == victim.zone
+    eventually(lambda: True if len(staying(trial)) == 2 else None, "a worker in another zone")
+    zones = {m.id: m.zone for m in autoscaling.machines(trial.cluster.aws, NAME, "worker")}
+    assert {zones[name] for name in staying(trial)} == {victim.zone, told.data["zone"]}
+    both = autoscaling.groups(trial.cluster.aws, (Names(NAME).workers, Names(NAME).on_demand))
+    assert len({group.subnets for group in both.values()}) == 1
+    trial.faults.set_capacity("c5.large", victim.zone, 100)
+
+
+def staying(trial: Trial) -> set[str]:
+    return {place.instance for place in trial.group().places if not place.leaving}
 
 
 def a_killed_leader_is_succeeded_while_its_node_stays(trial: Trial) -> None:

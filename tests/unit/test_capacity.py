@@ -131,10 +131,10 @@ def test_places_that_nobody_has_yet_are_given_up_before_anybody_goes() -> None:
 
 
 def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_that_grows() -> None:
-    seen = replace(cluster(2), failed={SPOT: Failed(2, NOW, "no capacity")})
+    seen = replace(cluster(2), failed={(SPOT, ""): Failed(2, NOW, "no capacity")})
     assert wanted(seen, Policy())[SPOT] == 4
     for count, pause in ((3, 60.0), (4, 120.0), (5, 240.0), (40, 900.0)):
-        failing = replace(seen, failed={SPOT: Failed(count, NOW, "no capacity")})
+        failing = replace(seen, failed={(SPOT, ""): Failed(count, NOW, "no capacity")})
         assert wanted(failing, Policy())[SPOT] == 2
         decision = decide(failing, NOW, Policy())
         assert decision.wake_at == NOW + pause

@@ -24,6 +24,10 @@ from spotelastic.local.power import Power
 
 CONSOLE_BYTES = 64 * 2**10
 """As much of a console as EC2 keeps."""
+LEAST_SCORE, MOST_SCORE = 1, 9
+"""Placement scores that EC2 gives out."""
+SCORED_TYPES = 3
+"""Under so many types EC2 gives a low score whatever there is."""
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
@@ -269,13 +273,15 @@ def _install_market(patches: Patches, machines: Machines, market: Market) -> Non
     def get_spot_placement_scores(response: Any) -> Any:
         types = response._get_param("InstanceTypes", [])
         target = response._get_int_param("TargetCapacity", 1)
+        most = MOST_SCORE if len(types) >= SCORED_TYPES else LEAST_SCORE
         scores = [
             {
                 "Region": response.region,
                 "AvailabilityZoneId": zone.zone_id,
-                "Score": _score(sum(machines.free(type, zone.name) for type in types), target),
+                "Score": min(most, _score(free, target)),
             }
             for zone in response.ec2_backend.describe_availability_zones()
+            for free in [sum(machines.free(type, zone.name) for type in types)]
         ]
         return ActionResult({"SpotPlacementScores": scores})
 
@@ -313,8 +319,9 @@ def _within(value: float, limits: Mapping[str, Any]) -> bool:
 
 
 def _score(free: float, target: int) -> int:
-    """1 to 10: whether so many would very likely be launched."""
-    return max(1, min(9 if free >= target else int(9 * free / max(target, 1)), 10))
+    """Whether so many would very likely be launched."""
+    share = min(1.0, free / max(target, 1))
+    return max(LEAST_SCORE, int(MOST_SCORE * share))
 
 
 def _now() -> str:
