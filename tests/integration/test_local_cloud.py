@@ -14,11 +14,14 @@ from urllib.request import urlopen
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from support.local_cloud import Laptop, running_cloud, until
+from support.local_cloud import Laptop, environment, running_cloud, until
 
+from spotelastic.aws.clients import Aws
 from spotelastic.aws.identity import from_imds
 from spotelastic.aws.imds import Imds
+from spotelastic.aws.packing import Zones
 from spotelastic.errors import Unavailable, UsageError
+from spotelastic.local import cloud
 
 
 @pytest.fixture(scope="module")
@@ -490,13 +493,19 @@ def test_spot_prices_can_be_set(laptop: Laptop) -> None:
 
 
 def test_placement_scores_follow_capacity(laptop: Laptop) -> None:
-    laptop.faults.set_capacity("p4de.24xlarge", "us-east-1a", 0)
-    scores = laptop.ec2.get_spot_placement_scores(
-        InstanceTypes=["p4de.24xlarge"], TargetCapacity=4, SingleAvailabilityZone=True
-    )["SpotPlacementScores"]
-    by_zone = {score["AvailabilityZoneId"]: score["Score"] for score in scores}
-    assert sorted(by_zone.values())[0] == 1
-    assert sorted(by_zone.values())[-1] == 9
+    types = ["g6e.xlarge", "g6e.2xlarge", "g6e.4xlarge"]
+    for type in types:
+        laptop.faults.set_capacity(type, "us-east-1a", 0)
+    with environment(**cloud.environment(laptop.info)):
+        zones = Zones(Aws(laptop.info.region))
+        scored = zones.offers(zones.of(laptop.subnets), types, 4)
+        unscored = zones.offers(zones.named(laptop.info.zones), types[:2], 4)
+    a, b, _ = scored
+    assert (a.name, a.score) == ("us-east-1a", 1)
+    assert (b.name, b.score, b.usd) == ("us-east-1b", 9, pytest.approx(1.861 * 0.3, abs=1e-3))
+    assert b.subnets == laptop.subnets[1:2]
+    assert [zone.score for zone in unscored] == [0, 0, 0], "two types: EC2's answer means nothing"
+    assert [zone.id for zone in unscored][:2] == [a.id, b.id]
 
 
 def test_only_one_of_many_conditional_puts_succeeds(laptop: Laptop) -> None:
