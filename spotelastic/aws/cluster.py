@@ -385,13 +385,21 @@ def _data(aws: Aws, bucket: str, request: Request) -> dict[str, str]:
         whole = (f"{folder.rstrip('/')}/*" for folder in (own, *folders))
         return arns((*whole, *(folder for folder in folders if not folder.endswith("/"))))
 
-    # Of the clusters' bucket a worker lists its own folders only, unless it is told otherwise.
     folders = (*request.read, *request.write)
+    prefixes = {pattern for folder in folders for pattern in _prefixes(folder.partition("/")[2])}
     return {
         "ReadObjects": objects(request.read),
         "WriteObjects": objects(request.write),
         "DataBuckets": arns(folder.partition("/")[0] for folder in folders) or objects(()),
+        "DataPrefixes": ",".join(sorted(prefixes)) or zones.NONE,
     }
+
+
+def _prefixes(folder: str) -> tuple[str, ...]:
+    """Patterns of what names may be listed by, of a folder or of a whole bucket ("")."""
+    if not folder:
+        return ("*",)
+    return (f"{folder}*",) if folder.endswith("/") else (folder, f"{folder}/*")
 
 
 def _ship(cluster: Cluster, request: Request, *, new: bool) -> Cluster:

@@ -1,6 +1,7 @@
 """The local cloud asks IAM: a role does what its policies say, to its own cluster, and no more."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import boto3
@@ -13,9 +14,13 @@ from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Request
 from spotelastic.aws.names import Names
 from spotelastic.aws.template import infra
+from spotelastic.cli.given import folders
 from spotelastic.model.job import Settings
 
 OURS, THEIRS = "quokka", "wombat"
+READ = folders("read", ["s3://datasets/train"])
+WRITE = folders("write", ["s3://results/ours/"])
+"""What the first cluster is given besides."""
 BUCKET = "spotelastic-123456789012-us-east-1"
 
 
@@ -24,8 +29,13 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
     """Two clusters, and sessions with the roles of the first: "Control" and "Worker"."""
     with account(tmp_path_factory.mktemp("account")):
         aws = Aws(REGION)
-        for name in (OURS, THEIRS):
-            clusters.create(request(name), lambda _: None, aws)
+        for bucket in ("datasets", "results", "others"):
+            aws.s3.create_bucket(Bucket=bucket)
+            for key in ("train/1", "training/1", "ours/1", "theirs/1"):
+                aws.s3.put_object(Bucket=bucket, Key=key, Body=b"data")
+        for name, read, write in ((OURS, READ, WRITE), (THEIRS, (), ())):
+            wanted = replace(request(name), read=read, write=write)
+            clusters.create(wanted, lambda _: None, aws)
 
         def assume(role: str) -> boto3.Session:
             stack = aws.cloudformation.describe_stack_resource(
@@ -98,7 +108,7 @@ CALLS: dict[str, tuple[str, str, Callable[[boto3.Session, str], Any]]] = {
     "messages": (
         "Control",
         "AccessDenied",
-        lambda s, name: s.client("sqs").receive_message(QueueUrl=queue(name)),
+        lambda s, name: s.client("sqs").receive_message(QueueUrl=queue(name), WaitTimeSeconds=0),
     ),
     "status": (
         "Control",
@@ -161,6 +171,52 @@ def test_a_worker_changes_no_machines_and_reads_no_secret_but_its_own(
         with pytest.raises(ClientError) as refused:
             act(worker.client(service))
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+
+
+def test_the_folders_that_were_named_are_read_or_written_and_nothing_else(
+    roles: Callable[[str], boto3.Session],
+) -> None:
+    worker = roles("Worker").client("s3")
+    worker.get_object(Bucket="datasets", Key="train/1")
+    worker.put_object(Bucket="results", Key="ours/2", Body=b"result")
+    worker.get_object(Bucket="results", Key="ours/2")
+    worker.delete_object(Bucket="results", Key="ours/2")
+    listed = worker.list_objects_v2(Bucket="datasets", Prefix="train/")["Contents"]
+    assert [item["Key"] for item in listed] == ["train/1"]
+    with pytest.raises(ClientError, match="NoSuchKey"):  # not "access denied": it may be made
+        worker.get_object(Bucket="results", Key="ours/absent")
+
+    refused: dict[str, Callable[[], object]] = {
+        "write what is read": lambda: worker.put_object(Bucket="datasets", Key="train/1", Body=b""),
+        "delete what is read": lambda: worker.delete_object(Bucket="datasets", Key="train/1"),
+        "a name that begins so": lambda: worker.get_object(Bucket="datasets", Key="training/1"),
+        "beside it": lambda: worker.put_object(Bucket="results", Key="theirs/1", Body=b""),
+        "read beside it": lambda: worker.get_object(Bucket="results", Key="theirs/1"),
+        "list beside it": lambda: worker.list_objects_v2(Bucket="results", Prefix="theirs/"),
+        "another bucket": lambda: worker.get_object(Bucket="others", Key="train/1"),
+        "its names": lambda: worker.list_objects_v2(Bucket="others"),
+        "its policy": lambda: worker.get_bucket_policy(Bucket="results"),
+    }
+    for what, call in refused.items():
+        with pytest.raises(ClientError) as error:
+            call()
+        assert error.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403, what
+    control = roles("Control").client("s3")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        control.get_object(Bucket="datasets", Key="train/1")
+
+
+def test_up_again_gives_other_folders_and_takes_back_the_first(
+    roles: Callable[[str], boto3.Session],
+) -> None:
+    worker = roles("Worker").client("s3")
+    wanted = replace(request(OURS), read=folders("read", ["s3://others"]))
+    clusters.create(wanted, lambda _: None, Aws(REGION))
+    assert len(worker.list_objects_v2(Bucket="others", Prefix="the")["Contents"]) == 1
+    worker.get_object(Bucket="others", Key="train/1")
+    for key in ("train/1", "training/1"):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            worker.get_object(Bucket="datasets", Key=key)
 
 
 def test_the_laptop_needs_no_more_than_the_policy_that_is_shipped_for_it(
