@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from spotelastic.agent.workers.process import name_process
-from spotelastic.aws import certificates, hardware
+from spotelastic.aws import hardware
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
 from spotelastic.aws.logs import LogShipper, stream
@@ -25,11 +25,10 @@ from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.workdir import unpack
 from spotelastic.cli import container, control, world
-from spotelastic.cli.instance import home, imds, job, say, start
+from spotelastic.cli.instance import certificate, home, imds, job, keep_fresh, say, start
 from spotelastic.cli.supervise import Part, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.model.job import JobSpec
-from spotelastic.store.tls import Tls
 
 TRY_AGAIN = 75
 """Exit code of a part that could not start yet (EX_TEMPFAIL)."""
@@ -89,13 +88,14 @@ def _agent() -> int:
         if spec.container and CONTAINED not in os.environ:
             _enter_container(spec.container)
         workdir = _code(aws, me, spec)
-        tls = certificates.fetch(aws, Names(spec.cluster).worker_certificate)
-        etcd = Tls(*tls.write(home() / "tls"))
-        found = world.make(aws, spec, me, workdir, etcd)
+        parameter = Names(spec.cluster).worker_certificate
+        tls = certificate(aws, parameter)
+        found = world.make(aws, spec, me, workdir, tls)
         if found is None:
             return CANNOT_BOOT
         blot = blotter(found.secrets)
         token = _token(aws, spec)
+        keep_fresh(aws, parameter)
         logs = LogShipper(aws, spec.log_group)
         config = AgentConfig(
             run=spec.run,
@@ -109,7 +109,7 @@ def _agent() -> int:
             state=home() / "agent",
             shm=Path(os.environ.get("SPOTELASTIC_SHM") or f"/dev/shm/spotelastic-{spec.cluster}"),
             storage=spec.storage,
-            tls=etcd,
+            tls=tls,
             imds=imds(),
             spot=me.spot,
             code=spec.settings.code,

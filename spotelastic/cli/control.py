@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spotelastic.aws import certificates, member, provisions
+from spotelastic.aws import member, provisions
 from spotelastic.aws.certificates import MEMBER_NAME
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.identity import BUCKET, MEMBER, Identity, from_imds
 from spotelastic.aws.names import PEER_PORT, Names
 from spotelastic.aws.objects import Objects
-from spotelastic.cli.instance import home, imds, job, say, start
+from spotelastic.cli.instance import certificate, home, imds, job, keep_fresh, say, start
 from spotelastic.cli.supervise import Part, Process, supervise
 from spotelastic.clock import wall
-from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
 from spotelastic.store.tls import Tls
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 SERVES_WITHIN = 60.0
 """Seconds that a restarted etcd member may take until it serves."""
 RECORD_TIMEOUT = 10.0
-REFRESH = 3600.0
-"""Seconds between two looks whether `up` has renewed the certificate."""
 
 
 def run(me: Identity) -> int:
@@ -39,7 +36,8 @@ def run(me: Identity) -> int:
     spec = job(aws, me)
     name = me.tag(MEMBER)
     place = member.take(aws, spec.cluster, name, me, say)
-    tls = certificate(aws, spec, name)
+    parameter = Names(spec.cluster).member_certificate(name)
+    tls = certificate(aws, parameter)
     hosts = [endpoint.rpartition(":")[0] for endpoint in spec.etcd]
     peers = {
         each: f"{host}:{PEER_PORT}" for each, host in zip(spec.etcd_members, hosts, strict=True)
@@ -69,8 +67,8 @@ def run(me: Identity) -> int:
         seat.etcd.wait(SERVES_WITHIN)
         _record_outage(spec, tls, me, died_at, seen_at)
 
-    for chore in (seat.follow, lambda: _keep_fresh(aws, spec, name)):
-        threading.Thread(target=chore, daemon=True).start()
+    keep_fresh(aws, parameter)
+    threading.Thread(target=seat.follow, daemon=True).start()
     return supervise(
         (
             Part("etcd", start_etcd, restarted=came_back),
@@ -89,7 +87,7 @@ def controller() -> int:
     me = from_imds(imds())
     aws = Aws(me.region)
     spec = job(aws, me)
-    tls = certificate(aws, spec, me.tag(MEMBER))
+    tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
     return run(ControllerConfig(spec, me.tag(BUCKET), me.region, me.instance, me.address, tls))
 
 
@@ -97,12 +95,6 @@ def _install_etcd(objects: Objects, version: str) -> None:
     folder = home() / f"etcd-{version}"
     provisions.install(objects, provisions.RELEASES[version], folder)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-
-
-def certificate(aws: Aws, spec: JobSpec, name: str) -> Tls:
-    """The member's, as files."""
-    found = certificates.fetch(aws, Names(spec.cluster).member_certificate(name))
-    return Tls(*found.write(home() / "tls"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +109,6 @@ class _Etcd:
 
     def wait(self) -> int:
         return self.member.join()
-
-
-def _keep_fresh(aws: Aws, spec: JobSpec, name: str) -> None:
-    """etcd reads its files at every handshake."""
-    pause = threading.Event()
-    while not pause.wait(REFRESH):
-        try:
-            certificate(aws, spec, name)
-        except SpotelasticError as error:
-            say(str(error))
 
 
 def _record_outage(spec: JobSpec, tls: Tls, me: Identity, died_at: float, seen_at: float) -> None:

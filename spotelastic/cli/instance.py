@@ -3,15 +3,21 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+from spotelastic.aws import certificates
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.identity import BUCKET, CLUSTER, Identity
 from spotelastic.aws.imds import DEFAULT_URL
 from spotelastic.aws.objects import Objects
 from spotelastic.cli.supervise import Process
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.model.job import JobSpec
+from spotelastic.store.tls import Tls
+
+REFRESH = 3600.0
+"""Seconds between two looks whether `up` has renewed the certificate."""
 
 
 def job(aws: Aws, me: Identity) -> JobSpec:
@@ -19,6 +25,30 @@ def job(aws: Aws, me: Identity) -> JobSpec:
     if spec is None:
         raise EnvironmentFailure(f"the bucket has no job for the cluster {me.tag(CLUSTER)}")
     return spec
+
+
+def certificate(aws: Aws, parameter: str) -> Tls:
+    """What `up` stored there, as files."""
+    return Tls(*certificates.fetch(aws, parameter).write(home() / "tls"))
+
+
+def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
+    """Looks again and again whether `up` has renewed it, until the event that it returns is set.
+
+    etcd reads the files at every handshake, and its clients when a connection is refused.
+    """
+
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(REFRESH):
+            try:
+                certificate(aws, parameter)
+            except SpotelasticError as error:
+                say(str(error))
+
+    threading.Thread(target=look, name="certificate", daemon=True).start()
+    return over
 
 
 def start(part: str) -> Process:

@@ -8,6 +8,7 @@ from one whose outcome is unknown.
 import random
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from pyetcd import etcdrpc as rpc
 
 from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost, Unavailable
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import Pem, Tls
 
 REQUIRE_LEADER = (("hasleader", "true"),)
 """Metadata that makes a member without a leader refuse at once, and end its watch streams."""
@@ -58,7 +59,9 @@ class Member:
 
     def __init__(self, endpoint: str, tls: Tls | None = None) -> None:
         self.endpoint = endpoint
-        channel = _channel(endpoint, tls)
+        self._tls = tls
+        self._pem = tls.read() if tls else None
+        channel = _channel(endpoint, self._pem)
         kv, lease = rpc.KVStub(channel), rpc.LeaseStub(channel)
         self.close = channel.close
         self.range = kv.Range
@@ -83,6 +86,16 @@ class Member:
             rpc.WatchRequest.SerializeToString,
             rpc.WatchResponse.FromString,
         )
+
+    def renewed(self) -> "Member":
+        """Itself, or one with what its files of certificates hold now, if that is not the same.
+
+        A channel keeps those that it was made with; calls under way on it end with it.
+        """
+        with suppress(OSError):
+            if self._tls is not None and self._tls.read() != self._pem:
+                return Member(self.endpoint, self._tls)
+        return self
 
 
 class Members:
@@ -110,9 +123,13 @@ class Members:
         return self._members[self._current]
 
     def fail(self, member: Member) -> None:
-        """`member` did not serve: the next one is in use, unless another thread moved on before."""
+        """`member` did not serve: the next one is in use, unless another thread moved on before.
+
+        Its certificates may have been replaced, long after the connection was made with them.
+        """
         with self._lock:
             if self.current is member:
+                self._members[self._current] = member.renewed()
                 self._current = (self._current + 1) % len(self._members)
 
     def pause(self, failures: int) -> None:
@@ -162,10 +179,9 @@ class Members:
         return f"etcd ({where}) did not answer within {timeout:.2g} s: {_told(error)}"
 
 
-def _channel(endpoint: str, tls: Tls | None) -> Any:
-    if tls is None:
+def _channel(endpoint: str, pem: Pem | None) -> Any:
+    if pem is None:
         return grpc.insecure_channel(endpoint, options=_OPTIONS)
-    pem = [file.read_bytes() if file else None for file in (tls.cacert, tls.key, tls.cert)]
     credentials = grpc.ssl_channel_credentials(*pem)
     return grpc.secure_channel(endpoint, credentials, options=_OPTIONS)
 

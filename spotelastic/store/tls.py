@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 FILES = ("cacert", "cert", "key")
 
+Pem = tuple[bytes | None, bytes | None, bytes | None]
+"""Of an authority, a key, a certificate; None for what is left out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -29,6 +32,13 @@ class Tls:
         """As it was asked for."""
         named = ((name, getattr(self, name)) for name in FILES)
         return ",".join(["protocol=https", *(f"{name}={file}" for name, file in named if file)])
+
+    def read(self) -> Pem:
+        """What the files hold now. Raises `OSError`."""
+        authority, key, certificate = (
+            file.read_bytes() if file else None for file in (self.cacert, self.key, self.cert)
+        )
+        return authority, key, certificate
 
     def context(self) -> "ssl.SSLContext":
         """Of a client. Raises `ssl.SSLError` when the files do not fit."""

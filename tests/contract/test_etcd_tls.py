@@ -1,6 +1,8 @@
 """A real etcd member that serves TLS only, and clients with and without the right certificates."""
 
 import contextlib
+import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +11,11 @@ import pytest
 from support.certificates import certificates
 from support.sinks import Recorder
 
-from spotelastic.errors import UsageError
+from spotelastic.errors import Unavailable, UsageError
 from spotelastic.store.diagnose import diagnose, read
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.server import EtcdMember, MemberConfig, free_ports, status
+from spotelastic.store.session import Session
 from spotelastic.store.tls import Tls, tls_of
 
 HOST = "127.0.0.1"
@@ -51,6 +54,40 @@ def test_calls_and_watches_are_encrypted(member: EtcdMember, tls: Tls) -> None:
         seen.wait(lambda seen: seen.changes)
         assert seen.told == [("/tls/a", b"1")]
     assert status(member.endpoint, tls=tls).leads
+
+
+def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path) -> None:
+    """The session, the watch and the calls of one store: a worker is not restarted for them."""
+    ours, theirs = certificates(tmp_path / "client"), tmp_path / "member"
+    shutil.copytree(tmp_path / "client", theirs)
+    client, peer = free_ports(2, HOST)
+    tls = Tls(theirs / "ca.pem", theirs / "cert.pem", theirs / "key.pem")
+    at = (f"{HOST}:{client}", f"{HOST}:{peer}")
+    config = MemberConfig("m", tmp_path / "data", *at, fsync=False, tls=tls)
+    lost, seen = threading.Event(), Recorder()
+    with contextlib.ExitStack() as ends:
+        member = ends.enter_context(EtcdMember(config, log=tmp_path / "log"))
+        member.start()
+        member.wait(30)
+        store = EtcdStore([member.endpoint], timeout=20.0, tls=ours)
+        ends.callback(store.close)
+        session = Session(store, 60.0, lambda _: lost.set())
+        ends.callback(session.close)
+        store.watch("/tls/", seen)
+        store.put("/tls/a", b"1", session.lease)
+        seen.wait(lambda seen: "/tls/a" in seen.state())
+
+        member.stop()
+        certificates(theirs)  # of another authority, so that nothing old is of any use
+        member.start()
+        member.wait(30)
+        with pytest.raises(Unavailable, match="did not answer"):
+            store.refresh(session.lease, timeout=1.0)
+
+        shutil.copytree(theirs, tmp_path / "client", dirs_exist_ok=True)
+        store.put("/tls/b", b"2", session.lease)
+        seen.wait(lambda seen: seen.state().keys() == {"/tls/a", "/tls/b"})
+        assert session.alive and not lost.is_set()
 
 
 def test_what_is_wrong_with_certificates_is_said(

@@ -15,8 +15,11 @@ DAY = datetime.timedelta(days=1)
 
 
 def certificates(folder: Path) -> Tls:
-    """A new authority, and a certificate of its for any loopback host, as member and as client."""
-    folder.mkdir()
+    """A new authority, and a certificate of its for any loopback host, as member and as client.
+
+    Files that are there already are replaced.
+    """
+    folder.mkdir(exist_ok=True)
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _named("test authority")
     root = _builder(authority, authority, authority_key.public_key()).add_extension(
