@@ -79,6 +79,7 @@ def account(endpoint: str, size: int) -> Iterator[Account]:
             its = Names(NAME)
             aws.s3.create_bucket(Bucket=BUCKET)
             _make_queue(aws, its.queue)
+            aws.sqs.create_queue(QueueName=its.commands)
             _make_groups(aws, info, its, size)
             yield Account(
                 info,

@@ -379,7 +379,15 @@ class Actor:
         )
         key = self.keys.progress(self.config.node)
         self._store.put(key, encode(progress), self._session.lease)
-        return replace(local, points=(), step=step, told_at=progress.at, told_step=step)
+        return replace(
+            local,
+            points=(),
+            step=step,
+            commit=commit,
+            told_at=progress.at,
+            told_step=step,
+            told_commit=commit,
+        )
 
     def tell_commit(self, commit: Commit, at: float) -> None:
         """A commit that this node's daemon has seen becomes part of the run's story."""

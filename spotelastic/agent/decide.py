@@ -523,7 +523,7 @@ def _tell(local: Local, now: float, nodes: int) -> Iterator[Action | Wake]:
         return
     share = max(1.0, nodes / TELLERS)
     workers = local.workers
-    if local.points or local.step != local.told_step:
+    if local.points or local.step != local.told_step or local.commit != local.told_commit:
         due = local.told_at + TELL_EVERY * share
     elif workers is not None and workers.attached:
         due = max(local.told_at, workers.started_at) + ASK_EVERY * share

@@ -162,6 +162,8 @@ class Local:
     told_at: float = 0.0
     """When progress was last published."""
     told_step: int = 0
+    told_commit: Commit | None = None
+    """The newest that its progress has told."""
 
 
 # -- events beside those of the pool and the daemon ---------------------------------------------

@@ -43,6 +43,11 @@ class Names:
         return PREFIX + self.cluster
 
     @property
+    def commands(self) -> str:
+        """The queue that people's commands arrive on."""
+        return f"{PREFIX}{self.cluster}-commands"
+
+    @property
     def workers(self) -> str:
         """The Auto Scaling group of spot workers, and the launch template of all workers."""
         return f"{PREFIX}{self.cluster}-workers"

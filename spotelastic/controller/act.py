@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spotelastic.aws import autoscaling, teardown, workers
+import msgspec
+
+from spotelastic.aws import autoscaling, commands, teardown, workers
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.names import Names
+from spotelastic.aws.objects import JOB, Objects
 from spotelastic.clock import unbroken
 from spotelastic.controller import upkeep
 from spotelastic.controller.seen import (
     Action,
+    AskToEnd,
     CompleteDrain,
     Discard,
     EndJob,
@@ -25,21 +29,25 @@ from spotelastic.controller.seen import (
     Forget,
     Remove,
     Replace,
+    Reply,
+    Rescale,
     Resettle,
+    Revive,
     SetDesired,
     SetSubnets,
     Tell,
     WriteDrain,
 )
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
-from spotelastic.model.job import ENDED, Job, JobSpec, Reference
+from spotelastic.model.job import ENDED, Job, JobSpec, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.progress import Event
+from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous.membership import event_name
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Compare, Delete, Put, Store
+from spotelastic.store.port import Compare, Delete, Put, Store, Write
 
 
 class Actor:
@@ -53,16 +61,19 @@ class Actor:
         spec: JobSpec,
         bucket: str,
         queue: str,
+        commands: str,
     ) -> None:
-        """`queue` is the URL that messages are deleted from."""
+        """`queue` and `commands` are the URLs that messages and orders are deleted from."""
         self._aws = aws
         self._store = store
         self._keys = Keys(spec.run)
         self._leadership = leadership
         self._spec = spec
         self._bucket = bucket
+        self._objects = Objects(aws, bucket, spec.cluster)
         self._queue = queue
         self._error = ""
+        self._commands = commands
         self.fates: Counter[str] = Counter()
         """How many messages were handled, duplicate, foreign, unknown, malformed."""
         self._handlers: Mapping[type[Action | upkeep.Action], Callable[[Any], None]] = {
@@ -74,10 +85,14 @@ class Actor:
             Forget: self._forget,
             SetDesired: self._set_desired,
             SetSubnets: self._set_subnets,
+            AskToEnd: self._ask_to_end,
             EndJob: self._end_job,
+            Revive: self._revive,
+            Rescale: self._rescale,
             Resettle: self._resettle,
             Tell: self._tell,
             Discard: self._discard,
+            Reply: self._reply,
             upkeep.Postpone: self._postpone,
             upkeep.Examine: self._examine,
             upkeep.Dissolve: self._dissolve,
@@ -90,7 +105,7 @@ class Actor:
         failed: set[str] = set()
         done: list[Action | upkeep.Action] = []
         for action in actions:
-            if isinstance(action, Discard) and action.cause in failed:
+            if isinstance(action, Discard | Reply) and action.cause in failed:
                 continue
             try:
                 self._handlers[type(action)](action)
@@ -126,6 +141,12 @@ class Actor:
             return
         same = Compare(key, "modified", held.modified)
         if not self._store.commit((self._leadership.compare, same), (Delete(key),)).succeeded:
+            self._check_leadership()
+
+    def _ask_to_end(self, action: AskToEnd) -> None:
+        fresh = Compare(self._keys.ending, "created", 0)
+        put = _put(self._keys.ending, action.ending)
+        if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
             self._check_leadership()
 
     def _end_job(self, action: EndJob) -> None:
@@ -166,28 +187,79 @@ class Actor:
         print(f"controller: {action.group} goes to other subnets: {action.reason}", flush=True)
         autoscaling.set_subnets(self._aws, action.group, action.subnets)
 
+    def _revive(self, action: Revive) -> None:
+        """The round that it ended with is over, and counts for nothing but its number: what comes
+        next resumes from the newest commit, with a new budget of restarts."""
+        print("controller: the job goes on", flush=True)
+        job, round_ = self._store.get(self._keys.job), self._store.get(self._keys.round)
+        if job is None or decode(job.data, Job).state not in ENDED:
+            return
+        compares, writes = self._settle(action.settings)
+        compares.append(Compare(self._keys.job, "modified", job.modified))
+        writes += [_put(self._keys.job, action.job), Delete(self._keys.ending)]
+        writes.append(Delete(self._keys.proposal))
+        if round_ is not None:
+            compares.append(Compare(self._keys.round, "modified", round_.modified))
+            writes += self._lay_to_rest(decode(round_.data, Round), decode(job.data, Job).at)
+        if not self._store.commit(compares, writes).succeeded:
+            self._check_leadership()
+            raise Unavailable("cannot restart the job: its state has just changed")
+
+    def _lay_to_rest(self, round_: Round, ended_at: float) -> list[Write]:
+        over = Round(
+            round_.number, round_.incarnation, "over", (), round_.cause, round_.reason,
+            past=round_.past, lineage=round_.lineage,
+        )  # fmt: skip
+        writes: list[Write] = [_put(self._keys.round, over)]
+        record = self._keys.history(round_.number)
+        if round_.phase == "started" and self._store.get(record) is None:
+            known = RoundRecord(round_, 0.0, round_.resume.step, 0.0, ended_at)
+            writes.append(_put(record, known))
+        return writes
+
+    def _rescale(self, action: Rescale) -> None:
+        """The next observation finds it, and gives it to the nodes."""
+        spec = self._objects.job()
+        if spec is None:
+            raise EnvironmentFailure(f"the bucket has no job for the cluster {self._spec.cluster}")
+        settings = replace(spec.settings, min_nodes=action.min_nodes, max_nodes=action.max_nodes)
+        self._objects.put(JOB, msgspec.json.encode(replace(spec, settings=settings)))
+
     def _resettle(self, action: Resettle) -> None:
-        """With what new nodes are measured by, so that those who come next are not refused."""
         print("controller: the settings are changed", flush=True)
+        compares, writes = self._settle(action.settings)
+        if not self._store.commit(compares, writes).succeeded:
+            self._check_leadership()
+
+    def _settle(self, settings: Settings) -> tuple[list[Compare], list[Write]]:
+        """With what new nodes are measured by, so that those who come next are not refused."""
         known = self._store.get(self._keys.reference)
-        compares, writes = [self._leadership.compare], [_put(self._keys.settings, action.settings)]
+        compares: list[Compare] = [self._leadership.compare]
+        writes: list[Write] = [_put(self._keys.settings, settings)]
         if known is not None:
             reference = decode(known.data, Reference)
             measure = replace(
                 reference.node.fingerprint,
-                code=action.settings.code,
-                workers=action.settings.workers,
+                code=settings.code,
+                workers=settings.workers,
             )
             node = replace(reference.node, fingerprint=measure)
             compares.append(Compare(self._keys.reference, "modified", known.modified))
-            writes.append(_put(self._keys.reference, Reference(node, action.settings)))
-        if not self._store.commit(compares, writes).succeeded:
-            self._check_leadership()
+            writes.append(_put(self._keys.reference, Reference(node, settings)))
+        return compares, writes
 
     def _discard(self, action: Discard) -> None:
         self.fates[action.fate] += 1
         with calling("delete a message"):
             self._aws.sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=action.message.receipt)
+
+    def _reply(self, action: Reply) -> None:
+        if action.answer is not None:
+            commands.put_answer(self._objects, action.answer)
+        with calling("delete a command"):
+            self._aws.sqs.delete_message(
+                QueueUrl=self._commands, ReceiptHandle=action.order.receipt
+            )
 
     # -- upkeep ----------------------------------------------------------------------------------
 

@@ -53,6 +53,8 @@ def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
     there = staying(size.group)
     if size.wanted <= there:
         return size
+    if seen.ending is not None:
+        return Size(size.group, there, "the job is being ended")
     limit, price = policy.capacity.max_price, seen.money.spot
     if size.group is seen.group and limit is not None and price > limit:
         why = f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"

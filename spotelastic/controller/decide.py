@@ -5,18 +5,19 @@ list of actions, each with the id of the message that caused it. Deciding again 
 observation is always right: nothing is remembered between two decisions but what was observed, so
 another controller may take over at any point.
 
-By subject: what messages and losses cause (`messages.py`), how many nodes of which kind there
-should be (`capacity.py`) and in which zone (`packing.py`), what ends the job (`limits.py`), and
-here each node's fate.
+By subject: what messages and losses cause (`messages.py`), what people ask for (`orders.py`), how
+many nodes of which kind there should be (`capacity.py`) and in which zone (`packing.py`), what ends
+the job (`limits.py`), and here each node's fate.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.autoscaling import ALIVE, GONE, Group, Machine
-from spotelastic.controller import capacity, limits, messages, packing
+from spotelastic.controller import capacity, limits, messages, orders, packing
 from spotelastic.controller.seen import (
     Action,
+    AskToEnd,
     CompleteDrain,
     Discard,
     EndJob,
@@ -25,7 +26,9 @@ from spotelastic.controller.seen import (
     Policy,
     Remove,
     Replace,
+    Reply,
     Resettle,
+    Revive,
     Seen,
     Tell,
     WriteDrain,
@@ -52,17 +55,15 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
     seen = replace(seen, told=seen.told | told)
     actions += messages.losses(seen, now)
     actions += _forgotten(seen)
+    actions += orders.read(seen, now)
+    seen, gone = _with_orders(seen, actions)
     if seen.wanted and seen.settings and seen.settings != seen.wanted and not seen.ended:
         actions.append(Resettle(seen.wanted))
     if seen.groups:
-        end = limits.verdict(seen, now, policy)
-        if end is not None:
-            limit = Event(now, "limit", f"the job is {end.state}: {end.reason}")
-            actions.append(EndJob(end))
-            actions += [] if account(limit) in seen.told else [Tell(limit)]
-            seen = replace(seen, job=end)
+        actions += _end(seen, now, policy)
+        seen, _ = _with_orders(seen, actions)
         sized = list(capacity.change_sizes(seen, now, policy))
-        removed = {action.instance for action in sized if isinstance(action, Remove)}
+        removed = gone | {action.instance for action in sized if isinstance(action, Remove)}
         actions += sized
         actions += packing.change(seen, now, policy, removed)
         for group in seen.groups:
@@ -71,8 +72,38 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
     for group in seen.groups:
         actions += _drained(seen, group)
     # Messages go last, and only if what they caused was done.
-    actions.sort(key=lambda action: isinstance(action, Discard))
+    actions.sort(key=lambda action: isinstance(action, Discard | Reply))
     return Decision(tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy))
+
+
+def _with_orders(seen: Seen, actions: Sequence[Action]) -> tuple[Seen, set[str]]:
+    """As it is once these actions are done; and the instances that they end."""
+    for action in actions:
+        match action:
+            case AskToEnd(ending):
+                seen = replace(seen, ending=ending)
+            case EndJob(job):
+                seen = replace(seen, job=job)
+            case Revive(job):
+                seen = replace(seen, job=job, ending=None)
+    return seen, {action.instance for action in actions if isinstance(action, Replace)}
+
+
+def _end(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+    """By a limit, or because the save for its end has had its time."""
+    end = limits.verdict(seen, now, policy)
+    if end is not None:
+        life = {"incarnation": str(seen.job.at if seen.job else 0.0)}
+        step = f"the newest commit is of step {seen.committed}"
+        limit = Event(now, "limit", f"the job is {end.state}: {end.reason}; {step}", data=life)
+        yield AskToEnd(end)
+        if account(limit) not in seen.told:
+            yield Tell(limit)
+        seen = replace(seen, ending=end)
+    job = limits.overdue(seen, now, policy)
+    if job is not None:
+        yield EndJob(job)
+        yield Tell(Event(now, "job", f"{job.state}: {job.reason}"))
 
 
 def _forgotten(seen: Seen) -> Iterator[Forget]:
@@ -101,6 +132,8 @@ def _replacements(
                 yield Replace(place.instance, "the job has ended")
         elif place.instance in removed:
             continue
+        elif seen.ending is not None:
+            continue  # nobody new is needed any more
         elif place.instance in seen.drains:
             drain = seen.drains[place.instance]
             yield Replace(

@@ -1,15 +1,16 @@
-"""The queue that AWS's events arrive on, read by the leading controller alone."""
+"""A queue of AWS's events, or of people's commands: the leading controller alone reads it."""
 
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
+from spotelastic.aws import commands
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.events import parse
 from spotelastic.clock import Clock, unbroken
-from spotelastic.controller.seen import Discard, Message
+from spotelastic.controller.seen import Discard, Message, Order, Reply
 from spotelastic.errors import SpotelasticError
 
 LONG_POLL = 20
@@ -18,36 +19,56 @@ REMEMBERED = 10_000
 RETRY = 1.0
 
 
-def url(aws: Aws, queue: str) -> str:
-    with calling(f"find the queue {queue}"):
-        return str(aws.sqs.get_queue_url(QueueName=queue)["QueueUrl"])
+class Received(Protocol):
+    @property
+    def receipt(self) -> str: ...
 
 
-class Inbox:
+T = TypeVar("T", bound=Received)
+Read = Callable[[Mapping[str, Any], float], T]
+
+
+def message(item: Mapping[str, Any], now: float) -> Message:
+    """An event of AWS's, as SQS hands it over."""
+    return Message(item["ReceiptHandle"], parse(item["Body"]), now)
+
+
+def order(item: Mapping[str, Any], now: float) -> Order:
+    command, sent_at = commands.read(item)
+    return Order(item["ReceiptHandle"], command, sent_at or now)
+
+
+class Inbox(Generic[T]):
     """Receives from its own thread until it is closed; `arrived` is called from there."""
 
     def __init__(
-        self, aws: Aws, queue_url: str, arrived: Callable[[], None], clock: Clock = unbroken
+        self,
+        aws: Aws,
+        queue_url: str,
+        read: Read[T],
+        arrived: Callable[[], None],
+        clock: Clock = unbroken,
     ) -> None:
+        self.url = queue_url
         self._aws = aws
-        self._url = queue_url
+        self._read = read
         self._arrived = arrived
         self._clock = clock
         self._lock = threading.Lock()
-        self._pending: dict[str, Message] = {}
+        self._pending: dict[str, T] = {}
         self._handled: deque[str] = deque(maxlen=REMEMBERED)
         self._closed = threading.Event()
         threading.Thread(target=self._run, name="inbox", daemon=True).start()
 
     @property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[T, ...]:
         """Those not deleted yet, oldest first."""
         with self._lock:
             return tuple(self._pending.values())
 
     @property
     def handled(self) -> frozenset[str]:
-        """Ids of the last events that were dealt with."""
+        """Ids of the last that were dealt with."""
         with self._lock:
             return frozenset(self._handled)
 
@@ -55,10 +76,15 @@ class Inbox:
         """Forgets the messages that were deleted."""
         with self._lock:
             for action in done:
-                if isinstance(action, Discard):
-                    self._pending.pop(action.message.receipt, None)
-                    if action.fate == "handled":
-                        self._handled.append(action.message.event.id)
+                match action:
+                    case Discard(message, fate):
+                        self._pending.pop(message.receipt, None)
+                        if fate == "handled":
+                            self._handled.append(message.event.id)
+                    case Reply(order, answer):
+                        self._pending.pop(order.receipt, None)
+                        if answer is not None:
+                            self._handled.append(answer.id)
 
     def close(self) -> None:
         """Nothing is called any more; a receive under way is left to its own end."""
@@ -77,13 +103,13 @@ class Inbox:
                     self._pending |= {message.receipt: message for message in batch}
                 self._arrived()
 
-    def _receive(self) -> list[Message]:
+    def _receive(self) -> list[T]:
         with calling("receive messages"):
             answer: Any = self._aws.sqs.receive_message(
-                QueueUrl=self._url, MaxNumberOfMessages=10, WaitTimeSeconds=LONG_POLL
+                QueueUrl=self.url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=LONG_POLL,
+                AttributeNames=["SentTimestamp"],
             )
         now = self._clock()
-        return [
-            Message(item["ReceiptHandle"], parse(item["Body"]), now)
-            for item in answer.get("Messages", ())
-        ]
+        return [self._read(item, now) for item in answer.get("Messages", ())]

@@ -429,5 +429,11 @@ def _goodput(runs: Sequence[Run], outages: Sequence[Interruption], ordinary: flo
         )
         busy = max(0.0, run.last_at - run.first_at - stalled) + ordinary
         useful += busy * max(0, kept - run.start) / run.steps
-    elapsed = ran[-1].last_at - ran[0].first_at + ordinary
+    # Between its end and its restart the job had no time that could have been used.
+    ended = sum(
+        max(0.0, after.first_at - before.last_at - ordinary)
+        for before, after in pairwise(ran)
+        if after.round.cause == "start"
+    )
+    elapsed = ran[-1].last_at - ran[0].first_at + ordinary - ended
     return round(min(1.0, useful / elapsed), 4) if elapsed > 0 else 1.0

@@ -13,7 +13,7 @@ import msgspec
 
 from spotelastic.clock import Clock, unbroken
 from spotelastic.controller.seen import Failed, Left, Pool, account
-from spotelastic.model.job import Failure, Job, Settings
+from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event, Point, Progress
@@ -28,6 +28,7 @@ class Records:
     """The run as etcd has it at one moment."""
 
     job: Job | None = None
+    ending: Ending | None = None
     settings: Settings | None = None
     round: Round | None = None
     leader: str = ""
@@ -123,6 +124,8 @@ class Mirror:
     def _put(self, name: str, key: str, value: Any) -> None:
         if name == "events" and key not in self._values[name]:
             self._remember_event(value)
+        elif name == "job" and value.state not in ENDED:
+            self._left.clear()  # a job that goes on after its end has lost nobody yet
         self._values[name][key] = value
         if name == "nodes":
             self._left.pop(value.id, None)
@@ -186,6 +189,7 @@ class Mirror:
         with self._lock:
             return Records(
                 job=self._one("job"),
+                ending=self._one("ending"),
                 settings=self._one("settings"),
                 round=self._one("round"),
                 leader=self._leader,
@@ -214,6 +218,7 @@ def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
     """Name -> (prefix of its keys, type of its values)."""
     return {
         "job": (keys.job, Job),
+        "ending": (keys.ending, Ending),
         "settings": (keys.settings, Settings),
         "round": (keys.round, Round),
         "nodes": (keys.live(), Node),

@@ -17,7 +17,7 @@ from spotelastic.model.progress import Event
 
 def undecided(seen: Seen, now: float, policy: Policy) -> bool:
     """Whether a zone is to be chosen, by prices and scores that are not known without asking."""
-    if seen.ended or len(seen.zones) < 2 or not seen.groups:
+    if seen.ended or seen.ending is not None or len(seen.zones) < 2 or not seen.groups:
         return False
     home = seen.home
     if home is None:
@@ -39,7 +39,7 @@ def change(seen: Seen, now: float, policy: Policy, removed: Collection[str]) -> 
     """`removed`: nodes that go in any case."""
     if undecided(seen, now, policy):
         yield from _choose(seen, now, policy)
-    elif seen.home is not None and not seen.ended:
+    elif seen.home is not None and not seen.ended and seen.ending is None:
         yield from _follow(seen, now, seen.home, policy, removed)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from spotelastic.aws import autoscaling, objects
+from spotelastic.aws import autoscaling, commands, objects
 from spotelastic.aws.autoscaling import Group, Machine
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
@@ -207,14 +207,17 @@ class Term:
         self._upkeep_policy = upkeep.Policy(
             boot_within=config.policy.boot_within, linger=spec.linger
         )
-        queue = inbox.url(aws, spec.queue)
-        self._actor = Actor(aws, store, leadership, spec, config.bucket, queue)
+        queues = (spec.queue, Names(spec.cluster).commands)
+        queue, orders = (commands.queue_url(aws, name) for name in queues)
+        self._actor = Actor(aws, store, leadership, spec, config.bucket, queue, orders)
         self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members, config.tls))
-        self._inbox = Inbox(aws, queue, wake.set)
+        self._inbox = Inbox(aws, queue, inbox.message, wake.set)
+        self._orders = Inbox(aws, orders, inbox.order, wake.set)
         self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
 
     def close(self) -> None:
         self._inbox.close()
+        self._orders.close()
         self._snapshots.close()
         self._publisher.close()
 
@@ -258,7 +261,8 @@ class Term:
             say(decision.reason)
             self._reason = decision.reason
         done += self._actor.perform(decision.actions)
-        self._inbox.settle(done)
+        for received in (self._inbox, self._orders):
+            received.settle(done)
         self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
         if any(not isinstance(action, Tell | Discard) for action in decision.actions):
             self._look_at = steady() + SOON
@@ -272,9 +276,9 @@ class Term:
 
     def _observe(self, records: Records) -> Seen:
         """AWS is asked again when it tells of a change, when etcd does, and from time to time."""
-        messages = self._inbox.messages
+        messages, orders = self._inbox.messages, self._orders.messages
         membership = (records.nodes.keys(), records.drains.keys(), records.job)
-        if messages or membership != self._membership or steady() >= self._look_at:
+        if messages or orders or membership != self._membership or steady() >= self._look_at:
             self._look()
             self._membership = membership
         wanted = self._wanted
@@ -291,6 +295,7 @@ class Term:
             wanted=wanted,
             since=self._since,
             job=records.job,
+            ending=records.ending,
             group=group,
             on_demand=self._groups.get(names.on_demand),
             short_since=self._short_since,
@@ -307,6 +312,8 @@ class Term:
             told=records.told | self._told,
             messages=messages,
             handled=self._inbox.handled,
+            orders=orders,
+            answered=self._orders.handled,
         )
         if packing.undecided(seen, now, self._policy):
             types = self._config.spec.instance_types
@@ -324,12 +331,15 @@ class Term:
         rounds += [records.round] if records.round is not None else []
         members = [member.node for each in rounds for member in each.members]
         settings = records.settings or self._config.spec.settings
+        began = records.job.at if records.job is not None else 0.0
         return Standing(
             minimum=settings.min_nodes,
             switch_at=self._switch_at,
             stopping=self._stopping,
             joined=frozenset((*records.nodes, *records.left, *members)),
-            boots=tuple(event for event in records.events if event.kind == upkeep.BOOT),
+            boots=tuple(
+                event for event in records.events if event.kind == upkeep.BOOT and event.at > began
+            ),
             examined=frozenset(self._examined),
         )
 

@@ -7,7 +7,8 @@ from typing import Literal
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import AwsEvent
 from spotelastic.aws.packing import Zone
-from spotelastic.model.job import ENDED, Capacity, Job, Settings
+from spotelastic.model.command import Answer, Command
+from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
@@ -24,6 +25,16 @@ class Message:
     receipt: str
     event: AwsEvent
     received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A command that has arrived and has not been answered."""
+
+    receipt: str
+    command: Command | None
+    """None: it cannot be read."""
+    sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,8 @@ class Seen:
     since: float
     """When this controller began to watch: what it never saw, it cannot miss before."""
     job: Job | None = None
+    ending: Ending | None = None
+    """Asked for; the nodes are saving for it."""
     settings: Settings | None = None
     """As the nodes have them; None before the first node."""
     wanted: Settings | None = None
@@ -128,6 +141,9 @@ class Seen:
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
     """Ids of AWS's events that were dealt with before."""
+    orders: tuple[Order, ...] = ()
+    answered: frozenset[str] = frozenset()
+    """Ids of commands that were."""
 
     @property
     def ended(self) -> bool:
@@ -236,8 +252,36 @@ class SetSubnets:
 
 
 @dataclass(frozen=True, slots=True)
+class AskToEnd:
+    """Have the nodes save, and end the job then."""
+
+    ending: Ending
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EndJob:
+    """At once."""
+
     job: Job
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Revive:
+    """Let a job that has ended go on, from what is committed, on new nodes."""
+
+    job: Job
+    settings: Settings
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """Change the job's description."""
+
+    min_nodes: int
+    max_nodes: int
     cause: str = ""
 
 
@@ -266,6 +310,16 @@ class Discard:
     cause: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a command and delete it, once what it causes is done."""
+
+    order: Order
+    answer: Answer | None
+    """None: nobody waits for one."""
+    cause: str = ""
+
+
 Action = (
     WriteDrain
     | Replace
@@ -275,10 +329,14 @@ Action = (
     | Forget
     | SetDesired
     | SetSubnets
+    | AskToEnd
     | EndJob
+    | Revive
+    | Rescale
     | Resettle
     | Tell
     | Discard
+    | Reply
 )
 
 

@@ -20,7 +20,7 @@ def status(
     """`etcd_leader` is the name of the etcd member that leads, "" for none."""
     job, round_ = records.job, records.round
     state = job.state if job else "pending"
-    if state == "pending" and round_ is not None and (round_.parent or round_.phase == "started"):
+    if state == "pending" and round_ is not None and _has_trained(round_):
         state = "running"
     last = records.points[-1] if records.points else None
     committed = max((p.committed for p in records.progress.values()), default=0)
@@ -40,6 +40,11 @@ def status(
         reason=_reason(records),
         nodes=tuple(_nodes(records, machines)),
     )
+
+
+def _has_trained(round_: Round) -> bool:
+    """In this life of the job."""
+    return round_.phase != "over" and (bool(round_.parent) or round_.phase == "started")
 
 
 def _step(records: Records) -> int:
@@ -76,7 +81,11 @@ def step_time(points: Sequence[Point]) -> float:
 def _reason(records: Records) -> str:
     job = records.job
     if job is None or job.state not in ENDED:
-        return records.round.reason if records.round else ""
+        if records.ending is not None:
+            return f"{records.ending.reason}: ends once its last step is committed"
+        if records.round is None or records.round.phase == "over":
+            return job.reason if job is not None else ""
+        return records.round.reason
     failure = job.failure
     if failure is None:
         return job.reason

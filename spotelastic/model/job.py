@@ -129,6 +129,17 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """How the job is to end once its last step is committed; one key without a lease."""
+
+    state: JobState
+    """stopped or timed out."""
+    at: float
+    """When that was asked for."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """All workers of one member ended well, after their final commit; never leased."""
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Phase = Literal["proposed", "started"]
+Phase = Literal["proposed", "started", "over"]
+"""over: its job has ended, and goes on with a round that begins anew; it has no members."""
 Cause = Literal[
     "start",  # the first round of the job
     "arrival",  # nodes joined

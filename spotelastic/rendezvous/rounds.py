@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from spotelastic.model.job import ENDED, Failure, Job, Settings
-from spotelastic.model.round import Cause, Member, Round, Streak
-from spotelastic.rendezvous import agreement, intervals, restarts
+from spotelastic.model.round import Cause, Member, Past, Round, Streak
+from spotelastic.rendezvous import agreement, intervals, restarts, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
@@ -56,17 +56,21 @@ def decide(seen: Seen, now: float, new_id: Callable[[], str]) -> Decision:
     if seen.job is not None and seen.job.state in ENDED:
         return Decision(reason=f"the job has {seen.job.state}")
     at = Moment(seen, seen.settings, now, new_id)
-    if seen.round is None:
-        return _first(at)
-    if seen.round.phase == "proposed":
-        return gather(at, seen.round)
-    return _watch_over(at, seen.round)
+    round_ = seen.round
+    if seen.ending is not None and stopping.at_once(at):
+        return stopping.end(at, seen.ending)
+    if round_ is None or round_.phase == "over":
+        return _first(at, round_)
+    if round_.phase == "proposed":
+        return gather(at, round_)
+    return _watch_over(at, round_)
 
 
 # -- no round yet ---------------------------------------------------------------------------------
 
 
-def _first(at: Moment) -> Decision:
+def _first(at: Moment, over: Round | None) -> Decision:
+    """Of the job, or of what follows the round that it had ended with."""
     eligible = eligible_nodes(at, None)
     if len(eligible) < at.settings.min_nodes:
         return Decision(reason=f"waits for nodes: {len(eligible)} of {at.settings.min_nodes}")
@@ -75,7 +79,7 @@ def _first(at: Moment) -> Decision:
         return Decision(reason="waits a moment for further nodes", wake_at=quiet_at)
     members = members_of(at, (), eligible)
     first = Round(
-        number=1,
+        number=1 if over is None else over.number + 1,
         incarnation=at.new_id(),
         phase="proposed",
         members=members,
@@ -83,6 +87,7 @@ def _first(at: Moment) -> Decision:
         reason=f"first round of {count_nodes(len(members))}",
         proposed_at=at.now,
         schedule=intervals.first(at.settings),
+        past=Past() if over is None else over.past,
         code=at.settings.code,
     )
     return Decision((WriteRound(first),), first.reason)
@@ -103,6 +108,8 @@ def _watch_over(at: Moment, round_: Round) -> Decision:
         return unplanned
     if done:
         return Decision(reason=f"{len(done)} of {len(round_.members)} nodes have finished")
+    if at.seen.ending is not None:
+        return stopping.save(at, round_, at.seen.ending)
     return _planned(at, round_)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.job import Failure, Finished, Job, Reference, Settings
+from spotelastic.model.job import Ending, Failure, Finished, Job, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
@@ -50,6 +50,7 @@ class Seen:
 
     settings: Settings | None = None
     job: Job | None = None
+    ending: Ending | None = None
     holder: str = ""
     measure: Measure | None = None
     round: Round | None = None
@@ -78,6 +79,7 @@ class Seen:
 _SINGLE: dict[str, tuple[str, Any]] = {
     "settings": ("settings", Settings),
     "job": ("job", Job),
+    "ending": ("ending", Ending),
     "reference": ("measure", Reference),
     "round": ("round", Round),
     "proposal": ("proposal", Proposal),

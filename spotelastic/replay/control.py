@@ -7,6 +7,7 @@ from spotelastic.controller.decide import decide
 from spotelastic.controller.ledger import Usage
 from spotelastic.controller.seen import (
     Action,
+    AskToEnd,
     CompleteDrain,
     Discard,
     EndJob,
@@ -77,6 +78,8 @@ class Controller:
         decision = decide(self._observe(market, nodes), now, self._policy)
         for action in decision.actions:
             self._perform(action, market, nodes)
+        if any(not isinstance(action, Tell | Discard) for action in decision.actions):
+            self.stir()  # as a controller looks again soon after it has acted
         if decision.wake_at is not None:
             self._timeline.at(decision.wake_at, self.stir)
 
@@ -102,6 +105,7 @@ class Controller:
             least=self._scenario.min_nodes,
             since=0.0,
             job=nodes.seen.job,
+            ending=nodes.seen.ending,
             group=market.group(SPOT),
             on_demand=market.group(ON_DEMAND),
             short_since=self._short(len(there)),
@@ -140,6 +144,8 @@ class Controller:
                 nodes.leave(node.id)
             case SetDesired(group, size):
                 market.set_desired(group, size)
+            case AskToEnd(ending):
+                nodes.ask_to_end(ending)
             case EndJob(job):
                 nodes.end(job)
             case Tell(event):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.job import Job
+from spotelastic.model.job import Ending, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
@@ -70,6 +70,11 @@ class Nodes:
         if self.seen.settings is not None and name in self.seen.nodes:
             self._timeline.after(self.seen.settings.lease, lambda: self.leave(name))
 
+    def ask_to_end(self, ending: Ending) -> None:
+        """They save first."""
+        self.seen = replace(self.seen, ending=ending)
+        self._decide()
+
     def end(self, job: Job) -> None:
         """All workers end; what is committed stays."""
         self.seen = replace(self.seen, job=job)
@@ -97,7 +102,7 @@ class Nodes:
                     case WriteProposal(proposal):
                         self._propose(proposal)
                     case EndJob(job):
-                        self.seen = replace(self.seen, job=job)
+                        self.end(job)
             if not decision.actions:
                 break
         if decision.wake_at is not None and decision.wake_at > self._timeline.now:
@@ -250,7 +255,8 @@ class Nodes:
         def done() -> None:
             if self._all_live(members) and (self._commit is None or _older(self._commit, commit)):
                 self._commit = commit
-                self._changed()
+                told = self.seen.progress.items()
+                self._set("progress", {name: replace(p, committed=step) for name, p in told})
 
         self._timeline.after(self._scenario.uploaded_within(len(members)), done)
 

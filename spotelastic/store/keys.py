@@ -9,6 +9,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | all/round                    | -          | holder                   | model.round.Round    |
 | all/proposal                 | -          | holder                   | model.agreement.Proposal |
 | all/job                      | -          | holder, controller       | model.job.Job        |
+| all/ending                   | -          | controller               | model.job.Ending     |
 | all/settings                 | -          | launcher, controller     | model.job.Settings   |
 | all/holder                   | the node's | election among agents    | node id              |
 | all/reference                | -          | the first node           | model.job.Reference  |
@@ -58,6 +59,11 @@ class Keys:
     @property
     def job(self) -> str:
         return f"{self.all}job"
+
+    @property
+    def ending(self) -> str:
+        """There while the job is being ended."""
+        return f"{self.all}ending"
 
     @property
     def settings(self) -> str:

@@ -274,14 +274,17 @@ class Training:
         if not epoch:
             return
 
-        def commit() -> None:
+        def committed() -> None:
             if epoch == self.world.epoch:
-                self.world.commit = Commit(epoch, step)
+                self.world.commit = commit = Commit(epoch, step)
+                for name in sorted(self.here):
+                    node = self.world.nodes[name]
+                    node.post(CommitSeen(commit, node.now))
                 return
             for name in sorted(self.here):  # a later claim has fenced it
                 self.world.nodes[name].post(Outrun(epoch))
 
-        self.world.after(UPLOAD, commit)
+        self.world.after(UPLOAD, committed)
 
     def finish(self) -> None:
         self.running = False
@@ -496,7 +499,9 @@ class SimNode:
                 return replace(local, flushing=round_)
             case do.TellProgress():
                 self.client.put(keys.progress(self.name), encode(self._progress()), self.lease)
-                return replace(local, points=(), told_at=now, told_step=local.step)
+                return replace(
+                    local, points=(), told_at=now, told_step=local.step, told_commit=local.commit
+                )
         return self._do_round(action)
 
     def _do_round(self, action: do.Action) -> Local:
@@ -594,6 +599,7 @@ class SimNode:
             self.local.step,
             self.now,
             step_time=STEP if training is not None and training.stepped else 0.0,
+            committed=self.local.commit.step if self.local.commit is not None else 0,
             stall=self.world.stall,
             commit_time=UPLOAD,
             whole=not self.world.sharded,

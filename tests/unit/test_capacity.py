@@ -12,6 +12,7 @@ from spotelastic.controller.capacity import sizes
 from spotelastic.controller.decide import decide, settled
 from spotelastic.controller.seen import (
     Action,
+    AskToEnd,
     EndJob,
     Failed,
     Forget,
@@ -25,7 +26,7 @@ from spotelastic.controller.seen import (
     Tell,
     account,
 )
-from spotelastic.model.job import Capacity, Job
+from spotelastic.model.job import Capacity, Ending, Job
 from spotelastic.model.node import Fingerprint, Node
 
 NOW = 10_000.0
@@ -176,29 +177,51 @@ def test_above_the_highest_price_no_spot_node_is_launched_and_none_is_ended() ->
 def test_a_job_ends_before_it_has_cost_more_than_it_may_and_says_what_it_did() -> None:
     policy = Policy(capacity=Capacity(max_cost=10.0), ends_within=180.0)
     going = replace(cluster(4), money=Money(spent=9.5, per_hour=8.0))
-    assert only(going, policy, EndJob) == []
+    assert only(going, policy, AskToEnd) == []
     assert decide(going, NOW, policy).wake_at == pytest.approx(NOW + 45.0, abs=0.1)
     over = replace(going, money=Money(spent=9.6, per_hour=8.0))
-    (ended,) = only(over, policy, EndJob)
+    (asked,) = only(over, policy, AskToEnd)
     (told,) = only(over, policy, Tell)
-    assert isinstance(ended, EndJob) and isinstance(told, Tell)
-    assert ended.job.state == "stopped"
+    assert isinstance(asked, AskToEnd) and isinstance(told, Tell)
+    assert asked.ending.state == "stopped"
     assert "$9.60 at $8.00 an hour (--max-cost 10)" in told.event.message
     assert "step 500" in told.event.message
-    sized = [a.size for a in only(over, policy, SetDesired) if isinstance(a, SetDesired)]
-    assert sized == [0]
+    assert only(over, policy, SetDesired, Remove, Replace) == [], "they save first"
 
 
 def test_at_its_deadline_a_job_is_timed_out_once() -> None:
     policy = Policy(capacity=Capacity(deadline=NOW))
     seen = cluster(4)
     assert decide(seen, NOW - 5.0, policy).wake_at == NOW
-    (ended,) = only(seen, policy, EndJob)
-    assert isinstance(ended, EndJob)
-    assert only(replace(seen, job=ended.job), policy, EndJob, Tell) == []
+    (asked,) = only(seen, policy, AskToEnd)
+    assert isinstance(asked, AskToEnd)
+    assert asked.ending.state == "timed out"
+    assert only(replace(seen, ending=asked.ending), policy, AskToEnd, EndJob, Tell) == []
     (told,) = only(seen, policy, Tell)
     assert isinstance(told, Tell)
     assert only(replace(seen, told=frozenset({account(told.event)})), policy, Tell) == []
+
+
+def test_a_job_that_does_not_come_to_its_end_is_ended_when_its_time_is_up() -> None:
+    policy = Policy(ends_within=180.0)
+    seen = replace(cluster(4), ending=Ending("stopped", NOW, "stopped by command"))
+    assert only(seen, policy, EndJob) == []
+    assert decide(seen, NOW, policy).wake_at == NOW + 180.0
+    late = decide(seen, NOW + 180.0, policy).actions
+    (ended,) = [action for action in late if isinstance(action, EndJob)]
+    assert (ended.job.state, ended.job.final_step) == ("stopped", 500)
+    assert ended.job.reason == "stopped by command; the newest commit is of step 500"
+
+
+def test_a_job_that_nobody_has_joined_yet_ends_at_once() -> None:
+    seen = replace(cluster(4), nodes={}, ending=Ending("stopped", NOW, "stopped by command"))
+    (ended,) = only(seen, Policy(), EndJob)
+    assert isinstance(ended, EndJob) and ended.job.state == "stopped"
+
+
+def test_nobody_is_launched_for_a_job_that_is_being_ended() -> None:
+    seen = replace(cluster(2), ending=Ending("stopped", NOW, "stopped by command"))
+    assert wanted(seen, Policy())[SPOT] == 2
 
 
 # -- zombies -------------------------------------------------------------------------------------

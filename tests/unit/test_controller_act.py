@@ -11,11 +11,16 @@ from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import SpotWarning
 from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide
-from spotelastic.controller.seen import Action, Discard, Forget, Message, Policy, Seen
+from spotelastic.controller.seen import Action, Discard, Forget, Message, Policy, Revive, Seen
 from spotelastic.errors import LeaseLost
-from spotelastic.model.job import Job, JobSpec, Settings
+from spotelastic.model.job import Ending, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
+from spotelastic.model.round import Member, Resume, Round, RoundRecord
+from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous.decision import WriteRound
+from spotelastic.rendezvous.view import LiveNode
+from spotelastic.rendezvous.view import Seen as ViewSeen
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.keys import Keys
@@ -86,7 +91,7 @@ def everything() -> Seen:
 
 def actor(client: Client, store: MemoryStore, leadership: Leadership) -> Actor:
     aws: Any = SimpleNamespace(autoscaling=client, ec2=client, sqs=client)
-    return Actor(aws, store.client(), leadership, SPEC, "bucket", "queue")
+    return Actor(aws, store.client(), leadership, SPEC, "bucket", "queue", "commands")
 
 
 @pytest.fixture
@@ -159,3 +164,39 @@ def lease_of(store: MemoryStore) -> int:
     held = store.client().get(KEYS.leader)
     assert held is not None
     return held.lease
+
+
+def test_a_job_goes_on_after_its_end_with_its_history_and_a_new_budget(store: MemoryStore) -> None:
+    client = store.client()
+    last = Round(
+        7, "r7", "started", (Member("i-1", "n1", 0, "", "z", 1),), "loss", "i-2 was lost",
+        parent="r6", resume=Resume("store", 120, epoch=3), charged=(1.0, 2.0, 3.0),
+    )  # fmt: skip
+    client.put(KEYS.round, encode(last))
+    client.put(KEYS.job, encode(Job("failed", NOW - 60.0, "the script failed 4 times")))
+    client.put(KEYS.ending, encode(Ending("stopped", NOW - 99.0, "stopped by command")))
+    client.put(KEYS.settings, encode(Settings(1, 2, code="old")))
+    acts = actor(Client(-1, TROUBLE["denied"]), store, leads(store))
+    again = Revive(Job("pending", NOW, "restarted"), Settings(1, 4, code="new"))
+    assert acts.perform([again]) == (again,)
+
+    def read(key: str, kind: Any) -> Any:
+        held = client.get(key)
+        return None if held is None else decode(held.data, kind)
+
+    assert read(KEYS.job, Job).state == "pending"
+    assert read(KEYS.ending, Ending) is None
+    assert read(KEYS.settings, Settings) == Settings(1, 4, code="new")
+    over = read(KEYS.round, Round)
+    assert (over.number, over.phase, over.members, over.charged) == (7, "over", (), ())
+    record = read(KEYS.history(7), RoundRecord)
+    assert (record.round, record.ended_at) == (last, NOW - 60.0)
+    seen = ViewSeen(settings=Settings(1, 4), round=over, nodes={"i-9": NEWCOMER})
+    (write,) = rounds.decide(seen, NOW + 60.0, lambda: "r8").actions
+    assert isinstance(write, WriteRound)
+    assert (write.round.number, write.round.parent, write.round.cause) == (8, "", "start")
+    acts.perform([again])
+    assert read(KEYS.job, Job).state == "pending", "a second time changes nothing"
+
+
+NEWCOMER = LiveNode(Node("i-9", "n9", "", "z", Fingerprint()), 1, NOW)

@@ -1,0 +1,54 @@
+"""Pure: the end of a job that somebody, or a limit, has asked for (`model.job.Ending`).
+
+All agree on a step, seal it, and wait there until it is committed; then the job ends. What takes
+too long, or cannot be saved at all, does not keep it: the newest commit is what stays. When nobody
+holds the rounds, the controller ends the job by itself a little later.
+"""
+
+from dataclasses import replace
+
+from spotelastic.model.job import Ending, Job
+from spotelastic.model.round import Round
+from spotelastic.rendezvous import agreement
+from spotelastic.rendezvous.decision import CloseRound, Decision, EndJob, Moment, WriteProposal
+
+WITHIN = 150.0
+"""Seconds for the step to be agreed on, sealed and committed."""
+REASON = "the job is being ended"
+
+
+def at_once(at: Moment) -> bool:
+    """Whether nothing trains that could be saved, or soon will."""
+    round_ = at.seen.round
+    if round_ is None or round_.phase == "over":
+        return True
+    return round_.phase == "proposed" and len(round_.members) < at.settings.min_nodes
+
+
+def save(at: Moment, round_: Round, ending: Ending) -> Decision:
+    """The next step towards the end of the started `round_`."""
+    current = agreement.current_of(at.seen, round_)
+    if current is not None and current.reason != REASON:
+        return Decision((WriteProposal(replace(current, cancelled=True)),), REASON)
+    deadline = at.now + WITHIN if current is None else current.deadline
+    standing = agreement.advance(at.seen, round_, REASON, deadline, at.now, at.new_id)
+    if not standing.over:
+        writes = (WriteProposal(standing.proposal),) if standing.proposal is not None else ()
+        return Decision(writes, standing.reason, standing.wake_at)
+    if standing.agreed and current is not None and committed(at) < current.target:
+        return Decision(reason=f"waits for the commit of step {current.target}", wake_at=deadline)
+    return end(at, ending)
+
+
+def end(at: Moment, ending: Ending) -> Decision:
+    step = committed(at)
+    saved = f"step {step} is committed" if step else "nothing is committed"
+    job = Job(ending.state, at.now, f"{ending.reason}; {saved}", final_step=step)
+    round_ = at.seen.round
+    closed = (CloseRound(round_),) if round_ is not None and round_.phase == "started" else ()
+    return Decision((*closed, EndJob(job)), job.reason)
+
+
+def committed(at: Moment) -> int:
+    """The newest step that any node knows to be in the object store; 0: none."""
+    return max((progress.committed for progress in at.seen.progress.values()), default=0)
