@@ -348,6 +348,20 @@ def _undo(name: str, bucket: str, say: Say, aws: Aws) -> None:
         say(f"not all of {name} could be deleted: {error}; run `spotelastic down {name}`")
 
 
+def describe(cluster: Cluster, spec: JobSpec, archive: bytes = b"") -> None:
+    """Gives the cluster's job another description, for nodes that come from now on.
+
+    `archive` is its code, where that is another.
+    """
+    objects, code = cluster.objects, f"code/{spec.code}.tar.gz"
+    if archive and not objects.has(code):
+        objects.put(code, archive)
+    if spec.environment is not None:
+        environment.forget_failures(objects, spec.environment)
+    settings = replace(spec.settings, code=spec.release)
+    objects.put(JOB, msgspec.json.encode(replace(spec, settings=settings)))
+
+
 def find(name: str, aws: Aws | None = None) -> Cluster | None:
     """The cluster of that name; None where there is none."""
     aws = aws or Aws()

@@ -80,6 +80,15 @@ def postpone(aws: Aws, group: str, until: float) -> None:
         )
 
 
+def allow(aws: Aws, group: str, size: int) -> None:
+    """Lets the group become so large, if it may not yet."""
+    found = _group(aws, group)
+    if found is None or found["MaxSize"] >= size:
+        return
+    with calling(f"let the group {group} have {size} instances"):
+        aws.autoscaling.update_auto_scaling_group(AutoScalingGroupName=group, MaxSize=size)
+
+
 # -- the launch template -------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli import ckpt, project, reach, replay, show, steer, up
+from spotelastic.cli import ckpt, lifecycle, project, reach, replay, show, steer, up
 
 app = typer.Typer(
     name="spotelastic",
@@ -49,6 +49,9 @@ app.command("status", epilog=show.STATUS_EXAMPLES)(show.status)
 app.command("logs", epilog=show.LOGS_EXAMPLES)(show.logs)
 app.command("events", epilog=show.EVENTS_EXAMPLES)(show.events)
 app.command("report", epilog=show.REPORT_EXAMPLES)(show.report)
+app.command("stop", epilog=lifecycle.STOP_EXAMPLES)(lifecycle.stop)
+app.command("restart", epilog=lifecycle.RESTART_EXAMPLES)(lifecycle.restart)
+app.command("scale", epilog=lifecycle.SCALE_EXAMPLES)(lifecycle.scale)
 app.command("interrupt", epilog=steer.INTERRUPT_EXAMPLES)(steer.interrupt)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
 app.command("down", epilog=steer.DOWN_EXAMPLES)(steer.down)

@@ -21,9 +21,9 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
         status = known.objects.status()
         if status is not None and status.state in ENDED:
             raise UsageError(
-                f"the job of {known.name} has {status.state}: end the cluster with "
-                f"`spotelastic down {known.name}`, then run this again; it goes on from the last "
-                "checkpoint"
+                f"the job of {known.name} has {status.state}: let it go on with "
+                f"`spotelastic restart {known.name}`, or end the cluster with `spotelastic down "
+                f"{known.name}` and run this again; both go on from the last checkpoint"
             )
         networks.check_kept(known.name, known.spec.subnets, request.subnets)
         if request.resume and known.spec.run != request.resume:

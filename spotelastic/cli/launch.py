@@ -96,7 +96,7 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
             return 0
         result = outcome(cluster, status)
         log = failures.keep_log(cluster, result) if failures.failed(result) else None
-    return _conclude(request, checked, result, log, drill, undo)
+    return _conclude(request, checked, result, log, drill, undo, shared=place.shared)
 
 
 class _FirstStep:
@@ -230,12 +230,14 @@ def _conclude(
     log: Path | None,
     drill: Drill | None,
     undo: ExitStack,
+    *,
+    shared: bool,
 ) -> int:
     """Reports first, so that a failing clean-up cannot cost the report."""
     output.console().print(output.report_table(result.report))
     written = _write(request, result)
-    if request.keep:
-        _leave(checked, undo, print)
+    if request.keep or (result.status.state == "stopped" and shared):
+        _leave(checked, undo, print)  # who stopped it may want to go on with it
     missed = drill.missing if drill else ()
     if missed:
         print(

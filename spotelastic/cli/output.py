@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Event, Interruption, Report, Status, Upload
+from spotelastic.model.progress import Event, Interruption, Listed, Report, Status, Upload
 
 T = TypeVar("T")
 KINDS = {"notice": "spot notice", "loss": "node lost", "worker": "worker died", "etcd": "etcd died"}
@@ -106,8 +106,13 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
 
-def names_table(names: Sequence[str]) -> RenderableType:
-    return Text("\n".join(names) if names else "no clusters")
+def listing_table(clusters: Sequence[Listed]) -> RenderableType:
+    if not clusters:
+        return Text("no clusters")
+    table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))
+    for each in clusters:
+        table.add_row(each.name, each.state, str(each.nodes), str(each.step))
+    return table
 
 
 # -- events --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.faults import Faults
-from spotelastic.model.progress import Status
+from spotelastic.model.progress import Listed, Status
 
 READ_TIMEOUT = 10.0
 """Seconds that a person waits for one answer."""
@@ -71,6 +71,9 @@ class Place:
 
     def names(self) -> tuple[str, ...]:
         return clusters.all_names(self.aws)
+
+    def listing(self) -> tuple[Listed, ...]:
+        return tuple(_listed(name, self.known(name)) for name in self.names())
 
     def known(self, name: str) -> Cluster | None:
         return clusters.find(name, self.aws)
@@ -177,6 +180,14 @@ def status_of(cluster: Cluster) -> Status:
     if status is None:
         return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
     return status
+
+
+def _listed(name: str, cluster: Cluster | None) -> Listed:
+    if cluster is None:
+        return Listed(name, "incomplete")
+    status = status_of(cluster)
+    workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
+    return Listed(name, status.state, workers, status.step)
 
 
 def _aws_is_configured() -> bool:

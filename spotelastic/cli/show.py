@@ -7,9 +7,11 @@ import typer
 from spotelastic.cli.options import AsJson, Name, Region, Where
 from spotelastic.errors import UsageError
 
-LS_EXAMPLES = """[bold]Example[/]
+LS_EXAMPLES = """[bold]Examples[/]
 
 spotelastic ls
+
+spotelastic ls --json | jq -r '.[] | select(.state == "running").name'
 """
 STATUS_EXAMPLES = """[bold]Examples[/]
 
@@ -38,11 +40,11 @@ spotelastic report demo --json > report.json
 
 
 def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
-    """List the clusters."""
+    """List the clusters, and how their jobs stand."""
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    output.show(Place.find(where, region).names(), output.names_table, as_json=json)
+    output.show(Place.find(where, region).listing(), output.listing_table, as_json=json)
 
 
 def status(

@@ -103,6 +103,18 @@ class Status:
     nodes: tuple[NodeStatus, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One row of `spotelastic ls`."""
+
+    name: str
+    state: str
+    """Of its job; "incomplete" for a cluster that is half made, or half gone."""
+    nodes: int = 0
+    """Workers that live."""
+    step: int = 0
+
+
 InterruptionKind = Literal["notice", "loss", "worker", "etcd"]
 
 

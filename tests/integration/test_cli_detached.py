@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.local_cloud import environment
+
+from spotelastic.local import cloud
+from spotelastic.local.faults import Faults
 
 SCRIPT = """
 import os, time
@@ -96,7 +100,9 @@ def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
 
 
 def test_the_clusters_are_listed(terminal: Terminal) -> None:
-    assert terminal.json("ls") == ["demo"]
+    (listed,) = terminal.json("ls")
+    assert (listed["name"], listed["state"], listed["nodes"]) == ("demo", "running", 2)
+    assert terminal("ls").stdout.splitlines()[1].split()[:3] == ["demo", "running", "2"]
 
 
 def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) -> None:
@@ -127,7 +133,7 @@ def test_types_that_must_not_share_a_job_are_named(terminal: Terminal) -> None:
         "spotelastic: --instance-types: m5.large and g5.xlarge must not share a job: "
         "gpus none and 1\n",
     )
-    assert terminal.json("ls") == ["demo"]
+    assert [each["name"] for each in terminal.json("ls")] == ["demo"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_a_run_that_cannot_be_resumed_is_refused(
     told = terminal("up", "--local", "--instance-types", "m5.large", *flags, "train.py")
     assert told.returncode == 2
     assert words in told.stderr and told.stderr.count("\n") == 1
-    assert terminal.json("ls") == ["demo"]
+    assert [each["name"] for each in terminal.json("ls")] == ["demo"]
 
 
 @pytest.mark.parametrize("command", [("status", "nope"), ("down", "nope"), ("logs", "nope")])
@@ -180,3 +186,64 @@ def test_a_node_that_does_not_exist_cannot_be_interrupted(terminal: Terminal) ->
     told = terminal("interrupt", "i-nope")
     assert told.returncode == 2
     assert "demo has no node i-nope; it has i-" in told.stderr
+
+
+# -- how the job goes on: these come last, in this order ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--min", "3", "--max", "2"), "--min 3 is above --max 2"),
+        (("--max", "5"), "--max 5: quota allows 4 of 5 spot m5.large "),
+    ],
+)
+def test_a_scale_that_cannot_be_is_refused_in_one_line(
+    terminal: Terminal, args: tuple[str, ...], told: str
+) -> None:
+    with environment(SPOTELASTIC_HOME=str(terminal.folder / "home")):
+        info = cloud.find()
+    assert info is not None
+    Faults(info).set_quota("L-34B43A08", 8)
+    refused = terminal("scale", "demo", *args)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"spotelastic: {told}")
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_job_is_scaled_up_while_its_nodes_train_on(terminal: Terminal) -> None:
+    assert within(60, lambda: len(terminal.training()) == 2)
+    before = terminal.training()
+    assert terminal.json("scale", "--max", "3")["text"] == "is to have 1 to 3 nodes"
+    assert within(60, lambda: len(terminal.training()) == 3)
+    assert terminal.training() > before
+    assert terminal.json("scale", "--max", "3")["text"] == "has 1 to 3 nodes already"
+
+
+def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(terminal: Terminal) -> None:
+    done = terminal.json("stop")
+    assert done["state"] == "stopped"
+    assert done["text"] == "has stopped: stopped by command; nothing is committed"
+    assert terminal("stop").returncode == 0, "again is no error"
+    roles = lambda: [node["role"] for node in terminal.json("status")["nodes"]]  # noqa: E731
+    assert within(60, lambda: roles() == ["control"] * 3)
+    (listed,) = terminal.json("ls")
+    assert (listed["state"], listed["nodes"]) == ("stopped", 0)
+
+
+def test_a_restart_runs_the_code_of_the_folder_and_only_there(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    elsewhere = Terminal(tmp_path)
+    elsewhere.folder.joinpath("home").symlink_to(terminal.folder / "home")
+    refused = elsewhere("restart")
+    assert refused.returncode == 2
+    assert "there is no train.py here, which demo runs" in refused.stderr
+    (terminal.folder / "train.py").write_text(SCRIPT.replace("line", "verse"))
+    assert terminal.json("restart")["text"] == "is restarted from its newest checkpoint"
+    assert within(60, lambda: bool(terminal.training()))
+    assert within(30, lambda: "rank 0: verse 0" in terminal("logs").stdout)
+    assert terminal.json("status")["round"] > 1, "rounds are counted on"
+    assert terminal.json("restart")["text"] == "has not ended, and goes on"
+    kinds = [event["kind"] for event in terminal.json("events")]
+    assert "loss" not in kinds[kinds.index("restart") :]

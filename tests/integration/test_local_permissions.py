@@ -110,6 +110,13 @@ CALLS: dict[str, tuple[str, str, Callable[[boto3.Session, str], Any]]] = {
         "AccessDenied",
         lambda s, name: s.client("sqs").receive_message(QueueUrl=queue(name), WaitTimeSeconds=0),
     ),
+    "commands": (
+        "Control",
+        "AccessDenied",
+        lambda s, name: s.client("sqs").receive_message(
+            QueueUrl=queue(name) + "-commands", WaitTimeSeconds=0
+        ),
+    ),
     "status": (
         "Control",
         "AccessDenied",

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
-COMMANDS = ("up", "ls", "status", "logs", "events", "report", "interrupt", "replay", "down", "run")
+COMMANDS = (
+    *("up", "ls", "status", "logs", "events", "report", "stop", "restart", "scale", "interrupt"),
+    *("replay", "down", "run"),
+)
 
 
 def spotelastic(
@@ -57,7 +60,9 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
     assert f"spotelastic {command}" in told.stdout.split("Example")[1]
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "events", "report", "down", "ls"])
+@pytest.mark.parametrize(
+    "command", ["status", "logs", "events", "report", "stop", "restart", "scale", "down", "ls"]
+)
 def test_without_a_local_cloud_each_command_says_so_in_one_line(command: str) -> None:
     told = spotelastic(command, "--local")
     assert told.returncode == 2

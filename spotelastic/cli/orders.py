@@ -1,0 +1,192 @@
+"""What `stop`, `restart` and `scale` do: look, send one command, wait for the leader's answer.
+
+Each may be interrupted and run again at any point: what is done already is no error.
+"""
+
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws import commands, requirements, types, workdir, workers
+from spotelastic.aws.clients import DENIED, Rejected
+from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.names import Names
+from spotelastic.aws.objects import STOPPING
+from spotelastic.aws.quotas import Quotas
+from spotelastic.cli import checks
+from spotelastic.cli.capacity import ends_at
+from spotelastic.cli.place import status_of
+from spotelastic.clock import steady, wall
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.command import Command, CommandKind
+from spotelastic.model.job import ENDED, Capacity, JobSpec
+from spotelastic.model.progress import Status
+
+LOOK_EVERY = 0.25
+ENDS_WITHIN = 200.0
+"""Seconds that a job may take to save and end."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command came to."""
+
+    name: str
+    command: CommandKind
+    text: str
+    state: str
+    """Of the job, as last seen."""
+
+
+def stop(cluster: Cluster, *, wait: bool, say: Say) -> Done:
+    """Returns once the job has ended, if it is to `wait`."""
+    text = _give(cluster, Command(uuid.uuid4().hex, "stop"))
+    status = status_of(cluster)
+    if wait and status.state not in ENDED:
+        say(f"{cluster.name} {text}")
+        status = _ended(cluster)
+    if status.state in ENDED:
+        text = f"has {status.state}: {status.reason}"
+    return Done(cluster.name, "stop", text, status.state)
+
+
+def restart(
+    cluster: Cluster,
+    folder: Path,
+    *,
+    same_code: bool,
+    environment: str | None,
+    deadline: str | None,
+    max_cost: float | None,
+) -> Done:
+    """With the code in `folder`, unless it is to be the same."""
+    status = status_of(cluster)
+    if status.state in ENDED:
+        capacity = _time_and_money(cluster, deadline, max_cost)
+        spec = replace(cluster.spec, capacity=capacity)
+        if same_code:
+            clusters.describe(cluster, spec)
+        else:
+            _ship(cluster, spec, folder, environment)
+    text = _give(cluster, Command(uuid.uuid4().hex, "restart"))
+    return Done(cluster.name, "restart", text, status_of(cluster).state)
+
+
+def scale(
+    cluster: Cluster, minimum: int | None, maximum: int | None, *, local: bool, say: Say
+) -> Done:
+    """`local`: its nodes share this machine."""
+    settings = cluster.spec.settings
+    if minimum is None and maximum is None:
+        raise UsageError("scale: say --min, --max or both")
+    low = settings.min_nodes if minimum is None else minimum
+    high = settings.max_nodes if maximum is None else maximum
+    checks.sizes(minimum=low, maximum=high, per_node=None)
+    base = cluster.spec.capacity.base
+    if base > high:
+        raise UsageError(f"--max {high}: is less than the {base} nodes of --on-demand base={base}")
+    if high > settings.max_nodes:
+        _check_quota(cluster, high, say)
+        if local:
+            checks.room(high, settings.workers, folder=Path(tempfile.gettempdir()))
+    its = Names(cluster.name)
+    for group in (its.workers, its.on_demand):
+        workers.allow(cluster.aws, group, high)
+    text = _give(cluster, Command(uuid.uuid4().hex, "scale", low, high))
+    return Done(cluster.name, "scale", text, status_of(cluster).state)
+
+
+# -- one command ---------------------------------------------------------------------------------
+
+
+def _give(cluster: Cluster, command: Command) -> str:
+    """The answer's text. Raises `UsageError` where the leader refuses."""
+    if cluster.objects.has(STOPPING):
+        raise UsageError(f"{cluster.name} is being taken down")
+    commands.send(cluster.aws, cluster.name, command)
+    give_up = steady() + commands.ANSWERED_WITHIN
+    while (answer := commands.answer_to(cluster.objects, command.id)) is None:
+        if steady() > give_up:
+            raise EnvironmentFailure(
+                f"no controller of {cluster.name} has answered within "
+                f"{commands.ANSWERED_WITHIN:g} s, and the command is void now: see "
+                f"`spotelastic status {cluster.name}`, and try again"
+            )
+        threading.Event().wait(LOOK_EVERY)
+    if not answer.accepted:
+        raise UsageError(f"{cluster.name} {answer.text}")
+    return answer.text
+
+
+def _ended(cluster: Cluster) -> Status:
+    give_up = steady() + ENDS_WITHIN
+    while (status := status_of(cluster)).state not in ENDED:
+        if steady() > give_up:
+            raise EnvironmentFailure(
+                f"{cluster.name} has not ended within {ENDS_WITHIN:g} s: see "
+                f"`spotelastic status {cluster.name}`"
+            )
+        threading.Event().wait(LOOK_EVERY)
+    return status
+
+
+# -- what goes before ----------------------------------------------------------------------------
+
+
+def _ship(cluster: Cluster, spec: JobSpec, folder: Path, environment: str | None) -> None:
+    if not (folder / spec.script).exists():
+        raise UsageError(
+            f"there is no {spec.script} here, which {cluster.name} runs: go to its folder, or add "
+            "--same-code"
+        )
+    checks.script(Path(spec.script), folder)
+    archive = workdir.pack(folder)
+    before = spec.environment.file if spec.environment is not None else "none"
+    found = requirements.find(folder, environment or before, archive.sha256)
+    clusters.describe(cluster, replace(spec, code=archive.sha256, environment=found), archive.data)
+
+
+def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Capacity:
+    """What limits the job from now on. Raises `UsageError` for one that is reached already."""
+    now, capacity = wall(), cluster.spec.capacity
+    if deadline is not None:
+        capacity = replace(capacity, deadline=ends_at(deadline, now))
+    elif capacity.deadline is not None and capacity.deadline <= now:
+        raise UsageError(
+            f"the deadline of {cluster.name} has passed: say how long it may go on, "
+            "as --deadline 8h"
+        )
+    report = cluster.objects.report()
+    spent = report.cost_usd if report is not None else 0.0
+    limit = capacity.max_cost if max_cost is None else max_cost
+    if limit is not None and limit <= spent:
+        raise UsageError(
+            f"--max-cost {limit:g}: {cluster.name} has cost ${spent:.2f} already: say what it may "
+            "cost in all"
+        )
+    return replace(capacity, max_cost=limit)
+
+
+def _check_quota(cluster: Cluster, wanted: int, say: Say) -> None:
+    """Raises `UsageError` where no type of the cluster's can be had so often."""
+    aws, spec = cluster.aws, cluster.spec
+    spot = spec.worker_group != Names(cluster.name).on_demand
+    quotas = Quotas(aws, cluster.name)
+    kinds = types.describe(aws, spec.instance_types)
+    try:
+        found = [(kind, quotas.allowance(kind.name, spot=spot)) for kind in kinds]
+    except Rejected as error:
+        if error.code not in DENIED:
+            raise
+        say(f"the quotas are not known: {error}")
+        return
+    short = [(kind, left) for kind, left in found if left and left.instances(kind) < wanted]
+    if found and len(short) == len(found):
+        kind, left = max(short, key=lambda each: each[1].instances(each[0]))
+        raise UsageError(f"--max {wanted}: {left.describe(kind, wanted)}")
