@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.etcd import EtcdCluster
 from support.launcher import Run, running
+from support.patience import PATIENT
 
 from spotelastic.model.round import Round
 
@@ -71,7 +72,7 @@ def test_training_goes_on_without_etcd_and_membership_changes_resume(
         etcd_cluster.thaw(name)
     assert same(before, pair.trains("a", "b", beyond=pair.newest().step))
     etcd_cluster.kill()
-    pair.commits(beyond=pair.newest().step + AWAY)
+    pair.commits(beyond=pair.newest().step + AWAY, timeout=2 * PATIENT)
     etcd_cluster.start()
     assert same(before, pair.trains("a", "b", beyond=pair.newest().step))
     assert {name: node.workers() for name, node in pair.nodes.items()} == workers

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.commits import Commits, folder
+from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit
 from support import exactly
@@ -231,13 +231,13 @@ def test_a_run_whose_newest_commit_is_damaged_is_resumed_from_the_one_before(
         job.kill("a")
         job.kill("b")
         [*_, before, newest] = verified(run.storage)
-        flip_a_byte(run.storage, newest)
+        damaged = flip_a_byte(run.storage, newest)
         job.add("c", "d")
         run.trains("c", "d")
         said = run.nodes["c"].output + run.nodes["d"].output
-        place = f"{folder(newest)}/__0_0.distcp"
-        assert f"step {newest.step} cannot be restored ({place}: model." in said
-        assert f"does not match its checksum): going back to {before.step}" in said
+        problem = f"({damaged} does not match its checksum)"
+        told = f"step {newest.step} cannot be restored {problem}: going back to {before.step}"
+        assert told in said
         assert {*resumed_steps(said)} == {before.step}
         # Until it is none of those that are kept.
         run.commits(beyond=newest.step + 20)
@@ -245,8 +245,8 @@ def test_a_run_whose_newest_commit_is_damaged_is_resumed_from_the_one_before(
         job.check()
 
 
-def flip_a_byte(storage: str, commit: Commit) -> None:
-    """Of the first tensor."""
+def flip_a_byte(storage: str, commit: Commit) -> str:
+    """Of the first tensor; which that is, and where."""
     found = Catalog(open_storage(storage)).find(commit.step, commit.epoch)
     placed = next(placed for placed in found.items if placed.item.is_tensor)
     with (Path(storage) / placed.key).open("rb+") as file:
@@ -254,3 +254,4 @@ def flip_a_byte(storage: str, commit: Commit) -> None:
         [last] = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([last ^ 1]))
+    return f"{placed.key}: {placed.item.fqn}"

@@ -30,18 +30,22 @@ Curve = dict[int, list[Execution]]
 
 
 def executed(file: Path) -> Curve:
-    """Steps that not all ranks came to the end of are left out: they were not made."""
+    """A step was made when one rank has come to its end: all have told their samples then."""
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     by_round = defaultdict(list)
     for line in lines:
         by_round[line["step"], line["round"]].append(line)
     curve: Curve = defaultdict(list)
     for (step, _), told in by_round.items():
-        losses = {line["loss"] for line in told}
+        losses = {line["loss"] for line in told if "loss" in line}
+        if not losses:
+            continue
         assert len(losses) == 1, f"step {step}: the ranks differ: {told}"
-        if {line["rank"] for line in told} == set(range(told[0]["world"])):
-            samples = tuple(sorted(sample for line in told for sample in line["samples"]))
-            curve[step].append(Execution(told[0]["world"], samples, float.fromhex(losses.pop())))
+        shares = {line["rank"]: line["samples"] for line in told if "samples" in line}
+        world = told[0]["world"]
+        assert shares.keys() == set(range(world)), f"step {step}: {told}"
+        samples = tuple(sorted(sample for share in shares.values() for sample in share))
+        curve[step].append(Execution(world, samples, float.fromhex(losses.pop())))
     return curve
 
 

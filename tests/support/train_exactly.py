@@ -1,8 +1,8 @@
 """A job of which every step can be compared. Arguments: FOLDER STEP_TIME.
 
-Each rank appends a line per step to `<folder>/steps`, its samples and the loss of all, until the
-file `<folder>/stop` exists. What the steps are without any interruption goes to `<folder>/whole`
-then, by the same ranks.
+Each rank appends two lines per step to `<folder>/steps`, its samples before all meet and the loss
+of all after that, until the file `<folder>/stop` exists. What the steps are without any
+interruption goes to `<folder>/whole` then, by the same ranks.
 """
 
 import json
@@ -58,19 +58,19 @@ class Job:
             samples += part.tolist() if micro.weight else []
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self._tell(step, samples=samples)
         dist.all_reduce(total)
         total /= dist.get_world_size()
-        self._tell(step, samples, total.item())
+        self._tell(step, loss=total.item().hex())
         return total
 
-    def _tell(self, step: int, samples: list[int], loss: float) -> None:
+    def _tell(self, step: int, **told: object) -> None:
         line = {
             "step": step,
             "round": os.environ.get("SPOTELASTIC_ROUND", ""),
             "world": dist.get_world_size(),
             "rank": dist.get_rank(),
-            "samples": samples,
-            "loss": loss.hex(),
+            **told,
         }
         # One write, so that the lines of several processes stay apart.
         with self._file.open("ab", buffering=0) as file:
