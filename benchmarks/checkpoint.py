@@ -35,10 +35,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jobs import checkpoint_jobs as jobs
-from jobs import s3_servers
-from jobs.checkpoint_jobs import Node, Saves, Shape
+from jobs import memory, peers, s3_servers, world
+from jobs.node import Node, from_store, node
 from jobs.s3_servers import Server
+from jobs.saving import first_stall, memory_over, save_ours, send
+from jobs.states import Saves, Shape
+from jobs.training import train_beside_uploads
 
 T = TypeVar("T")
 
@@ -98,11 +100,11 @@ def rate(shape: Shape, seconds: float) -> float:
 
 def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
     """Stall, and time until committed, against DCP on the same server."""
-    ceiling = rate(shape, alone(jobs.send, server.url("ceiling"), shape))
+    ceiling = rate(shape, alone(send, server.url("ceiling"), shape))
     server.empty()
-    ours = alone(jobs.save_ours, server.url("ours"), shape, times)
+    ours = alone(save_ours, server.url("ours"), shape, times)
     server.empty()
-    stock = alone(jobs.save_theirs, "s3fs", server.url("stock"), shape, PEER_SAVES)
+    stock = alone(peers.save_theirs, "s3fs", server.url("stock"), shape, PEER_SAVES)
     server.empty()
     yield from stalls(server, shape, ours)
     yield Row("the server takes at most", f"{ceiling:.0f} MB/s")
@@ -116,7 +118,7 @@ def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
         mine >= 2.5 * theirs,
     )
     try:
-        other = alone(jobs.save_theirs, "connector", server.url("connector"), shape, PEER_SAVES)
+        other = alone(peers.save_theirs, "connector", server.url("connector"), shape, PEER_SAVES)
     except Exception as error:
         yield Row("", "", f"s3torchconnector does not run here: {_brief(error)}")
     else:
@@ -131,12 +133,12 @@ def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
 
 def stalls(server: Server, shape: Shape, ours: Saves) -> Iterator[Row]:
     firsts = [ours.stalls[0]]
-    firsts += [alone(jobs.first_stall, server.url("first"), shape) for _ in range(FIRSTS - 1)]
-    later = alone(jobs.save_async, server.url("async"), shape, PEER_SAVES)
+    firsts += [alone(first_stall, server.url("first"), shape) for _ in range(FIRSTS - 1)]
+    later = alone(peers.save_async, server.url("async"), shape, PEER_SAVES)
     server.empty()
     theirs = [later.stalls[0]]
     theirs += [
-        alone(jobs.save_async, server.url("async"), shape, 1).stalls[0] for _ in range(FIRSTS - 1)
+        alone(peers.save_async, server.url("async"), shape, 1).stalls[0] for _ in range(FIRSTS - 1)
     ]
     server.empty()
     copy, steady, first = ours.copy, ours.steady, min(firsts)
@@ -156,23 +158,23 @@ def _beside(name: str, stall: float, copy: float) -> str:
 
 def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     """Replicated state, several ranks of one node."""
-    with jobs.node(server.url("ours"), workers=RANKS) as here:
+    with node(server.url("ours"), workers=RANKS) as here:
         here.begin("r1", epoch=here.claim().epoch)
-        ranks(jobs.rank_saves, shape)
-    with jobs.node(server.url("ours"), workers=RANKS) as here:
+        ranks(world.rank_saves, shape)
+    with node(server.url("ours"), workers=RANKS) as here:
         commit = here.claim().commit
         assert commit is not None
-        here.begin("r2", resume=jobs.from_store(commit))
+        here.begin("r2", resume=from_store(commit))
         before = server.given_away()
-        mine = max(ranks(jobs.rank_restores, shape))
+        mine = max(ranks(world.rank_restores, shape))
         after = server.given_away()
         if before is not None and after is not None:
             share = (after - before) / shape.nbytes
             yield Row("bytes read from S3", f"{share:.2f} x the state", "stock: 4 x", "<= 1.05 x",
                       share <= 1.05)  # fmt: skip
     server.empty()
-    ranks(jobs.rank_saves_stock, server.url("stock"), shape)
-    theirs = max(ranks(jobs.rank_loads, server.url("stock"), shape))
+    ranks(world.rank_saves_stock, server.url("stock"), shape)
+    theirs = max(ranks(world.rank_loads, server.url("stock"), shape))
     server.empty()
     yield Row(f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)",
               f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs)  # fmt: skip
@@ -185,14 +187,14 @@ def sharding(server: Server, shape: Shape) -> Iterator[Row]:
         with _nodes(server, before) as members:
             epoch = members[0].claim().epoch
             here = [member.begin("r1", before, epoch=epoch) for member in members]
-            ranks(jobs.rank_saves_shards, shape, here, world=before)
+            ranks(world.rank_saves_shards, shape, here, world=before)
         with _nodes(server, after) as members:
             commit = members[0].claim().commit
             assert commit is not None
-            resume = jobs.from_store(commit)
+            resume = from_store(commit)
             here = [member.begin("r2", after, resume=resume) for member in members]
             given = server.given_away()
-            seconds = max(ranks(jobs.rank_restores_shards, shape, here, world=after))
+            seconds = max(ranks(world.rank_restores_shards, shape, here, world=after))
             now = server.given_away()
         server.empty()
         rows = f"{before} ranks' shards to {after} nodes"
@@ -209,19 +211,19 @@ def sharding(server: Server, shape: Shape) -> Iterator[Row]:
 def _nodes(server: Server, count: int) -> Iterator[list[Node]]:
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(jobs.node(server.url("ours"), name=f"n{slot}", slot=slot))
+            stack.enter_context(node(server.url("ours"), name=f"n{slot}", slot=slot))
             for slot in range(count)
         ]
 
 
 def in_memory(shape: Shape) -> Iterator[Row]:
-    place = alone(jobs.restore_from_slots, shape)
+    place = alone(memory.restore_from_slots, shape)
     yield Row("restore from sealed slots", f"{rate(shape, place.restore):.0f} MB/s",
               f"warm copy: {rate(shape, place.copy):.0f} MB/s", ">= 50 %",
               place.restore * 0.5 <= place.copy)  # fmt: skip
     yield Row("  such a copy by the kernel", f"read: {rate(shape, place.read):.0f} MB/s",
               f"mapped: {rate(shape, place.mapped):.0f} MB/s")  # fmt: skip
-    filled = alone(jobs.restore_from_peers, shape)
+    filled = alone(memory.restore_from_peers, shape)
     touched = "the store was touched" if filled.store_touched else "the store is not touched"
     yield Row("restore from two peers", f"{rate(shape, filled.seconds):.0f} MB/s", touched,
               ">= 400 MB/s",
@@ -237,7 +239,7 @@ def daemon() -> Iterator[Row]:
     for _ in range(5):
         with tempfile.TemporaryDirectory() as storage:
             begun = time.perf_counter()
-            with jobs.node(storage):
+            with node(storage):
                 times.append(time.perf_counter() - begun)
     start = statistics.median(times)
     yield Row("daemon start", f"{start:.2f} s", "", "<= 0.3 s", start <= 0.3)
@@ -250,7 +252,7 @@ def training(shape: Shape) -> Iterator[Row]:
     try:
         with s3_servers.sink() as server, environment(server):
             os.sched_setaffinity(0, cores)
-            found = alone(jobs.train_beside_uploads, server.url("train"), shape, 10.0)
+            found = alone(train_beside_uploads, server.url("train"), shape, 10.0)
     finally:
         os.sched_setaffinity(0, cores)
     share = found.beside / found.alone
@@ -265,7 +267,7 @@ def growth(saves: int) -> Iterator[Row]:
     """Whether the daemon's memory grows from save to save."""
     shape = Shape(16 << 20, 60)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as storage:
-        early, late = alone(jobs.memory_over, storage, shape, saves)
+        early, late = alone(memory_over, storage, shape, saves)
     yield Row(f"growth over {saves} saves", f"{(late - early) / (1 << 20):+.1f} MiB",
               f"at {late >> 20} MiB", "<= 2 MiB", late - early <= 2 << 20)  # fmt: skip
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 import torch
-from jobs import checkpoint_jobs as jobs
-from jobs.checkpoint_jobs import Shape, State
+from jobs.node import node
+from jobs.states import Shape, State
 
 import spotelastic as se
 
@@ -37,7 +37,7 @@ def copied(sources: State, *, pinned: bool) -> float:
 
 def saved(state: State, steps: int = 6) -> tuple[float, float]:
     """Seconds that a save into each slot for the first time, and later, keeps training waiting."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as storage, jobs.node(storage) as here:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as storage, node(storage) as here:
         here.begin("r1")
         with se.Checkpointer(state) as checkpoint:
             here.make_ready(checkpoint)

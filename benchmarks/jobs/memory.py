@@ -1,0 +1,117 @@
+"""Restores out of memory: of the node itself, and of other nodes."""
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.node import Crash, Node, node
+from jobs.states import Shape, State, from_shared_memory, warm_copy
+from spotelastic_checkpoints import wire
+
+import spotelastic as se
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """A restart in place, beside what it is made of: seconds."""
+
+    copy: float
+    """One warm copy of the state,"""
+    read: float
+    """one of the same bytes out of a file in shared memory, by as many threads as there are cores,
+    as the kernel does it,"""
+    mapped: float
+    """and one out of a fresh map of that file."""
+    restore: float
+
+
+def restore_from_slots(shape: Shape) -> InPlace:
+    state = shape.make()
+    with tempfile.TemporaryDirectory() as storage, node(storage, slots=1) as here:
+        snapshot = _seal(here, "r1", state)
+        resume = wire.Resume("memory", 2, "r1", snapshot.layout)
+        times = []
+        for number in range(5):
+            here.begin(f"r{number + 2}", resume=resume)
+            times.append(_restored(state))
+    return InPlace(warm_copy(state), *from_shared_memory(shape.nbytes), min(times))
+
+
+@dataclass(frozen=True, slots=True)
+class FromPeers:
+    """A newcomer that is filled by two nodes which hold the same."""
+
+    seconds: float
+    memory: int
+    """The most that it took meanwhile, shared and its daemon's own;"""
+    slots: int
+    """and what slots it will need to train, two of each worker at least."""
+    store_touched: bool
+
+
+def restore_from_peers(shape: Shape) -> FromPeers:
+    state = shape.make()
+    with (
+        tempfile.TemporaryDirectory() as storage,
+        node(storage, slots=1) as one,
+        node(storage, name="n1", slots=1) as other,
+    ):
+        snapshots = []
+        for holder in (one, other):
+            holder.name = "n0"
+            snapshots.append(_seal(holder, "r1", state))
+        holders = tuple(
+            wire.Holder(name, holder.client.status().listen, (0,))
+            for name, holder in (("n0", one), ("n1", other))
+        )
+        resume = wire.Resume("memory", 2, "r1", snapshots[0].layout, holders)
+        times, memory = [], 0
+        for _ in range(3):
+            with node(storage, name="n2") as newcomer, _peak(newcomer) as peak:
+                newcomer.begin("r2", resume=resume)
+                times.append(_restored(state))
+            memory = max(memory, *peak)
+        return FromPeers(min(times), memory, 2 * shape.nbytes, any(Path(storage).iterdir()))
+
+
+@contextlib.contextmanager
+def _peak(here: Node) -> Iterator[list[int]]:
+    """Samples of the memory that a node takes, beside its workers."""
+    samples, over = [0], threading.Event()
+
+    def sample() -> None:
+        while not over.wait(0.02):
+            with contextlib.suppress(FileNotFoundError):
+                samples.append(here.memory() + here.shared_memory())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        thread.join()
+
+
+def _seal(here: Node, round_: str, state: State) -> wire.Snapshot:
+    """Step 2 in the node's slots; the worker dies then."""
+    here.begin(round_)
+    with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+        here.make_ready(checkpoint)
+        checkpoint.step(2)
+        raise Crash
+    return here.client.status().snapshots[-1]
+
+
+def _restored(state: State) -> float:
+    with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+        begun = time.perf_counter()
+        if checkpoint.restore() != 2:
+            raise RuntimeError("not what was saved")
+        seconds = time.perf_counter() - begun
+        raise Crash
+    return seconds

@@ -1,0 +1,123 @@
+"""A checkpoint daemon and what an agent would tell it."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.launch import start_daemon
+
+import spotelastic as se
+
+DEADLINE = 600.0
+
+
+class Node:
+    """With an arena of its own."""
+
+    def __init__(
+        self, storage: str, name: str = "n0", slot: int = 0, workers: int = 1, slots: int = 3
+    ) -> None:
+        os.environ["SPOTELASTIC_SLOTS"] = str(slots)
+        self.name, self.slot, self.workers = name, slot, workers
+        self._folder = tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm")
+        self.socket = Path(self._folder.name) / "daemon.sock"
+        self.process = start_daemon(
+            socket=self.socket,
+            arena=Path(self._folder.name) / "arena",
+            storage=storage,
+            owner="bench",
+            node=name,
+            workers=workers,
+            token="bench",
+        )
+        self.client = DaemonClient(str(self.socket))
+
+    def begin(
+        self, round_: str, nodes: int = 1, resume: wire.Resume | None = None, epoch: int = 0
+    ) -> dict[str, str]:
+        """What a worker of the round finds in its environment; it is set here, too."""
+        resume = resume or wire.Resume()
+        schedule = wire.Schedule(1, 1)
+        self.client.begin(
+            wire.RoundInfo(
+                incarnation=round_,
+                number=1,
+                world_size=nodes * self.workers,
+                slot=self.slot,
+                members=tuple(
+                    wire.Member(slot, f"n{slot}", slot * self.workers, self.workers)
+                    for slot in range(nodes)
+                ),
+                epoch=epoch,
+                schedule=schedule,
+                resume=resume,
+                lineage=(wire.Branch(resume.incarnation, resume.step),),
+            )
+        )
+        environment = {
+            "SPOTELASTIC_DAEMON": str(self.socket),
+            "SPOTELASTIC_ROUND": round_,
+            "SPOTELASTIC_NODE": self.name,
+            "SPOTELASTIC_RESUME": msgspec.json.encode(resume).decode(),
+        }
+        os.environ.update(environment)
+        return environment
+
+    def claim(self) -> wire.Claim:
+        return self.client.claim("bench", timeout=30)
+
+    def make_ready(self, checkpoint: se.Checkpointer, *, flush: bool = True) -> None:
+        """The first step makes the layout known; the slots come into memory after it."""
+        checkpoint.step(1)
+        assert checkpoint._client is not None
+        if not checkpoint._client.ready.wait(DEADLINE):
+            raise RuntimeError("the arena never became ready")
+        if flush:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self.client.flush(DEADLINE):
+            raise RuntimeError(f"not committed: {self.client.status().error}")
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> int:
+        """Bytes of its own, without shared memory: the slots are counted elsewhere."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        sizes = {line.split()[0]: int(line.split()[1]) << 10 for line in lines if "kB" in line}
+        return sizes["RssAnon:"] + sizes["RssFile:"]
+
+    def shared_memory(self) -> int:
+        """Bytes that its folder takes: slots, and copies that are being restored."""
+        return sum(path.stat().st_blocks * 512 for path in Path(self._folder.name).rglob("*"))
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.terminate()
+        self.process.wait(30)
+        self._folder.cleanup()
+
+
+@contextlib.contextmanager
+def node(storage: str, **options: Any) -> Iterator[Node]:
+    opened = Node(storage, **options)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def from_store(commit: wire.Commit) -> wire.Resume:
+    return wire.Resume("store", commit.step, epoch=commit.epoch)
+
+
+class Crash(Exception):
+    """Of a worker: nothing is saved on the way out."""

@@ -1,0 +1,58 @@
+"""The same with `torch.distributed.checkpoint`, through s3fs and s3torchconnector."""
+
+import os
+import time
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from jobs.states import Saves, Shape, warm_copy
+from torch.distributed.checkpoint.api import CheckpointException
+
+
+def _writer(kind: str, url: str) -> Any:
+    if kind == "s3fs":
+        return fsspec().FsspecWriter(url)
+    from s3torchconnector import S3ClientConfig
+    from s3torchconnector.dcp import S3StorageWriter
+
+    return S3StorageWriter("us-east-1", url, s3client_config=S3ClientConfig(force_path_style=True))
+
+
+def fsspec() -> Any:
+    from torch.distributed.checkpoint import _fsspec_filesystem
+
+    return _fsspec_filesystem
+
+
+def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
+    """`dcp.save` through s3fs or s3torchconnector; each save stalls for all of it."""
+    state = shape.make()
+    copy = warm_copy(state)
+    took = []
+    for step in range(1, times + 1):
+        writer = _writer(kind, f"{url}/{step}")
+        begun = time.perf_counter()
+        try:
+            dcp.save(state, storage_writer=writer, no_dist=True)
+        except CheckpointException as error:
+            # It is a BaseException, which would end the process; and what s3torchconnector leaves
+            # behind prints a page when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            raise RuntimeError(str(error).strip().rpartition("\n")[2]) from None
+        took.append(time.perf_counter() - begun)
+    return Saves(copy, tuple(took), tuple(took))
+
+
+def save_async(url: str, shape: Shape, times: int) -> Saves:
+    """`dcp.async_save` to the same place; each save is over before the next begins."""
+    state = shape.make()
+    copy = warm_copy(state)
+    stalls, committed = [], []
+    for step in range(1, times + 1):
+        writer = _writer("s3fs", f"{url}/{step}")
+        begun = time.perf_counter()
+        done = dcp.async_save(state, storage_writer=writer, no_dist=True)
+        stalls.append(time.perf_counter() - begun)
+        done.result()
+        committed.append(time.perf_counter() - begun)
+    return Saves(copy, tuple(stalls), tuple(committed))

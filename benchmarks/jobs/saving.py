@@ -1,0 +1,91 @@
+"""Saves of one process, with us: stalls, time until committed, memory, CPU."""
+
+import contextlib
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import obstore
+from jobs.node import DEADLINE, Crash, node
+from jobs.states import Saves, Shape, warm_copy
+from obstore.store import S3Store
+from spotelastic_checkpoints import service, shards
+
+import spotelastic as se
+
+
+def save_ours(storage: str, shape: Shape, times: int) -> Saves:
+    state = shape.make()
+    copy = warm_copy(state)
+    with node(storage) as here:
+        here.begin("r1", epoch=here.claim().epoch)
+        with se.Checkpointer(state) as checkpoint:
+            stalls, committed, memory = [], [], 0
+            here.make_ready(checkpoint)
+            before = here.cpu()
+            for step in range(2, times + 2):
+                begun = time.perf_counter()
+                checkpoint.step(step)
+                stalls.append(time.perf_counter() - begun)
+                here.flush()
+                committed.append(time.perf_counter() - begun)
+                memory = max(memory, here.memory())
+            spent = (here.cpu() - before) / (times * shape.nbytes / (1 << 30))
+    return Saves(copy, tuple(stalls), tuple(committed), spent, memory)
+
+
+def first_stall(storage: str, shape: Shape) -> float:
+    """Of a process that has not saved before; nothing is committed."""
+    state = shape.make()
+    with node(storage) as here:
+        here.begin("r1")
+        with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
+            here.make_ready(checkpoint, flush=False)
+            begun = time.perf_counter()
+            checkpoint.step(2)
+            seconds = time.perf_counter() - begun
+            raise Crash
+    return seconds
+
+
+def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
+    """The daemon's own memory after a tenth of the saves, and after all."""
+    state = shape.make()
+    memory = []
+    with node(storage) as here:
+        here.begin("r1", epoch=here.claim().epoch)
+        with se.Checkpointer(state) as checkpoint:
+            here.make_ready(checkpoint)
+            for step in range(2, saves + 2):
+                checkpoint.step(step)
+                here.flush()
+                memory.append(here.memory())
+    return memory[len(memory) // 10], memory[-1]
+
+
+def send(storage: str, shape: Shape, times: int = 3) -> float:
+    """Seconds that the server takes for so many bytes, in as many objects as a save would make,
+    from a client that has nothing else to do."""
+    bucket, _, prefix = storage.removeprefix("s3://").partition("/")
+    store = S3Store(
+        bucket,
+        prefix=prefix,
+        endpoint=os.environ["AWS_ENDPOINT_URL"],
+        virtual_hosted_style_request=False,
+        unsigned_payload=True,
+        client_options={"allow_http": True},
+    )
+    data = memoryview(b"\1" * shards.FILE)
+    sizes = [min(shards.FILE, shape.nbytes - at) for at in range(0, shape.nbytes, shards.FILE)]
+    took = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(service.UPLOADS) as pool:
+            sent = [
+                pool.submit(obstore.put, store, str(number), data[:size], use_multipart=False)
+                for number, size in enumerate(sizes)
+            ]
+            for answer in sent:
+                answer.result(DEADLINE)
+        took.append(time.perf_counter() - begun)
+    return min(took)
