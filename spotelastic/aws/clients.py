@@ -22,6 +22,7 @@ THROTTLED = frozenset(
         "SlowDown",
     }
 )
+PRICING_REGION = "us-east-1"
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 EXPIRED = frozenset(
     {
@@ -109,6 +110,16 @@ class Aws:
     @cached_property
     def logs(self) -> Any:
         return self._client("logs")
+
+    @cached_property
+    def pricing(self) -> Any:
+        """Of us-east-1, which has the prices of all regions. It keeps nobody waiting: when it does
+        not answer a table stands in, and not every network has a way to it."""
+        from botocore.config import Config
+
+        config = Config(connect_timeout=1.0, read_timeout=2.0, retries={"total_max_attempts": 1})
+        with calling("use pricing"):
+            return self._session.client("pricing", region_name=PRICING_REGION, config=config)
 
     @cached_property
     def quotas(self) -> Any:

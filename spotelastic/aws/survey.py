@@ -13,7 +13,7 @@ from spotelastic.aws.estimate import Estimate, estimate
 from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.networks import Network
 from spotelastic.aws.packing import Zone, Zones, ranked
-from spotelastic.aws.prices import shipped_table
+from spotelastic.aws.prices import PriceList
 from spotelastic.aws.quotas import Quotas
 from spotelastic.aws.types import InstanceType
 from spotelastic.errors import EnvironmentFailure
@@ -61,11 +61,13 @@ class Survey:
     """What the types were chosen from, the choice first; empty where they were named."""
     ranking: tuple[Zone, ...] = ()
     """The zones, best first, where workers are to be in one of them."""
+    prices_of: str = ""
+    """Date of the on-demand prices."""
 
 
 def survey(aws: Aws, wish: Wish) -> Survey:
     """Raises `UsageError` and `EnvironmentFailure` for what cannot be had in this region."""
-    quotas = Quotas(aws, wish.cluster)
+    quotas, listed = Quotas(aws, wish.cluster), PriceList(aws)
     warnings: list[str] = []
     try:
         options = _options(aws, quotas, wish)
@@ -88,20 +90,22 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         warnings += networks.warnings(network, chosen, cards, needed)
     ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
     first = (ranking[0].name,) if ranking else for_workers
-    price = _price(aws, kinds[0].name, first, spot=wish.spot)
+    price = _price(aws, kinds[0].name, first, listed, spot=wish.spot)
     costs = estimate(
         nodes=(wish.minimum, wish.maximum),
         worker=kinds[0].name,
         worker_usd=price,
         worker_disk_gib=WORKER_DISK_GIB,
         control=wish.control_type,
-        control_usd=shipped_table().usd_per_hour.get(wish.control_type, 0.0),
+        control_usd=listed.on_demand(wish.control_type),
         controls=len(MEMBERS),
         nat_gateways=int(cards > 1 and network is None),
         addresses=_addresses((wish.minimum, wish.maximum), cards, network, chosen),
     )
     made = stack.summary(len(chosen), private=cards > 1, given=network is not None)
-    return Survey(kinds, for_workers, price, costs, made, tuple(warnings), options, ranking)
+    return Survey(
+        kinds, for_workers, price, costs, made, tuple(warnings), options, ranking, listed.date
+    )
 
 
 def _options(aws: Aws, quotas: Quotas, wish: Wish) -> tuple[Option, ...]:
@@ -181,9 +185,7 @@ def _ranking(
     return ranked(zones.offers(zones.named(names), types, wish.maximum))
 
 
-def _price(aws: Aws, type: str, zones: tuple[str, ...], *, spot: bool) -> float:
-    listed = shipped_table().usd_per_hour.get(type, 0.0)
-    if not spot:
-        return listed
-    found = offers.spot_prices(aws, [type]).get(type, {})
-    return min((price for zone, price in found.items() if zone in zones), default=listed)
+def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList, *, spot: bool) -> float:
+    found = offers.spot_prices(aws, [type]).get(type, {}) if spot else {}
+    prices = [price for zone, price in found.items() if zone in zones]
+    return min(prices) if prices else listed.on_demand(type)

@@ -39,7 +39,7 @@ def plan(request: Request, checked: Checked, found: Survey, known: JobSpec | Non
     yield ""
     yield from _choice(checked, found)
     yield from _zones(found)
-    yield from _table(found.estimate)
+    yield from _table(found.estimate, found.prices_of)
     yield ""
     if known is None:
         yield f"would make the cluster {checked.name}: {', '.join(found.resources)}"
@@ -122,7 +122,7 @@ def _zones(found: Survey) -> Iterator[str]:
     yield ""
 
 
-def _table(costs: Estimate) -> Iterator[str]:
+def _table(costs: Estimate, prices_of: str) -> Iterator[str]:
     width = max(len(line.what) for line in costs.lines)
     yield f"{'':{width}}  {'at --min':>8}  {'at --max':>8}  {'USD/h each':>10}"
     for line in costs.lines:
@@ -132,8 +132,8 @@ def _table(costs: Estimate) -> Iterator[str]:
         )
     yield f"{'USD/h':{width}}  {costs.low:>8.2f}  {costs.high:>8.2f}"
     yield (
-        f"Spot prices are today's; the others are those of us-east-1, {AS_OF}. "
-        "Traffic and storage come on top."
+        f"Spot prices are today's, on-demand prices of {prices_of}; the others are those of "
+        f"us-east-1, {AS_OF}. Traffic and storage come on top."
     )
 
 

@@ -21,7 +21,7 @@ from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.packing import Zone, Zones
-from spotelastic.aws.prices import AwsPrices
+from spotelastic.aws.prices import AwsPrices, PriceList
 from spotelastic.clock import steady, unbroken
 from spotelastic.controller import inbox, packing, upkeep, usage
 from spotelastic.controller.act import Actor
@@ -80,6 +80,9 @@ class Controller:
         self._config = config
         self._aws = Aws(config.region)
         self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
+        listed = PriceList(self._aws)
+        listed.prepare(config.spec.instance_types)
+        self._prices = AwsPrices(self._aws, listed)
         self._keys = Keys(config.spec.run)
         self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
         self._wake = threading.Event()
@@ -157,6 +160,7 @@ class Controller:
             self._mirror,
             leadership,
             self._wake,
+            self._prices,
         )
         try:
             term.lead(self._over)
@@ -180,6 +184,7 @@ class Term:
         mirror: Mirror,
         leadership: Leadership,
         wake: threading.Event,
+        prices: AwsPrices,
     ) -> None:
         spec = config.spec
         self._config = config
@@ -189,7 +194,7 @@ class Term:
         self._wake = wake
         self._since = unbroken()
         self._policy = _policy(config.policy, spec)
-        self._prices = AwsPrices(aws)
+        self._prices = prices
         self._zones = Zones(aws)
         self._bill: dict[str, Usage] = {}
         self._groups: dict[str, Group] = {}

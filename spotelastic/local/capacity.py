@@ -21,10 +21,12 @@ class Market:
 
     limits: dict[tuple[str, str], int] = field(default_factory=dict)
     prices: dict[tuple[str, str], float] = field(default_factory=dict)
+    listed: dict[str, float] = field(default_factory=dict)
+    """On demand, where somebody has set one, by type."""
     quotas: dict[str, int] = field(default_factory=dict)
     """By the code of the quota, in vCPUs."""
 
-    _listed: Mapping[str, float] = field(default_factory=lambda: shipped_table().usd_per_hour)
+    _shipped: Mapping[str, float] = field(default_factory=lambda: shipped_table().usd_per_hour)
 
     def quota(self, code: str) -> int:
         return self.quotas.get(code, QUOTA)
@@ -35,7 +37,7 @@ class Market:
         return float("inf") if limit is None else max(limit - used, 0)
 
     def on_demand(self, type: str) -> float:
-        return self._listed.get(type) or _guessed(type)
+        return self.listed.get(type) or self._shipped.get(type) or _guessed(type)
 
     def spot(self, type: str, zone: str) -> float:
         return self.prices.get((type, zone), round(self.on_demand(type) * SPOT_SHARE, 4))

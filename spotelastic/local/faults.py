@@ -62,6 +62,10 @@ class Faults:
     def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
         self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
 
+    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
+        """As the Pricing API tells it."""
+        self._ask("set_on_demand_price", type=type, usd_per_hour=usd_per_hour)
+
     def set_quota(self, code: str, vcpus: int) -> None:
         """By the quota's code, e.g. L-3819A6DF."""
         self._ask("set_quota", code=code, vcpus=vcpus)
@@ -130,6 +134,9 @@ class Desk:
 
     def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
         self.market.prices[type, zone] = usd_per_hour
+
+    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
+        self.market.listed[type] = usd_per_hour
 
     def set_quota(self, code: str, vcpus: int) -> None:
         self.market.quotas[code] = vcpus

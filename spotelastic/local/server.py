@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from threading import RLock
 
-from spotelastic.local import events, faults
+from spotelastic.local import events, faults, pricing
 from spotelastic.local.agenda import Agenda
 from spotelastic.local.authority import Authority
 from spotelastic.local.capacity import Market
@@ -102,6 +102,7 @@ class Server:
             cloud=config.remains.cloud,
         )
         self._power.on_lost = lost
+        self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
         self._power.on_shut_down = lambda instance: self._agenda.soon(
             partial(self._machines.shut_down, instance)
         )
@@ -109,7 +110,7 @@ class Server:
     def start(self) -> None:
         web = self._moto._server
         assert web is not None
-        web.app = faults.middleware(self._desk, web.app)
+        web.app = faults.middleware(self._desk, self._priced(web.app))
         self._agenda.start()
         self._power.start()
         self._machines.start()

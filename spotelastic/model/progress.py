@@ -164,4 +164,4 @@ class Report:
     usd_per_hour: float = 0.0
     """For all workers that run now."""
     prices_of: str = ""
-    """Date of the table that the on-demand prices are from."""
+    """Date of the on-demand prices."""

@@ -9,6 +9,7 @@ from support.local_cloud import Laptop, environment, running_cloud
 from spotelastic.aws import rehearsal
 from spotelastic.aws.choice import Requirement
 from spotelastic.aws.clients import Aws
+from spotelastic.aws.prices import shipped_table
 from spotelastic.aws.survey import Survey, Wish, survey
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.local import cloud
@@ -80,6 +81,16 @@ def test_types_with_several_network_cards_cost_a_nat_gateway(laptop: Laptop, aws
 
     assert gateways("p4d.24xlarge") == [1]
     assert gateways("g5.xlarge") == []
+
+
+def test_on_demand_prices_are_those_that_the_pricing_api_has_today(
+    laptop: Laptop, aws: Aws
+) -> None:
+    laptop.faults.set_on_demand_price("t3.small", 0.5)
+    found = asked(aws, "g5.xlarge")
+    (control,) = [line for line in found.estimate.lines if "control node" in line.what]
+    assert control.usd == 0.5
+    assert found.prices_of > shipped_table().date
 
 
 def test_a_quota_below_max_is_a_warning_with_the_link(laptop: Laptop, aws: Aws) -> None:
