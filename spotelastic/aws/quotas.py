@@ -4,7 +4,7 @@ more. AWS counts spot and on-demand apart, and gives new accounts none of some f
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from spotelastic.aws import types
@@ -61,11 +61,7 @@ class Allowance:
 
     @property
     def link(self) -> str:
-        """Where more can be asked for."""
-        return (
-            f"https://{self.region}.console.aws.amazon.com/servicequotas/home/services/ec2/"
-            f"quotas/{self.code}"
-        )
+        return link(self.region, self.code)
 
     def instances(self, kind: InstanceType) -> int:
         return self.free // kind.vcpus
@@ -83,6 +79,21 @@ class Allowance:
 def family(name: str) -> Family | None:
     """None for a type of a family that is not known here: its quota is not looked at."""
     return next((each for each in FAMILIES if re.match(each.pattern, name)), None)
+
+
+def link(region: str, code: str) -> str:
+    """Where more can be asked for."""
+    return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{code}"
+
+
+def named(types: Iterable[str], region: str, *, spot: bool) -> str:
+    """The quotas that such types count against, by name, code and where to ask for more."""
+    its = {each for name in types if (each := family(name)) is not None}
+    codes = {(each.name, each.spot if spot else each.on_demand) for each in its}
+    purchase = "spot" if spot else "on-demand"
+    return ", ".join(
+        f"{name} {purchase} ({code}; more at {link(region, code)})" for name, code in sorted(codes)
+    )
 
 
 class Quotas:

@@ -5,6 +5,7 @@ Each message gets one fate; one that concerns us causes actions, and goes after 
 
 from collections.abc import Iterator
 
+from spotelastic.aws import quotas
 from spotelastic.aws.autoscaling import GONE
 from spotelastic.aws.events import (
     AwsEvent,
@@ -92,7 +93,7 @@ def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
             pool = {"group": group, "zone": _pool(seen, message.event)}
             yield Tell(Event(now, name, f"{what} {verb}", instance, pool), id)
         case GroupActivity(id, _, instance, group, name, False, why):
-            text = f"{group} could not {name} an instance: {why}"
+            text = _explained(seen, message.event)
             data = {
                 "failed": True,
                 "group": group,
@@ -149,6 +150,23 @@ def _pool(seen: Seen, activity: GroupActivity) -> str:
     if not seen.zones:
         return ""
     return activity.zone or (seen.home.name if seen.home is not None else "")
+
+
+def _explained(seen: Seen, activity: GroupActivity) -> str:
+    """What could not be had, where, and which quota is in the way; then AWS's own words."""
+    why = activity.message
+    if activity.name != "launch":
+        return f"{activity.group} could not {activity.name} an instance: {why}"
+    spot = seen.group is not None and activity.group == seen.group.name
+    kind = " or ".join(seen.types) or "instance"
+    where = f" in {activity.zone}" if activity.zone else ""
+    text = f"no {'spot' if spot else 'on-demand'} {kind} could be launched{where}"
+    match _cause_of(why):
+        case "quota" if quota := quotas.named(seen.types, seen.region, spot=spot):
+            return f"{text}: the quota {quota} does not allow it: {why}"
+        case "capacity":
+            return f"{text}: there is no capacity: {why}"
+    return f"{text}: {why}"
 
 
 def _cause_of(why: str) -> str:

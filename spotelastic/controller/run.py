@@ -298,6 +298,8 @@ class Term:
             least=wanted.min_nodes,
             settings=records.settings,
             wanted=wanted,
+            types=self._config.spec.instance_types,
+            region=self._config.region,
             since=self._since,
             job=records.job,
             ending=records.ending,

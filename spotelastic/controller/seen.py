@@ -109,6 +109,9 @@ class Seen:
     """Asked for; the nodes are saving for it."""
     settings: Settings | None = None
     """As the nodes have them; None before the first node."""
+    types: tuple[str, ...] = ()
+    """Of the workers' instances."""
+    region: str = ""
     wanted: Settings | None = None
     """As the user wants them by now."""
     group: Group | None = None

@@ -1,8 +1,9 @@
 """How many instances of a type a zone has left, and what they cost."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from spotelastic.aws import quotas
 from spotelastic.aws.prices import shipped_table
 
 SPOT_SHARE = 0.3
@@ -31,6 +32,15 @@ class Market:
     def quota(self, code: str) -> int:
         return self.quotas.get(code, QUOTA)
 
+    def within_quota(self, type: str, spot: bool, running: Iterable[tuple[str, bool]]) -> bool:
+        """Whether one more of the type may run beside those that do, by (type, whether spot)."""
+        its = quotas.family(type)
+        if its is None:
+            return True
+        alike = [each for each, bought in running if bought == spot and quotas.family(each) == its]
+        used = sum(_vcpus(each) for each in (*alike, type))
+        return used <= self.quota(its.spot if spot else its.on_demand)
+
     def free(self, type: str, zone: str, used: int) -> float:
         """How many more can be launched; infinity where no limit was set."""
         limit = self.limits.get((type, zone))
@@ -43,10 +53,16 @@ class Market:
         return self.prices.get((type, zone), round(self.on_demand(type) * SPOT_SHARE, 4))
 
 
+def _vcpus(type: str) -> int:
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    information = INSTANCE_TYPES.get(type) or {}
+    return int(information.get("VCpuInfo", {}).get("DefaultVCpus", 2))
+
+
 def _guessed(type: str) -> float:
     from moto.ec2.models.instance_types import INSTANCE_TYPES
 
     information = INSTANCE_TYPES.get(type) or {}
-    vcpus = information.get("VCpuInfo", {}).get("DefaultVCpus", 2)
     gpu_gib = information.get("GpuInfo", {}).get("TotalGpuMemoryInMiB", 0) / 1024
-    return float(_PER_VCPU * vcpus + _PER_GPU_GIB * gpu_gib)
+    return float(_PER_VCPU * _vcpus(type) + _PER_GPU_GIB * gpu_gib)

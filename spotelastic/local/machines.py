@@ -107,6 +107,15 @@ class Machines:
         )
         return self._market.free(type, zone, used)
 
+    def within_quota(self, type: str, spot: bool) -> bool:
+        """Whether the account may have one more instance of the type."""
+        running = [
+            (str(machine.it.instance_type), machine.spot)
+            for machine in self._machines.values()
+            if machine.state in (PENDING, RUNNING)
+        ]
+        return self._market.within_quota(type, spot, running)
+
     # -- what EC2 does -----------------------------------------------------------------------
 
     def add(self, instance: Any, own_interfaces: Iterable[str]) -> None:

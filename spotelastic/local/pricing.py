@@ -16,9 +16,7 @@ _KEY = re.compile(r"Credential=([^/]+)/")
 def products(market: Market, filters: Mapping[str, str]) -> list[str]:
     """What GetProducts answers to filters by field: JSON, as AWS packs it into its own JSON."""
     type = filters.get("instanceType", "")
-    term = {
-        "priceDimensions": {"rate": {"pricePerUnit": {"USD": f"{market.on_demand(type):.10f}"}}}
-    }
+    rate = {"pricePerUnit": {"USD": f"{market.on_demand(type):.10f}"}}
     product = {
         "product": {"productFamily": "Compute Instance", "attributes": dict(filters)},
         "terms": {"OnDemand": {"term": {"priceDimensions": {"rate": rate}}}},

@@ -151,6 +151,20 @@ def test_a_launch_without_capacity_fails_visibly_and_is_tried_again(
     assert sorted(member["AvailabilityZone"][-1] for member in members.values()) == ["b", "c"]
 
 
+def test_a_launch_above_the_quota_is_refused_until_others_have_ended(
+    laptop: Laptop, name: str
+) -> None:
+    template = laptop.make_template(name, InstanceType="inf1.xlarge")
+    laptop.faults.set_quota("L-B5D1601B", 4)
+    laptop.make_group(name, template, 2)
+    (only,) = laptop.in_service(name, 1)
+    laptop.faults.set_quota("L-B5D1601B", 8)
+    laptop.faults.set_capacity("inf1.xlarge", "us-east-1a", 9)  # upon which it tries again
+    assert only in laptop.in_service(name, 2)
+    failed = laptop.scaling.describe_scaling_activities(AutoScalingGroupName=name)["Activities"]
+    assert "MaxSpotInstanceCountExceeded" in str([each["StatusMessage"] for each in failed])
+
+
 def test_run_instances_answers_insufficient_capacity(laptop: Laptop) -> None:
     laptop.faults.set_capacity("p5.48xlarge", "us-east-1a", 0)
     with pytest.raises(ClientError, match="InsufficientInstanceCapacity"):

@@ -154,12 +154,18 @@ def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_th
     ],
 )
 def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
-    failed = GroupActivity("e1", NOW, "", SPOT, "launch", False, why)
+    failed = GroupActivity("e1", NOW, "", SPOT, "launch", False, why, "eu-central-1a")
     seen = replace(cluster(2), messages=(Message("r", failed, NOW),))
+    seen = replace(seen, types=("g5.xlarge", "g5.2xlarge"), region="eu-central-1")
     (told,) = only(seen, Policy(), Tell)
     assert isinstance(told, Tell)
     assert (told.event.data["cause"], told.event.data["group"]) == (cause, SPOT)
-    assert why in told.event.message
+    text = told.event.message
+    assert text.startswith("no spot g5.xlarge or g5.2xlarge could be launched in eu-central-1a: ")
+    assert text.endswith(why)
+    assert ("the quota G and VT spot (L-3819A6DF; more at https://eu-central" in text) == (
+        cause == "quota"
+    )
 
 
 # -- limits --------------------------------------------------------------------------------------

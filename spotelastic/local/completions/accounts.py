@@ -1,4 +1,4 @@
-"""What an account has before any cluster: quotas (no launch is refused for them), roles, DryRun."""
+"""What an account has before any cluster: quotas, roles, DryRun."""
 
 from collections.abc import Callable
 from typing import Any

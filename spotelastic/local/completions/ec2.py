@@ -60,6 +60,8 @@ def _install_launch(patches: Patches, machines: Machines) -> None:
         type, zone = kwargs["instance_type"], subnet.availability_zone
         if machines.free(type, zone) < count:
             raise _no_capacity(type, zone, spot)
+        if not machines.within_quota(type, spot):
+            raise _over_quota(spot)
         before = set(backend.enis)
         reservation = original(backend, image_id, count, user_data, security_group_names, **kwargs)
         for instance in reservation.instances:
@@ -194,6 +196,16 @@ def _no_capacity(type: str, zone: str, spot: bool) -> EC2ClientError:
             f"requested ({zone}). Our system will be working on provisioning additional capacity."
         )
     return EC2ClientError("InsufficientInstanceCapacity", message)
+
+
+def _over_quota(spot: bool) -> EC2ClientError:
+    if spot:
+        return EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    return EC2ClientError(
+        "VcpuLimitExceeded",
+        "You have requested more vCPU capacity than your current vCPU limit allows for the instance "
+        "bucket that the specified instance type belongs to.",
+    )
 
 
 def _install_states(patches: Patches, machines: Machines) -> None:
