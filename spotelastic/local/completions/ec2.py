@@ -203,8 +203,8 @@ def _over_quota(spot: bool) -> EC2ClientError:
         return EC2ClientError("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
     return EC2ClientError(
         "VcpuLimitExceeded",
-        "You have requested more vCPU capacity than your current vCPU limit allows for the instance "
-        "bucket that the specified instance type belongs to.",
+        "You have requested more vCPU capacity than your current vCPU limit allows for the "
+        "instance bucket that the specified instance type belongs to.",
     )
 
 
