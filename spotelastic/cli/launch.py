@@ -65,7 +65,7 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
             for line in offer.plan(request, checked, found, spec):
                 shown.say(line)
             return 0
-        began = steady()
+        began, told = steady(), _earlier(known, shown.say)
         cluster = _bring_up(request, checked, found, known, place, undo, signals, shown.say)
         drill = _drill(request, place, shown.say)
         first = _FirstStep(began, shown.say) if known is None else None
@@ -84,6 +84,7 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
                 look=look,
                 alive=place.check,
                 silent=place.where_to_look,
+                told=told,
             )
         except BaseException as error:
             # A local cloud that has ended has nothing left that could stay up.
@@ -97,6 +98,14 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
         result = outcome(cluster, status)
         log = failures.keep_log(cluster, result) if failures.failed(result) else None
     return _conclude(request, checked, result, log, drill, undo, shared=place.shared)
+
+
+def _earlier(known: Cluster | None, say: Say) -> int:
+    """How many events of a cluster that was up before need not be shown again."""
+    count = 0 if known is None else len(known.objects.events())
+    if known is not None and count:
+        say(f"{known.name} has {count} events before this: spotelastic events {known.name}")
+    return count
 
 
 class _FirstStep:

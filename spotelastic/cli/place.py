@@ -151,7 +151,7 @@ class Place:
         elif name not in self.names() and keep_data:
             self.cluster(name)  # says what there is
         if self.cloud is not None and self.names() == (name,):
-            say(f"ending the local cloud with {name}")
+            say(f"ending the local cloud with {name} and its checkpoints")
             local.stop(self.cloud)
             say(f"{name} is gone")
             return

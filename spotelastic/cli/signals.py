@@ -47,7 +47,7 @@ class Signals:
         self._received = signal.Signals(number)
         if number == signal.SIGHUP:
             _leave_terminal()
-        print("\nstopping: taking down what was started", file=sys.stderr, flush=True)
+        print("\nstopping", file=sys.stderr, flush=True)
         raise KeyboardInterrupt
 
 

@@ -42,13 +42,14 @@ def watch(
     look: Callable[[Status], None],
     alive: Callable[[], None],
     silent: str,
+    told: int = 0,
 ) -> Status:
     """Shows the status and new events, and hands each status to `look`, until `until` holds.
 
-    `alive` is asked before each look, and raises when there is nothing left to look at. `silent`
-    says where to look when the cluster publishes nothing for too long.
+    The first `told` events are not new. `alive` is asked before each look, and raises when there is
+    nothing left to look at. `silent` says where to look when the cluster publishes nothing for too
+    long.
     """
-    told = 0
     answered = steady()
     silent_until = steady() + SILENCE
     while True:
