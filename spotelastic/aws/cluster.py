@@ -150,13 +150,17 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
         )
         rehearsal.ensure_service_roles(aws)
     bucket = plan.bucket
-    say(f"bucket {bucket}: shipping {len(request.archive) / 2**20:.1f} MiB of code")
+    say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
     try:
         return _bring_up(request, plan, aws, say, new=known is None)
     except BaseException:
         if known is None:
             _undo(request.name, bucket, say, aws)
         raise
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{max(1, count // 2**10)} KiB"
 
 
 def _check_owner(known: Mapping[str, Any], cluster: str) -> None:

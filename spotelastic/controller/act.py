@@ -274,14 +274,15 @@ class Actor:
         if not console.strip() and unbroken() < action.until:
             raise Unavailable(f"{machine.id} did not boot, and AWS shows no console of it yet")
         lines = [line for line in console.splitlines() if line.strip()]
-        why = upkeep.cause(console)
+        why = upkeep.said(console)
         event = Event(
             unbroken(),
             upkeep.BOOT,
             f"{machine.id} did not boot: {action.why}; {why}",
             machine.id,
             {
-                "cause": why,
+                "said": why,
+                "cause": upkeep.cause(why),
                 "console": "\n".join(lines[-upkeep.CONSOLE_LINES :]),
                 "launched": machine.launched_at,
             },

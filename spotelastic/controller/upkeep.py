@@ -169,17 +169,22 @@ def hopeless(
     return () if between else tuple(recent)
 
 
-def cause(console: str) -> str:
-    """What an instance's console says at its end, without what differs between instances."""
+def said(console: str) -> str:
+    """Why an instance did not boot, as its console says at its end."""
     lines = [line.strip() for line in console.splitlines()]
     lines = [line for line in lines if line and not line.endswith(_AGAIN)]
     ours = [line[match.start() :] for line in lines if (match := _SAID.search(line))]
     last = (ours or lines or ["its console is empty"])[-1]
-    return _VARIES.sub("#", last)
+    return last.removeprefix("boot: ").rstrip(":")
+
+
+def cause(line: str) -> str:
+    """The same for instances that failed alike: without what differs between them."""
+    return _VARIES.sub("#", line)
 
 
 def _summary(failed: tuple[Event, ...]) -> str:
-    return f"{len(failed)} instances in a row did not boot: {failed[-1].data['cause']}"
+    return f"{len(failed)} instances in a row did not boot: {failed[-1].data['said']}"
 
 
 def _verdict(failed: tuple[Event, ...]) -> str:

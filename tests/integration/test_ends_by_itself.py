@@ -58,8 +58,8 @@ def test_three_boots_that_fail_alike_fail_the_job_and_the_cluster_goes(tmp_path:
     assert len(told) >= 3
     for event in told:
         assert "it has shut itself down" in event.message
-        assert event.data["cause"].endswith("ended with #:")
-    assert "3 instances in a row did not boot: boot: --setup" in ended.reason
+        assert event.data["said"].endswith("ended with 3")
+    assert "3 instances in a row did not boot: --setup" in ended.reason
     assert "looking for the licence\nno licence server\n" in ended.reason
     assert report is not None and report.job.state == "failed"
     assert any(e.kind == "job" and e.message == f"failed: {ended.reason}" for e in events)

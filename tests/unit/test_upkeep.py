@@ -12,6 +12,7 @@ from spotelastic.controller.upkeep import (
     Postpone,
     Standing,
     cause,
+    said,
     upkeep,
 )
 from spotelastic.model.job import Job
@@ -40,7 +41,9 @@ def seen(*machines: Machine, nodes: tuple[str, ...] = (), job: str = "running") 
 
 
 def failed(id: str, launched: float, why: str = "boot: no torch", at: float = NOW - 10.0) -> Event:
-    return Event(at, BOOT, "", id, {"cause": why, "console": why, "launched": launched})
+    return Event(
+        at, BOOT, "", id, {"said": why, "cause": why, "console": why, "launched": launched}
+    )
 
 
 def test_a_new_leader_postpones_the_switch_at_once_and_then_every_ten_minutes() -> None:
@@ -131,13 +134,14 @@ def test_a_cluster_that_is_being_taken_down_launches_nothing_more() -> None:
     assert [type(action) for action in decided.actions] == [Dissolve]
 
 
-def test_the_cause_of_a_failed_boot_is_what_we_said_last_without_what_varies() -> None:
+def test_a_boot_failed_for_what_we_said_last_and_alike_without_what_varies() -> None:
     console = (
         "[  12.3] cloud-init[812]: spotelastic: cannot read s3://b-123456789012/x: not permitted\n"
         "[  13.0] reboot: Power down after 31 s\n\n"
     )
-    assert cause(console) == "spotelastic: cannot read s#://b-#/x: not permitted"
-    assert cause("kernel panic at 0xdeadbeef\n") == cause("kernel panic at 0xcafe0123\n")
-    assert cause("") == "its console is empty"
-    retried = "boot: no torch\nboot: agent ended with 75: starting it again\n"
-    assert cause(retried) == "boot: no torch"
+    assert said(console) == "spotelastic: cannot read s3://b-123456789012/x: not permitted"
+    assert cause(said(console)) == "spotelastic: cannot read s#://b-#/x: not permitted"
+    assert cause("kernel panic at 0xdeadbeef") == cause("kernel panic at 0xcafe0123")
+    assert said("") == "its console is empty"
+    retried = "boot: no torch:\nboot: agent ended with 75: starting it again\n"
+    assert said(retried) == "no torch"
