@@ -137,18 +137,47 @@ def _tls_only(bucket: str) -> dict[str, Any]:
     }
 
 
-# -- the service role ----------------------------------------------------------------------------
+# -- roles ---------------------------------------------------------------------------------------
 
 
 def ensure_service_role(aws: Aws) -> str:
     """The ARN of the role that CloudFormation deletes a cluster's stack with; made if missing."""
-    name = f"spotelastic-cloudformation-{aws.region}"
+    return _ensure_role(
+        aws,
+        "cloudformation",
+        "Lets CloudFormation delete the stacks of spotelastic clusters",
+        infra("deletion.json").read_text(),
+    )
+
+
+def ensure_fault_role(aws: Aws) -> str:
+    """Of the one that the Fault Injection Service interrupts the nodes of clusters with."""
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Action": "ec2:DescribeInstances", "Resource": "*"},
+            {
+                "Effect": "Allow",
+                "Action": "ec2:SendSpotInstanceInterruptions",
+                "Resource": f"arn:{aws.partition}:ec2:*:*:instance/*",
+                "Condition": {"StringLike": {"aws:ResourceTag/spotelastic:cluster": "*"}},
+            },
+        ],
+    }
+    return _ensure_role(
+        aws, "fis", "Interrupts nodes of spotelastic clusters on request", json.dumps(policy)
+    )
+
+
+def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> str:
+    """`service` is AWS's, which may take the role."""
+    name = f"spotelastic-{service}-{aws.region}"
     trust = {
         "Version": "2012-10-17",
         "Statement": [
             {
                 "Effect": "Allow",
-                "Principal": {"Service": "cloudformation.amazonaws.com"},
+                "Principal": {"Service": f"{service}.amazonaws.com"},
                 "Action": "sts:AssumeRole",
             }
         ],
@@ -158,14 +187,13 @@ def ensure_service_role(aws: Aws) -> str:
             role = aws.iam.create_role(
                 RoleName=name,
                 AssumeRolePolicyDocument=json.dumps(trust),
-                Description="Lets CloudFormation delete the stacks of spotelastic clusters",
+                Description=description,
             )["Role"]
     except Rejected as error:
         if error.code != "EntityAlreadyExists":
             raise
         with calling(f"look at the role {name}"):
             role = aws.iam.get_role(RoleName=name)["Role"]
-    policy = infra("deletion.json").read_text()
     with calling(f"say what the role {name} may do"):
-        aws.iam.put_role_policy(RoleName=name, PolicyName="deletion", PolicyDocument=policy)
+        aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
     return str(role["Arn"])

@@ -104,6 +104,10 @@ class Aws:
         return self._client("ec2")
 
     @cached_property
+    def fis(self) -> Any:
+        return self._client("fis")
+
+    @cached_property
     def iam(self) -> Any:
         return self._client("iam")
 

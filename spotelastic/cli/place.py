@@ -14,7 +14,6 @@ from spotelastic.aws.prices import STORED
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.faults import Faults
 from spotelastic.model.progress import Listed, Status
 
 READ_TIMEOUT = 10.0
@@ -102,21 +101,6 @@ class Place:
         if not names:
             raise UsageError("there is no cluster: start one with `spotelastic up SCRIPT`")
         return names[0]
-
-    def interrupt(self, cluster: Cluster, node: str, seconds: float) -> None:
-        if self.cloud is None:
-            raise UsageError(
-                "only the local cloud can be told to interrupt a node; on AWS start an experiment "
-                "in its Fault Injection Service (aws:ec2:send-spot-instance-interruptions)"
-            )
-        known = [each.id for each in status_of(cluster).nodes if each.state != "gone"]
-        if node not in known:
-            raise UsageError(f"{cluster.name} has no node {node}; it has {', '.join(known)}")
-        faults = Faults(self.cloud)
-        if seconds:
-            faults.interrupt(node, seconds)
-        else:
-            faults.kill(node)
 
     def data(self, name: str, bucket: str | None = None) -> Data:
         """What the cluster of that name has stored, in `bucket` where it is gone and had its own.

@@ -1,10 +1,11 @@
-"""Commands that act on a cluster: interrupt, down."""
+"""Commands that act on a cluster: interrupt, drill, down."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spotelastic.cli.options import Name, Region, Where
+from spotelastic.cli.options import AsJson, Name, Region, Where
 from spotelastic.errors import UsageError
 
 INTERRUPT_EXAMPLES = """[bold]Examples[/]
@@ -12,6 +13,14 @@ INTERRUPT_EXAMPLES = """[bold]Examples[/]
 spotelastic interrupt i-0a1b2c3d4e5f60718
 
 spotelastic interrupt i-0a1b2c3d4e5f60718 --in 15
+
+spotelastic interrupt i-0a1b2c3d4e5f60718 --kind loss
+"""
+DRILL_EXAMPLES = """[bold]Examples[/]
+
+spotelastic drill --plan drill.toml
+
+spotelastic drill demo --plan drill.toml --json > drill.json
 """
 DOWN_EXAMPLES = """[bold]Examples[/]
 
@@ -29,19 +38,47 @@ def interrupt(
     node: Annotated[str, typer.Argument(help="The node, as `spotelastic status` lists it.")],
     seconds: Annotated[
         float,
-        typer.Option("--in", min=0, max=3600, help="Seconds of warning; 0 for none."),
+        typer.Option("--in", min=0, max=3600, help="Seconds of notice; 0 for none."),
     ] = 120.0,
+    kind: Annotated[
+        str, typer.Option(metavar="KIND", help="notice, rebalance or loss.")
+    ] = "notice",
     name: Annotated[str | None, typer.Option(help="The cluster, where several exist.")] = None,
     where: Where = None,
     region: Region = None,
 ) -> None:
-    """Take a node away, as AWS would: a notice, and the end when its time is up."""
+    """Take a node away, as AWS would: a notice, and the end when its time is up.
+
+    On AWS by its Fault Injection Service, which costs some cents.
+    """
+    from spotelastic.cli import interruptions
     from spotelastic.cli.place import Place
 
+    what = interruptions.Interruption(node, kind, seconds)
     place = Place.find(where, region)
-    place.interrupt(place.cluster(name), node, seconds)
-    warning = f"in {seconds:g} s" if seconds else "without notice"
-    typer.echo(f"{node} will be taken away {warning}")
+    typer.echo(interruptions.interrupt(place, place.cluster(name), what))
+
+
+def drill(
+    name: Name = None,
+    plan: Annotated[
+        Path, typer.Option(metavar="FILE", help="What is interrupted when, as TOML or JSON.")
+    ] = Path("drill.toml"),
+    seed: Annotated[int, typer.Option(help="Of the draw of nodes that are not named.")] = 0,
+    where: Where = None,
+    region: Region = None,
+    json: AsJson = False,
+) -> None:
+    """Interrupt nodes of a job one after the other, as a plan says."""
+    from spotelastic.cli import output, rehearse
+    from spotelastic.cli.place import Place
+
+    wanted = rehearse.read(plan)
+    place = Place.find(where, region)
+    cluster = place.cluster(name)
+    done = rehearse.run(place, cluster, wanted, seed, lambda line: typer.echo(line, err=json))
+    if json:
+        typer.echo(output.to_json(done))
 
 
 def down(

@@ -9,7 +9,7 @@ import pytest
 HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
 COMMANDS = (
     *("up", "ls", "status", "logs", "events", "report", "stop", "restart", "scale", "interrupt"),
-    *("replay", "down", "run"),
+    *("drill", "replay", "down", "run"),
 )
 
 

@@ -1,0 +1,72 @@
+"""Taking a node away as AWS would: by AWS's Fault Injection Service, or by the local cloud."""
+
+from dataclasses import dataclass
+
+from spotelastic.aws import autoscaling, interruptions
+from spotelastic.aws.cluster import Cluster
+from spotelastic.cli.place import Place, status_of
+from spotelastic.errors import UsageError
+from spotelastic.local.faults import Faults
+
+KINDS = ("notice", "rebalance", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Of one node. `seconds` of warning are for a notice."""
+
+    node: str
+    kind: str = "notice"
+    seconds: float = interruptions.WARNING
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"--kind {self.kind}: expected {', '.join(KINDS)}")
+
+    @property
+    def warns(self) -> bool:
+        return self.kind == "rebalance" or (self.kind == "notice" and self.seconds > 0)
+
+
+def interrupt(place: Place, cluster: Cluster, what: Interruption) -> str:
+    """Causes it; what will happen, for people. Raises `UsageError` for what cannot be done."""
+    known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
+    if what.node not in known:
+        raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
+    if what.warns:
+        _check_spot(cluster, what.node)
+    return _on_aws(cluster, what) if place.cloud is None else _here(Faults(place.cloud), what)
+
+
+def _here(faults: Faults, what: Interruption) -> str:
+    if not what.warns:
+        faults.kill(what.node)
+        return f"{what.node} is taken away without notice"
+    if what.kind == "rebalance":
+        faults.rebalance(what.node)
+        return f"{what.node} is recommended to be left, and stays"
+    faults.interrupt(what.node, what.seconds)
+    return f"{what.node} will be taken away in {what.seconds:g} s"
+
+
+def _on_aws(cluster: Cluster, what: Interruption) -> str:
+    aws, seconds = cluster.aws, what.seconds
+    if not what.warns:
+        autoscaling.end(aws, (what.node,))
+        return f"{what.node} is taken away without notice"
+    if what.kind == "rebalance":
+        seconds = interruptions.LONGEST
+    elif seconds != interruptions.WARNING:
+        raise UsageError(
+            f"--in {seconds:g}: AWS gives {interruptions.WARNING:g} s of notice, always "
+            "(or none: --kind loss)"
+        )
+    interruptions.interrupt(aws, what.node, seconds)
+    first = "is recommended to be left, and " if what.kind == "rebalance" else ""
+    return f"{what.node} {first}will be taken away in {seconds:g} s"
+
+
+def _check_spot(cluster: Cluster, node: str) -> None:
+    found = {machine.id: machine for machine in autoscaling.machines(cluster.aws, cluster.name)}
+    if node in found and not found[node].spot:
+        raise UsageError(f"{node} is on-demand: AWS gives no notice to those (--kind loss)")
