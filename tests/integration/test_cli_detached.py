@@ -175,7 +175,7 @@ def test_the_report_of_a_job_that_runs_is_as_if_it_ended_now(terminal: Terminal)
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
     assert within(30, lambda: len(terminal.training()) == 2)
     plan = terminal.folder / "plan.json"
-    plan.write_text(json.dumps([{"after": "0s", "node": "rank 0", "in": 2}]))
+    plan.write_text(json.dumps([{"step": 0, "node": "rank 0", "in": 2}]))
     (caused,) = terminal.json("drill", "--plan", str(plan))
     victim = caused["node"]
     assert caused["kind"] == "notice"
