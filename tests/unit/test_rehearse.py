@@ -5,9 +5,9 @@ import random
 from pathlib import Path
 
 import pytest
-from spotelastic.cli.rehearse import Entry, is_due, read, victim
 
 from spotelastic.cli import interruptions
+from spotelastic.cli.rehearse import Entry, is_due, read, victim
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import NodeStatus, Status
 
