@@ -309,7 +309,8 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
     size = plan.spec.settings.max_nodes
     purchase = "spot" if request.spot else "on-demand"
     group = plan.spec.worker_group
-    say(f"workers {group}: {size} {purchase} instances of {request.instance_types[0]}")
+    instances = "instance" if size == 1 else "instances"
+    say(f"workers {group}: {size} {purchase} {instances} of {request.instance_types[0]}")
     workers.ensure(
         aws,
         workers.Workers(

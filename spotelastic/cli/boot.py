@@ -32,9 +32,9 @@ from spotelastic.model.job import JobSpec
 
 TRY_AGAIN = 75
 """Exit code of a part that could not start yet (EX_TEMPFAIL)."""
-CANNOT_BOOT = 78
+SHUT_DOWN = 78
 """Exit code where no other try on this instance could help (EX_CONFIG): its unit, and the local
-cloud, then shut the instance down, and the controller counts it as a boot that failed."""
+cloud, then shut the instance down. The controller counts one that never joined as a failed boot."""
 NO_CONTAINER = 125
 """Docker's own, where it was not the container that failed."""
 SCRATCH = "SPOTELASTIC_SCRATCH"
@@ -79,6 +79,7 @@ def _is_final(code: int) -> bool:
 def _agent() -> int:
     from spotelastic.agent.blot import blotter
     from spotelastic.agent.config import AgentConfig
+    from spotelastic.agent.decide import STUCK
     from spotelastic.agent.run import run
 
     try:
@@ -92,7 +93,7 @@ def _agent() -> int:
         tls = certificate(aws, parameter)
         found = world.make(aws, spec, me, workdir, tls)
         if found is None:
-            return CANNOT_BOOT
+            return SHUT_DOWN
         blot = blotter(found.secrets)
         token = _token(aws, spec)
         keep_fresh(aws, parameter)
@@ -122,7 +123,8 @@ def _agent() -> int:
             line=lambda rank, text: logs.write(stream(me.instance, rank), blot(text)),
         )
         try:
-            return run(config).code
+            code = run(config).code
+            return SHUT_DOWN if code == STUCK else code  # or its unit would start it again
         finally:
             logs.close()
     # A node that does not match the others may have read the job just before it was changed.

@@ -82,7 +82,9 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
         "image": (known.container, request.image),
         "linger": (_time(known.linger), _time(checked.linger)),
     }
-    yield from (f"{name} {was!s} -> {now!s}" for name, (was, now) in pairs.items() if was != now)
+    for name, (was, now) in pairs.items():
+        if was != now:
+            yield f"{name} {_shown(was)} -> {_shown(now)}"
     if known.code != checked.archive.sha256:
         yield "code"
     if known.environment != checked.environment:
@@ -91,6 +93,10 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
         yield "variables"
     if set(known.secrets) != set(checked.secrets):
         yield "secrets"
+
+
+def _shown(value: object) -> str:
+    return "none" if value == "" else str(value)
 
 
 def _choice(checked: Checked, found: Survey) -> Iterator[str]:

@@ -22,7 +22,8 @@ from spotelastic.aws import provisions
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.template import infra
-from spotelastic.local import cloud
+from spotelastic.cli import boot as boot_command
+from spotelastic.local import cloud, hypervisor
 
 BUCKET, CLUSTER = "bucket", "demo"
 USER_DATA = """
@@ -124,7 +125,10 @@ def where_there_is_nothing_in_it_a_node_says_so_and_a_worker_shuts_itself_down(
 
 def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) -> None:
     """As systemd runs it, which replaces no variable within a quoted word."""
-    (line,) = re.findall("^ExecStopPost=(.+)$", infra("boot/boot.sh").read_text(), re.M)
+    unit = infra("boot/boot.sh").read_text()
+    assert f"\nRestartPreventExitStatus={boot_command.SHUT_DOWN}\n" in unit
+    assert hypervisor.SHUT_DOWN == boot_command.SHUT_DOWN == 78
+    (line,) = re.findall("^ExecStopPost=(.+)$", unit, re.M)
     told = tmp_path / "systemctl"
     told.write_text('#!/bin/sh\necho "$@"\n')
     told.chmod(0o755)
