@@ -50,8 +50,8 @@ def watch(
     nothing left to look at. `silent` says where to look when the cluster publishes nothing for too
     long.
     """
+    silence = _Silence(view.say, silent)
     answered = steady()
-    silent_until = steady() + SILENCE
     while True:
         alive()
         try:
@@ -66,16 +66,36 @@ def watch(
             if event.kind not in QUIET:
                 view.event(event)
         told = max(told, len(events))
-        if status is None and steady() > silent_until:
-            view.say(f"the control nodes have not reported for {SILENCE:.0f} s: {silent}")
-            silent_until = steady() + SILENCE
-        if status is not None:
-            silent_until = math.inf
+        if status is None:
+            silence.lasts()
+        else:
+            silence.ends()
             view.status(status)
             look(status)
             if until(status):
                 return status
         threading.Event().wait(EVERY)
+
+
+class _Silence:
+    """Before the first status: tells that it is waited for, and later where to look for it."""
+
+    def __init__(self, say: Callable[[str], None], where: str) -> None:
+        self._say = say
+        self._where = where
+        self._told = False
+        self._until = steady() + SILENCE
+
+    def lasts(self) -> None:
+        if not self._told:
+            self._told = True
+            self._say("waiting for the control nodes to boot and report")
+        if steady() > self._until:
+            self._say(f"the control nodes have not reported for {SILENCE:.0f} s: {self._where}")
+            self._until = steady() + SILENCE
+
+    def ends(self) -> None:
+        self._told, self._until = True, math.inf
 
 
 def ended(status: Status) -> bool:
