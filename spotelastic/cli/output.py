@@ -66,7 +66,8 @@ def status_line(status: Status) -> str:
     if not status.round:
         states = Counter(node.state for node in status.nodes if node.role == "worker")
         waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        return f"{status.state}: {waiting or 'no'} workers"
+        began = "no round has begun" if status.state in ENDED else f"{waiting or 'no'} workers"
+        return f"{status.state}: {began}"
     training = sum(node.state == "training" for node in status.nodes)
     parts = [f"step {status.step:<4}", f"round {status.round}"]
     if status.state not in ENDED:
@@ -88,7 +89,7 @@ def _upload(upload: Upload) -> str:
 
 def status_table(status: Status) -> RenderableType:
     """The job, why its round began (or how it ended), and its nodes."""
-    state = f"{status.state}, " if status.round else ""
+    state = f"{status.state}, " if status.round or status.state in ENDED else ""
     head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
     return Group(head, Text(status_line(status)), Text(), nodes_table(status))
 
@@ -145,6 +146,8 @@ def _what(event: Event) -> str:
 def events_table(events: Sequence[Event]) -> RenderableType:
     table = table_of("time", "kind", "what")
     table.columns[-1].no_wrap = False
+    for column in table.columns:
+        column.vertical = "top"  # what happened may take several lines
     for event in events:
         table.add_row(clock(event.at), event.kind, Text(_what(event)))
     return table

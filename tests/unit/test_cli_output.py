@@ -129,6 +129,18 @@ def test_the_status_shows_every_node() -> None:
     assert all(word in text for word in ("i-1", "0-1", "control", "leading"))
 
 
+def test_a_job_that_never_began_says_how_it_ended_and_why() -> None:
+    why = "3 instances in a row did not boot: no disk\nThe console of i-1 ends:\nno disk"
+    failed = replace(STATUS, state="failed", round=0, reason=why, nodes=())
+    first, *_ = lines = rendered(output.status_table(failed), 80).splitlines()
+    assert first.split(maxsplit=1)[1].startswith("failed, 3 instances in a row did not boot")
+    assert "failed: no round has begun" in [line.strip() for line in lines]
+    _, event, *_ = rendered(output.events_table([Event(0.0, "job", f"failed: {why}")]), 80).split(
+        "\n"
+    )
+    assert "job" in event and "failed: 3 instances" in event
+
+
 def test_plain_progress_speaks_when_something_changed_or_some_seconds_passed() -> None:
     lines, now = list[str](), [0.0]
     plain = Plain(lines.append, clock=lambda: now[0])
