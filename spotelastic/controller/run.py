@@ -200,6 +200,8 @@ class Term:
         self._groups: dict[str, Group] = {}
         self._machines: dict[str, Machine] = {}
         self._wanted = spec.settings
+        self._job_of = spec.created_at
+        self._asked_at = 0.0
         self._looked_at = 0.0
         self._look_at = 0.0
         self._membership: object = None
@@ -348,6 +350,7 @@ class Term:
                 event for event in records.events if event.kind == upkeep.BOOT and event.at > began
             ),
             examined=frozenset(self._examined),
+            asked_at=self._asked_at,
         )
 
     def _note(self, done: Sequence[object]) -> None:
@@ -377,6 +380,8 @@ class Term:
         self._bill = usage.account(self._bill, machines, self._prices, unbroken())
         if (job := self._objects.job()) is not None:  # `up` may have been run again
             self._wanted = job.settings
+            if job.created_at != self._job_of:  # that is by the clock of a laptop
+                self._asked_at, self._job_of = unbroken(), job.created_at
             self._policy = _policy(self._config.policy, job)
             self._upkeep_policy = replace(self._upkeep_policy, linger=job.linger)
         self._looked_at = steady()

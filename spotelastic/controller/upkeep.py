@@ -58,6 +58,8 @@ class Standing:
     """Every node that was ever registered."""
     boots: tuple[Event, ...] = ()
     """Those that failed, as they are on record."""
+    asked_at: float = 0.0
+    """When this leader saw that `up` had been run again: what failed before may not any more."""
     examined: frozenset[str] = frozenset()
     """Instances that this leader has just put on record."""
 
@@ -159,7 +161,11 @@ def hopeless(
     """The last boots, if so many in a row have failed for one cause; else nothing."""
     once = {event.node: event for event in standing.boots}
     recent = sorted(
-        (event for event in once.values() if now - event.at <= policy.boot_memory),
+        (
+            event
+            for event in once.values()
+            if event.data["launched"] >= standing.asked_at and now - event.at <= policy.boot_memory
+        ),
         key=lambda event: float(event.data["launched"]),
     )[-policy.boots :]
     if len(recent) < policy.boots or len({event.data["cause"] for event in recent}) > 1:

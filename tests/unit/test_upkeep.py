@@ -102,6 +102,8 @@ def test_a_job_that_can_run_goes_on_with_the_nodes_that_it_has() -> None:
     assert "no more nodes are launched for now: 3 instances in a row" in told.event.message
     again = replace(seen(nodes=("i-8", "i-9")), told=frozenset({account(told.event)}))
     assert upkeep(again, replace(LED, boots=boots), NOW, POLICY).actions == ()
+    mended = replace(LED, boots=boots, asked_at=NOW - 5.0)
+    assert (upkeep(again, mended, NOW, POLICY).desired) == again.desired  # `up` was run again
 
 
 def test_boots_that_are_not_in_a_row_or_fail_for_different_causes_stop_nothing() -> None:
