@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints.errors import ArenaFull
+from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.populate import populate
 from spotelastic_checkpoints.wire import Item
@@ -136,9 +136,15 @@ class Slot:
         return msgspec.msgpack.decode(description, type=SlotHeader)
 
     def items(self, header: SlotHeader) -> tuple[Item, ...]:
-        """The items with their true lengths; offsets count from the slot's data."""
+        """The items with their true lengths; offsets count from the slot's data.
+
+        Raises `CheckpointsError` when the slot holds something else by now.
+        """
         at = HEADER + header.data_bytes
-        items = _index_decoder.decode(self.memory[at : at + header.index_bytes])
+        try:
+            items = _index_decoder.decode(self.memory[at : at + header.index_bytes])
+        except msgspec.MsgspecError as error:
+            raise CheckpointsError(f"{self.path} has no index of step {header.step}") from error
         at += header.index_bytes
         lengths = iter(_LENGTHS.iter_unpack(self.memory[at : at + header.values * _LENGTHS.size]))
         return tuple(

@@ -81,6 +81,10 @@ async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
     return [result for result in results if not isinstance(result, BaseException)]
 
 
+def _overwritten(header: SlotHeader) -> CheckpointsError:
+    return CheckpointsError(f"the slot of rank {header.rank} was overwritten meanwhile")
+
+
 def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
     data = slot.data
     return tuple(
@@ -218,7 +222,7 @@ class Pipeline:
                 # starts. All our parts are there, so that only LATEST is left to be moved.
                 self._outrun = save
                 self._settle(save.commit)
-                self._emit(wire.Outrun(self.epoch))
+                self._emit(wire.Outrun(max(self.epoch, save.commit.epoch)))
                 return
             except Fenced as error:
                 self._complain(str(error))
@@ -265,7 +269,7 @@ class Pipeline:
         )
         if slot.generation != generation or slot.header() != header:
             # A worker may still hold a grant of the daemon before us.
-            raise CheckpointsError(f"the slot of rank {header.rank} was overwritten meanwhile")
+            raise _overwritten(header)
         content = Manifest(
             version=manifest.VERSION,
             epoch=save.commit.epoch,
@@ -283,6 +287,8 @@ class Pipeline:
         """The files that the slot makes; None where they are there already."""
         if self._commits().has_manifest(commit, header.rank):
             return None
+        if slot.header() != header:
+            raise _overwritten(header)
         return shards.cut(slot.items(header)[: header.owned], header.owned_bytes)
 
     def _put(self, commit: Commit, name: str, slot: Slot, file: Cut, progress: Progress) -> Shard:
@@ -303,8 +309,13 @@ class Pipeline:
         wait = _LOOK_FIRST
         while self._active is save:
             epoch = max(self.epoch, save.commit.epoch)
-            if await self._in_thread(self._commits().commit, save.commit, epoch):
-                return True
+            try:
+                if await self._in_thread(self._commits().commit, save.commit, epoch):
+                    return True
+            except Outrun:
+                if self.epoch <= epoch:
+                    raise
+                continue  # the round that claimed it has begun here meanwhile
             if self._wanted is not None:
                 return False
             await self._pause(wait)

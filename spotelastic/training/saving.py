@@ -114,11 +114,15 @@ class Saver:
     def look_at(self, path: str, memory: memoryview) -> None:
         """Make the tensors that lie in a slot. Takes time, writes nothing, and may be called from
         another thread before the first save into the slot is."""
-        self._forget(path)
+        before = self._views.get(path)
+        if before is not None and before.memory is memory:
+            return
         data = memory[arena.HEADER :]
         tensors = [tensor_at(data, item) for item in self._tensor_items]
         lock = pinning.pinned(memory, self._source.gpu) if self._source.gpu is not None else None
+        # In place of those that were here, which a save may be about to use.
         self._views[path] = SlotTensors(memory, tensors, lock)
+        _release(before)
         if self._closed:
             self._forget(path)
 
@@ -129,9 +133,7 @@ class Saver:
             self._forget(path)
 
     def _forget(self, path: str) -> None:
-        known = self._views.pop(path, None)
-        if known is not None and known.pinned is not None:
-            known.pinned.release()
+        _release(self._views.pop(path, None))
 
     def _furnish(self, slot: OpenSlot) -> None:
         slot.write_index(self._layout.nbytes, self._index)
@@ -171,6 +173,11 @@ class Saver:
             values=len(self._cell_items),
             due=due,
         )
+
+
+def _release(known: SlotTensors | None) -> None:
+    if known is not None and known.pinned is not None:
+        known.pinned.release()
 
 
 def tensor_at(data: memoryview, item: Item) -> torch.Tensor:

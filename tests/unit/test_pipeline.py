@@ -2,14 +2,16 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from spotelastic_checkpoints import arena, encoding, layout, shards, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
-from spotelastic_checkpoints.errors import StorageUnavailable
+from spotelastic_checkpoints.errors import Outrun, StorageUnavailable
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.pipeline import Pipeline, Save
@@ -53,6 +55,26 @@ class FirstFails:
         return True
 
 
+class Claimed:
+    """The same store, with all parts of the save, claimed by the next epoch."""
+
+    def __init__(self, parts: bool = True) -> None:
+        self.parts = parts
+        self.asked: list[int] = []
+        self.next_round: Callable[[], object] = lambda: None
+        """Happens while the first answer is on its way."""
+
+    def has_manifest(self, commit: Commit, rank: int) -> bool:
+        return self.parts
+
+    def commit(self, commit: Commit, epoch: int) -> bool:
+        self.asked.append(epoch)
+        if epoch == 1:
+            self.next_round()
+            raise Outrun("the store is at epoch 2")
+        return True
+
+
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
     declared = tuple(
@@ -75,33 +97,80 @@ def save(tmp_path: Path) -> Save:
     return Save(Commit(1, 1), "r1", ((slot, header),))
 
 
-def test_an_attempt_ends_when_all_its_files_have(
-    save: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = encoding.nbytes("float32", (ROWS,)) + 1000
-    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
-    commits, events = FirstFails(), list[wire.DaemonEvent]()
+def run(commits: object, work: Callable[[Pipeline], None]) -> list[wire.DaemonEvent]:
+    """What a pipeline tells until it has nothing more to do."""
+    events: list[wire.DaemonEvent] = []
 
-    async def committed() -> None:
-        done = asyncio.Event()
+    async def until_idle() -> None:
+        moved = asyncio.Event()
         with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(2) as uploads:
             pipeline = Pipeline(
                 lambda: commits,  # type: ignore[arg-type, return-value]
                 events.append,
-                done.set,
+                moved.set,
                 pool,
                 uploads,
                 Keep(),
             )
             running = asyncio.create_task(pipeline.run())
-            pipeline.want(save)
-            await asyncio.wait_for(done.wait(), 20.0)
+            work(pipeline)
+            while pipeline.busy():
+                await asyncio.wait_for(moved.wait(), 20.0)
+                moved.clear()
             running.cancel()
 
-    asyncio.run(committed())
+    asyncio.run(until_idle())
+    return events
+
+
+def test_an_attempt_ends_when_all_its_files_have(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = encoding.nbytes("float32", (ROWS,)) + 1000
+    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+    commits = FirstFails()
+    events = run(commits, lambda pipeline: pipeline.want(save))
     assert commits.story == ["try 1", "the file of try 1 has ended", "try 2"]
     assert [type(event) for event in events] == [wire.Failed, wire.Committed]
     assert commits.manifest is not None
     assert [shard.name for shard in commits.manifest.shards] == [
         f"__0_{number}.distcp" for number in range(4)
     ]
+
+
+def begin(pipeline: Pipeline, epoch: int) -> None:
+    pipeline.adopt(epoch, lambda save: True)
+
+
+def test_a_save_that_is_outrun_is_recorded_when_the_next_round_begins(save: Save) -> None:
+    commits = Claimed()
+
+    def work(pipeline: Pipeline) -> None:
+        begin(pipeline, 1)
+        pipeline.want(save)
+
+    assert run(commits, work) == [wire.Outrun(1)]
+
+    def work_on(pipeline: Pipeline) -> None:
+        loop = asyncio.get_running_loop()
+        commits.next_round = lambda: loop.call_soon_threadsafe(begin, pipeline, 2)
+        work(pipeline)
+
+    # The next round may begin while the answer is on its way: nothing is outrun then.
+    commits.asked.clear()
+    [committed] = run(commits, work_on)
+    assert isinstance(committed, wire.Committed)
+    assert (committed.epoch, committed.step) == (1, 1)
+    assert commits.asked == [1, 2]
+
+
+def test_a_save_whose_slot_holds_another_by_now_is_given_up(save: Save) -> None:
+    [(slot, header)] = save.slots
+    slot.open()
+    slot.data[:] = bytes(len(slot.data))
+    slot.seal(header, [])
+    for step in (1, 2):
+        slot.seal(replace(header, step=step), [])
+        [told] = run(Claimed(parts=False), lambda pipeline: pipeline.want(save))
+        assert isinstance(told, wire.Failed)
+        assert "step 1 was not committed: " in told.message
