@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Event, Interruption, Listed, Report, Status, Upload
+from spotelastic.model.progress import Cost, Event, Interruption, Listed, Report, Status, Upload
 
 T = TypeVar("T")
 KINDS = {"notice": "spot notice", "loss": "node lost", "worker": "worker died", "etcd": "etcd died"}
@@ -172,12 +172,34 @@ def report_table(report: Report) -> RenderableType:
 
 def _cost(report: Report) -> str:
     text = f"{usd(report.cost_usd)} (estimated)"
+    if report.usd_per_hour:
+        text += f", {usd(report.usd_per_hour)} an hour now"
     if report.on_demand_usd > 0:
         saved = 1 - report.cost_usd / report.on_demand_usd
         dated = f", prices of {report.prices_of}" if report.prices_of else ""
         text += f", {usd(report.on_demand_usd)} on demand ({saved:.0%} saved{dated})"
     interruptions = sum(row.usd or 0.0 for row in report.interruptions)
     return f"{text}; {usd(interruptions)} for interruptions" if interruptions else text
+
+
+def cost_table(cost: Cost) -> RenderableType:
+    hours = f"{cost.spot_hours:.3f} spot"
+    if cost.on_demand_hours:
+        hours += f", {cost.on_demand_hours:.3f} on-demand"
+    table = table_of("", "")
+    table.show_header = False
+    table.add_row("now", f"{usd(cost.usd_per_hour)} an hour for workers")
+    table.add_row("so far", f"{usd(cost.cost_usd)} for {hours} node-hours (estimated)")
+    if cost.on_demand_usd > 0:
+        saved = 1 - cost.cost_usd / cost.on_demand_usd
+        dated = f", prices of {cost.prices_of}" if cost.prices_of else ""
+        table.add_row("on demand", f"{usd(cost.on_demand_usd)} ({saved:.0%} saved{dated})")
+    if cost.interruptions_usd:
+        table.add_row("interruptions", usd(cost.interruptions_usd))
+    if cost.max_cost is not None:
+        left = "" if cost.hours_left is None else f", reached in {cost.hours_left:.1f} h"
+        table.add_row("limit", f"{usd(cost.max_cost)}{left}")
+    return Group(Text(cost.name, "bold"), table)
 
 
 def usd(amount: float) -> str:

@@ -4,17 +4,23 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from spotelastic.aws import account, data, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.data import Data
 from spotelastic.aws.names import Names
+from spotelastic.aws.objects import USAGE
 from spotelastic.aws.prices import STORED
+from spotelastic.clock import wall
+from spotelastic.controller.ledger import Usage
+from spotelastic.controller.usage import cost
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.model.progress import Listed, Status
+from spotelastic.model.progress import Cost, Listed, Status
 
 READ_TIMEOUT = 10.0
 """Seconds that a person waits for one answer."""
@@ -164,6 +170,20 @@ def status_of(cluster: Cluster) -> Status:
     if status is None:
         return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
     return status
+
+
+def cost_of(cluster: Cluster) -> Cost:
+    """From what the leading controller has put on record of every instance."""
+    objects = cluster.objects
+    data = objects.get(USAGE)
+    bill = msgspec.json.decode(data, type=list[Usage]) if data else []
+    return cost(
+        cluster.name,
+        {item.instance: item for item in bill},
+        objects.report(),
+        wall(),
+        cluster.spec.capacity.max_cost,
+    )
 
 
 def _listed(name: str, cluster: Cluster | None) -> Listed:

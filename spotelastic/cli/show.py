@@ -39,6 +39,14 @@ spotelastic report demo --json > report.json
 """
 
 
+COST_EXAMPLES = """[bold]Examples[/]
+
+spotelastic cost
+
+spotelastic cost demo --json | jq .cost_usd
+"""
+
+
 def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
     """List the clusters, and how their jobs stand."""
     from spotelastic.cli import output
@@ -97,3 +105,14 @@ def report(
     if made is None:
         raise UsageError(f"{cluster.name} has no report yet: no round has begun")
     output.show(made, output.report_table, as_json=json)
+
+
+def cost(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
+    """Show what the workers cost now, have cost, and would have cost on demand."""
+    from spotelastic.cli import output
+    from spotelastic.cli.place import Place, cost_of
+
+    cluster = Place.find(where, region).cluster(name)
+    output.show(cost_of(cluster), output.cost_table, as_json=json)

@@ -11,6 +11,7 @@ from spotelastic.aws.autoscaling import GONE, Machine
 from spotelastic.aws.prices import Prices
 from spotelastic.controller.ledger import HOUR, Usage
 from spotelastic.controller.seen import Money
+from spotelastic.model.progress import Cost, Report
 
 Bill = Mapping[str, Usage]
 """By instance."""
@@ -41,6 +42,30 @@ def money(bill: Bill, now: float) -> Money:
         for item in bill.values()
     )
     return Money(spent, sum(item.usd_per_hour for item in bill.values() if item.end is None))
+
+
+def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:
+    """The bill up to `now` for people; `limit` is --max-cost."""
+    hours = {item.instance: ((item.end or now) - item.start) / HOUR for item in bill.values()}
+    total = money(bill, now)
+    left = None
+    if limit is not None and total.per_hour > 0:
+        left = max(0.0, (limit - total.spent) / total.per_hour)
+    rows = report.interruptions if report is not None else ()
+    return Cost(
+        name=name,
+        usd_per_hour=total.per_hour,
+        cost_usd=total.spent,
+        on_demand_usd=sum(
+            hours[item.instance] * item.on_demand_usd_per_hour for item in bill.values()
+        ),
+        spot_hours=sum(hours[item.instance] for item in bill.values() if item.spot),
+        on_demand_hours=sum(hours[item.instance] for item in bill.values() if not item.spot),
+        interruptions_usd=sum(row.usd or 0.0 for row in rows),
+        max_cost=limit,
+        hours_left=left,
+        prices_of=report.prices_of if report is not None else "",
+    )
 
 
 def _opened(machine: Machine, prices: Prices) -> Usage:

@@ -165,3 +165,26 @@ class Report:
     """For all workers that run now."""
     prices_of: str = ""
     """Date of the on-demand prices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a job's workers cost, in US dollars."""
+
+    name: str
+    usd_per_hour: float
+    """For those that run now."""
+    cost_usd: float
+    """So far."""
+    on_demand_usd: float
+    """What the same hours would have cost on demand."""
+    spot_hours: float
+    on_demand_hours: float
+    """Node-hours of either kind."""
+    interruptions_usd: float
+    """Of the cost: pauses, and steps that were repeated."""
+    max_cost: float | None = None
+    hours_left: float | None = None
+    """Until `max_cost` is reached if nothing changes; None without one, or with no worker."""
+    prices_of: str = ""
+    """Date of the on-demand prices."""

@@ -172,6 +172,14 @@ def test_the_report_of_a_job_that_runs_is_as_if_it_ended_now(terminal: Terminal)
     assert 0 <= job["final_step"] <= job["steps_run"]
 
 
+def test_the_cost_of_a_job_that_runs_is_told_against_on_demand(terminal: Terminal) -> None:
+    cost = terminal.json("cost")
+    assert 0 < cost["cost_usd"] < cost["on_demand_usd"]
+    assert cost["usd_per_hour"] > 0
+    shown = terminal("cost", "demo").stdout
+    assert "an hour for workers" in shown and "saved" in shown
+
+
 def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal) -> None:
     assert within(30, lambda: len(terminal.training()) == 2)
     plan = terminal.folder / "plan.json"

@@ -8,8 +8,8 @@ import pytest
 
 HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
 COMMANDS = (
-    *("up", "ls", "status", "logs", "events", "report", "stop", "restart", "scale", "interrupt"),
-    *("drill", "replay", "down", "run"),
+    *("up", "ls", "status", "logs", "events", "report", "cost", "stop", "restart", "scale"),
+    *("interrupt", "drill", "replay", "down", "run"),
 )
 
 

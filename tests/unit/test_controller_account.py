@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+import pytest
+
 from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.prices import shipped_table
 from spotelastic.controller import usage
+from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.seen import Left
 from spotelastic.controller.status import status, step_time
@@ -230,3 +233,16 @@ def test_the_status_tells_how_far_all_nodes_are_with_the_newest_checkpoint() -> 
     assert status("demo", records, {}, "", 5.0).upload == Upload(80, 80, 200, 20.0)
     committed = dict(records.progress, d=Progress("", 1, 90, 5.0, committed=80))
     assert status("demo", replace(records, progress=committed), {}, "", 5.0).upload is None
+
+
+def test_the_cost_is_now_so_far_on_demand_and_until_its_limit() -> None:
+    bill = {
+        "a": Usage("a", "g5.xlarge", True, 0.0, 7200.0, 0.5, 1.0),
+        "b": Usage("b", "g5.xlarge", True, 3600.0, None, 0.5, 1.0),
+        "c": Usage("c", "g5.xlarge", False, 7200.0, None, 1.0, 1.0),
+    }
+    found = usage.cost("demo", bill, None, 10_800.0, 10.0)
+    assert (found.usd_per_hour, found.cost_usd, found.on_demand_usd) == (1.5, 3.0, 5.0)
+    assert (found.spot_hours, found.on_demand_hours) == (4.0, 1.0)
+    assert found.hours_left == pytest.approx(7.0 / 1.5)
+    assert usage.cost("demo", {}, None, 0.0, 10.0).hours_left is None

@@ -341,3 +341,13 @@ def test_a_pause_and_repeated_steps_cost_what_the_next_group_costs_and_are_charg
 def test_before_the_first_step_there_is_nothing_to_report() -> None:
     result = report([], None, Job("pending", 0.0), (), (), (), 1.0)
     assert (result.job.steps_run, result.goodput, result.interruptions) == (0, 0.0, ())
+
+
+def test_the_time_between_a_jobs_end_and_its_restart_is_not_the_jobs() -> None:
+    story = Story().propose("start", "ab").train(50, after=1.0).end()
+    story.now += 3600.0
+    again = Resume("store", 50, epoch=1)
+    result = story.propose("start", "cd", resume=again).train(100, after=2.0).report()
+    assert result.interruptions == ()
+    assert result.goodput == 1.0
+    assert (result.job.final_step, result.job.steps_run) == (100, 100)
