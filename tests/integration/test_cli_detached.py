@@ -221,6 +221,7 @@ def test_a_scale_that_cannot_be_is_refused_in_one_line(
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.soak
 def test_a_job_is_scaled_up_while_its_nodes_train_on(terminal: Terminal) -> None:
     assert within(60, lambda: len(terminal.training()) == 2)
     before = terminal.training()
