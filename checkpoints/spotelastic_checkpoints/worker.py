@@ -75,7 +75,7 @@ class WorkerClient:
         self._written: set[str] = set()
         self.ready = threading.Event()
         """All slots are in memory and mapped: a save costs one warm copy from now on."""
-        self._connection, page = self._connected()
+        self._connection, page = self._insisted()
         self.page = Page(Path(page))
 
     # -- restoring --------------------------------------------------------------------------------
@@ -228,6 +228,17 @@ class WorkerClient:
         grant = self._connection.receive(self._reservation, wire.SlotGrant, patience)
         self._reservation = 0
         return grant
+
+    def _insisted(self) -> tuple[Connection, str]:
+        """A worker may be started while a daemon that has died is being replaced."""
+        deadline = time.monotonic() + REPLACED_WITHIN
+        while True:
+            try:
+                return self._connected()
+            except DaemonUnavailable:
+                if time.monotonic() + RECONNECT_EVERY > deadline:
+                    raise
+                time.sleep(RECONNECT_EVERY)
 
     def _connected(self) -> tuple[Connection, str]:
         connection = Connection.unix(self._socket, ANSWER_WITHIN)

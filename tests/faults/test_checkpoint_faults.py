@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -412,6 +413,22 @@ def test_workers_seal_and_wait_at_an_agreed_step(tmp_path: Path) -> None:
         node.agent.set_target("r1", "p1", 0)
         thread.join(PATIENT)
         assert released == [3, 5]
+        worker.client.leave(clean=True)
+
+
+def test_a_worker_that_starts_while_the_daemon_is_being_replaced_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path) as [node]:
+        node.begin(round_info("r1", 0, ["n0"], 1, 0))
+        node.kill()
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(Worker, str(node.socket), "r1", 0, 0, plan_of(1, 1))
+            node.start()
+            node.begin(round_info("r1", 0, ["n0"], 1, 0))
+            worker = starting.result(PATIENT)
+        worker.save(1)
+        eventually(lambda: [s.step for s in node.agent.status().snapshots] == [1])
         worker.client.leave(clean=True)
 
 
