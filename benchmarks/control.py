@@ -37,7 +37,7 @@ from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import SpotWarning
 from spotelastic.clock import unbroken
 from spotelastic.controller.decide import decide
-from spotelastic.controller.run import LEASE
+from spotelastic.controller.run import BUSY, LEASE
 from spotelastic.controller.seen import Message, Policy, Seen
 from spotelastic.local.faults import Faults
 from spotelastic.model.job import Job, Settings
@@ -55,7 +55,8 @@ PATIENCE = 120.0
 DECIDED, TRIALS = 1000, 20
 AGENTS, NOTICES = 64, 5
 NODES = 100
-IDLE_FOR = 60.0
+COUNTED = 15
+"""Calls that the rate of an idle leader is taken from."""
 T = TypeVar("T")
 
 
@@ -211,11 +212,8 @@ def controlling() -> Iterator[Row]:
         stack.callback(controllers.close)
         leader = _until(lambda: _published_leader(its), "a leader")
         _until(lambda: all(p.state == "InService" for p in its.group().places), "all in service")
-        time.sleep(15.0)  # What its beginning costs is not what an idle one does.
-        before = controllers.calls.value
-        time.sleep(IDLE_FOR)
-        calls = (controllers.calls.value - before) * 60.0 / IDLE_FOR
-        yield Row(f"calls of AWS, {NODES} idle nodes, a minute", calls, "", 30)
+        _rested(controllers)  # What its beginning costs is not what an idle one does.
+        yield Row(f"calls of AWS, {NODES} idle nodes, a minute", _calls(controllers), "", 30)
         yield from _replacing(its)
         yield from _succeeding(its, store, controllers, leader)
 
@@ -245,9 +243,30 @@ def _succeeding(
     seconds = time.monotonic() - started
     _until(lambda: _leaves(its, victim), "the noticed node is replaced")
     _until(lambda: its.staying() == NODES, "its place is filled")
-    time.sleep(5.0)  # In which a second replacement would be launched.
+    _rested(controllers)  # Before that a second replacement could still be launched.
     yield Row("leader killed -> another has reconciled", seconds, "s", LEASE + 2.0)
     yield Row("instances launched twice meanwhile", its.launched() - launched - 1, "", 0)
+
+
+def _rested(controllers: Controllers) -> None:
+    """Until the leader asks for nothing any more: while something is to be done it asks every
+    `BUSY` seconds."""
+    seen, since = controllers.calls.value, time.monotonic()
+
+    def quiet() -> bool:
+        nonlocal seen, since
+        if controllers.calls.value != seen:
+            seen, since = controllers.calls.value, time.monotonic()
+        return time.monotonic() - since > 2 * BUSY
+
+    _until(quiet, "a leader that rests")
+
+
+def _calls(controllers: Controllers) -> float:
+    """A minute, over as many as an idle leader makes in several looks."""
+    before, began = controllers.calls.value, time.monotonic()
+    _until(lambda: controllers.calls.value - before >= COUNTED, f"{COUNTED} calls")
+    return float(controllers.calls.value - before) * 60.0 / (time.monotonic() - began)
 
 
 def _published_leader(its: Account) -> str:

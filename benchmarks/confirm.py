@@ -1,0 +1,277 @@
+"""Whether a cluster does what `spotelastic replay` says that it would: the same spot market, once
+with real processes on the local cloud and once played in virtual time.
+
+A job of one to three nodes meets, within two minutes: a node taken back whose place stays empty for
+a while, one that is replaced at once, and two at once that are replaced. How long a node boots, how
+long training stands still until new workers step and how long a step takes are measured in the run
+itself (means: few nodes boot); they are what `--boot`, `--start-time` and `--step-time` tell a
+replay. Goodput is judged by the same function, once from what the training script itself noted and
+once from what was played.
+"""
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Cluster
+from spotelastic.local import cloud
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.faults import Faults
+from spotelastic.model.round import Schedule
+from spotelastic.replay.outcome import Bill, Outcome, Stretch, judge
+from spotelastic.replay.play import play
+from spotelastic.replay.scenario import Machines, Scenario
+from spotelastic.replay.trace import Span, Trace
+
+NAME, TYPE = "confirm", "g5.xlarge"
+SCRIPT = Path(__file__).parent / "jobs" / "paced.py"
+LEAST, MOST = 1, 3
+STEP, NOTICE, SAVES_EVERY = 0.25, 12.0, 20
+PLAN: Sequence[tuple[float, int, int]] = (
+    (15.0, 1, 0),
+    (30.0, 0, 1),
+    (55.0, 1, 1),
+    (85.0, 2, 2),
+    (120.0, 0, 0),
+)
+"""Seconds after all train: how many nodes get their notice, and how many appear on the market. The
+last line is the end."""
+BAR = 5.0
+"""Points of goodput between the two."""
+PATIENCE = 120.0
+T = TypeVar("T")
+
+
+class Stuck(Exception):
+    """It never happened."""
+
+
+@dataclass
+class Market:
+    """The local cloud's spot market: nodes appear and are taken back as the plan says."""
+
+    cluster: Cluster
+    faults: Faults
+    zones: tuple[str, ...]
+    spans: dict[str, Span] = field(default_factory=dict)
+    """By instance; seconds since the epoch."""
+
+    def running(self) -> list[autoscaling.Machine]:
+        found = autoscaling.machines(self.cluster.aws, NAME, "worker")
+        return sorted((m for m in found if m.state in autoscaling.ALIVE), key=lambda m: m.id)
+
+    def take_over(self) -> None:
+        """The nodes that there are, and no further ones."""
+        for machine in self.running():
+            self.spans[machine.id] = Span(machine.id, machine.launched_at, float("inf"))
+        self.limit(len(self.spans))
+
+    def limit(self, count: int) -> None:
+        home = self.running()[0].zone
+        for zone in self.zones:
+            self.faults.set_capacity(TYPE, zone, count if zone == home else 0)
+
+    def change(self, taken: int, appear: int) -> None:
+        staying = [name for name, span in self.spans.items() if span.end == float("inf")]
+        doomed = staying[:taken]
+        left = len(staying) - taken
+        # Whoever has its notice counts until it is gone: what appears has room beside it.
+        self.limit(left + appear + (taken if appear else 0))
+        now = time.time()
+        for name in doomed:
+            self.faults.interrupt(name, NOTICE)
+            self.spans[name] = Span(name, self.spans[name].start, now + NOTICE)
+        if appear:
+            new = until(lambda: self._new(appear), f"{appear} new nodes")
+            self.spans |= {name: Span(name, now, float("inf")) for name in new}
+            self.limit(left + appear)
+
+    def _new(self, count: int) -> list[str]:
+        new = [machine.id for machine in self.running() if machine.id not in self.spans]
+        return new if len(new) == count else []
+
+
+# -- the run -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def job(folder: Path) -> Iterator[CloudInfo]:
+    """A local cloud of its own that trains `jobs/paced.py`; it ends with the block."""
+    work, steps = folder / "work", folder / "steps"
+    work.mkdir()
+    steps.mkdir()
+    (work / "train.py").write_bytes(SCRIPT.read_bytes())
+    os.environ["SPOTELASTIC_HOME"] = str(folder / "home")
+    flags = ["--min", LEAST, "--max", MOST, "--name", NAME, "--instance-types", TYPE]
+    flags += ["--snapshot-every", SAVES_EVERY, "--checkpoint-every", SAVES_EVERY]
+    command = [sys.executable, "-m", "spotelastic", "up", "--local", *map(str, flags), "train.py"]
+    with (folder / "up.log").open("wb") as log:
+        up = subprocess.Popen(
+            [*command, "--", str(steps), str(STEP)], cwd=work, stdout=log, stderr=log
+        )
+    try:
+        info = until(cloud.find, "a local cloud")
+        os.environ.update(cloud.environment(info))
+        yield info
+    finally:
+        up.send_signal(signal.SIGINT)
+        try:
+            up.wait(60)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    what: str
+    at: float
+    nodes: int
+    step: int
+
+
+def lines(folder: Path) -> list[list[Line]]:
+    """What each incarnation of rank 0 has noted, in the order in which they began."""
+    found = []
+    for file in folder.glob("*.steps"):
+        rows = [
+            row.split() for row in file.read_text().splitlines(keepends=True) if row[-1] == "\n"
+        ]
+        found.append([Line(what, float(at), int(n), int(step)) for what, at, n, step in rows])
+    return sorted((each for each in found if len(each) > 1), key=lambda each: each[0].at)
+
+
+class Boots:
+    """How long nodes take from their launch until they are registered."""
+
+    def __init__(self, market: Market) -> None:
+        self._market = market
+        self._known = {machine.id for machine in market.running()}
+        self.seconds: list[float] = []
+
+    def look(self) -> None:
+        status = self._market.cluster.objects.status()
+        launched = {machine.id: machine.launched_at for machine in self._market.running()}
+        for node in status.nodes if status else ():
+            there = node.state in ("waiting", "training", "draining")
+            if there and node.id in launched and node.id not in self._known:
+                self._known.add(node.id)
+                self.seconds.append(time.time() - launched[node.id])
+
+
+def follow(market: Market, boots: Boots, began: float) -> float:
+    """Carries out the plan; returns when it ended."""
+    for after, taken, appear in PLAN:
+        while time.time() < began + after:
+            boots.look()
+            time.sleep(min(0.2, max(0.0, began + after - time.time())))
+        if taken or appear:
+            market.change(taken, appear)
+    return time.time()
+
+
+# -- beside it -----------------------------------------------------------------------------------
+
+
+def compare(
+    noted: list[list[Line]], market: Market, boots: list[float], began: float, ended: float
+) -> tuple[Outcome, Outcome]:
+    """As it was, and as it is replayed."""
+    gaps = [
+        after.at - before.at
+        for each in noted
+        for before, after in pairwise(line for line in each if line.what == "step")
+    ]
+    step = statistics.median(gaps)
+    starts = [after[1].at - before[-1].at - step for before, after in pairwise(noted)]
+    machines = Machines(boot=statistics.mean(boots), start=statistics.mean(starts))
+    scenario = Scenario(
+        LEAST, MOST, step=step, state=1e5, notice=NOTICE, machines=machines,
+        schedule=Schedule(SAVES_EVERY, SAVES_EVERY),
+    )  # fmt: skip
+    # The first nodes are there from the beginning, and train once they have booted.
+    zero = began - machines.boot - machines.start
+    spans = tuple(
+        Span(span.node, max(0.0, span.start - zero) if span.start > began else 0.0, span.end - zero)
+        for span in market.spans.values()
+    )
+    trace = Trace("confirm", tuple(sorted(spans, key=lambda span: span.start)), ended - zero)
+    stretches = [
+        Stretch(
+            each[1].at - step - zero,
+            min(each[-1].at, ended) - zero,
+            each[0].nodes,
+            each[1].step - 1,
+            max(line.step for line in each if line.at <= ended),
+        )
+        for each in noted
+        if began - step <= each[-1].at and each[1].at <= ended
+    ]
+    print(
+        f"a step takes {step:.3f} s, a node boots in {machines.boot:.1f} s, "
+        f"new workers step within {machines.start:.1f} s"
+    )
+    return judge("as run", stretches, Bill(), trace, scenario), play(trace, scenario)
+
+
+def until(probe: Callable[[], T], what: str) -> T:
+    """The first true answer of what can only be polled."""
+    deadline = time.monotonic() + PATIENCE
+    while not (answer := probe()):
+        if time.monotonic() > deadline:
+            raise Stuck(f"not within {PATIENCE:g} s: {what}")
+        time.sleep(0.1)
+    return answer
+
+
+def main() -> None:
+    loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
+    print(f"{os.cpu_count()} cores, load {loads}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="spotelastic-confirm-") as name:
+        folder = Path(name)
+        with job(folder) as info:
+
+            def all_train() -> list[Line]:
+                found = [each for each in lines(folder / "steps") if each[0].nodes == MOST]
+                return found[-1] if found else []
+
+            first = until(all_train, f"{MOST} nodes that train")
+            began = first[1].at - STEP
+            cluster = clusters.find(NAME, Aws(info.region))
+            assert cluster is not None
+            market = Market(cluster, Faults(info), info.zones)
+            market.take_over()
+            boots = Boots(market)
+            ended = follow(market, boots, began)
+            noted = [each for each in lines(folder / "steps") if each[0].at >= first[0].at]
+        if not boots.seconds:
+            raise Stuck("no replacement was ever seen to register")
+        outcomes = compare(noted, market, boots.seconds, began, ended)
+    for outcome in outcomes:
+        print(
+            f"{outcome.policy:12} goodput {outcome.goodput:6.1%}, {outcome.steps} steps, "
+            f"{outcome.steps_lost} of them lost, {outcome.starts} starts"
+        )
+    apart = abs(outcomes[0].goodput - outcomes[1].goodput) * 100
+    verdict = "met" if apart <= BAR else "MISSED"
+    print(f"{'apart':12} {apart:.1f} points of goodput <= {BAR:g}: {verdict}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Stuck as error:
+        sys.exit(f"could not measure: {error}")
