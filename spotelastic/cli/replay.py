@@ -1,13 +1,12 @@
 """The command `replay`: a spot trace played before anything is spent."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from spotelastic.cli.capacity import ON_DEMAND, capacity, ends_at
+from spotelastic.cli import replay_options as options
+from spotelastic.cli.capacity import capacity, ends_at
 from spotelastic.cli.checks import size
 from spotelastic.cli.options import AsJson
 from spotelastic.errors import UsageError
@@ -36,105 +35,46 @@ TYPE = "g5.xlarge"
 
 
 def replay(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TRACE",
-            help="milliseconds,add|remove,node per line, or JSON with a count per interval.",
-        ),
-    ],
-    minimum: Annotated[
-        int, typer.Option("--min", min=1, help="Train with no fewer nodes than this.")
-    ] = 1,
-    maximum: Annotated[
-        int | None,
-        typer.Option(
-            "--max", min=1, help="Train with at most so many.", show_default="the trace's most"
-        ),
-    ] = None,
-    step_time: Annotated[float, typer.Option(help="Seconds that a step takes.")] = 1.0,
-    state: Annotated[
-        str, typer.Option(metavar="SIZE", help="Model and optimizer, e.g. 20GB.")
-    ] = "10GB",
-    sharded: Annotated[
-        bool, typer.Option("--sharded", help="Each node holds a part of it only (FSDP).")
-    ] = False,
-    notice: Annotated[
-        float, typer.Option(min=0, help="Seconds of warning before a node is taken; 0: none.")
-    ] = 120.0,
-    boot: Annotated[
-        float, typer.Option(min=0, help="Seconds from a launch until the node is there.")
-    ] = 90.0,
-    start_time: Annotated[
-        float, typer.Option(min=0, help="Seconds until new workers step: CUDA, NCCL.")
-    ] = 3.0,
-    snapshot_every: Annotated[
-        int | None,
-        typer.Option(min=1, help="Steps between snapshots.", show_default="what is best"),
-    ] = None,
-    checkpoint_every: Annotated[
-        int | None,
-        typer.Option(min=1, help="Steps between checkpoints.", show_default="as snapshots"),
-    ] = None,
-    instance_type: Annotated[str, typer.Option(help="What the prices are of.")] = TYPE,
-    spot_price: Annotated[
-        float | None,
-        typer.Option(min=0, help="US dollars per node and hour.", show_default="30 % of on demand"),
-    ] = None,
-    on_demand: Annotated[
-        str, typer.Option(help=f"On-demand nodes (spotelastic's only): {ON_DEMAND}.")
-    ] = "never",
-    spot_patience: Annotated[
-        float, typer.Option(min=0, help="Seconds below min before on-demand nodes are bought.")
-    ] = 600.0,
-    max_cost: Annotated[
-        float | None, typer.Option(help="US dollars before which the job is stopped.")
-    ] = None,
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="spotelastic, torchrun or full-restart; may be given more than once.",
-            show_default="all",
-        ),
-    ] = None,
+    file: options.TraceFile,
+    minimum: options.Minimum = 1,
+    maximum: options.Maximum = None,
+    step_time: options.StepTime = 1.0,
+    state: options.State = "10GB",
+    sharded: options.Sharded = False,
+    notice: options.Notice = 120.0,
+    boot: options.Boot = 90.0,
+    start_time: options.StartTime = 3.0,
+    snapshot_every: options.SnapshotEvery = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    instance_type: options.InstanceType = TYPE,
+    spot_price: options.SpotPrice = None,
+    on_demand: options.OnDemand = "never",
+    spot_patience: options.SpotPatience = 600.0,
+    max_cost: options.MaxCost = None,
+    deadline: options.Deadline = None,
+    policy: options.Policies = None,
     json: AsJson = False,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw nodes over time.")
-    ] = None,
+    picture: options.Picture = None,
 ) -> None:
     """Play a spot trace: what a job would have met, in virtual time.
 
     Rounds and replacements are decided by the code that decides them in a cluster; beside it
     stand torchrun's elastic launcher, and restarts of everything as SkyPilot does them.
     """
-    from spotelastic.cli import output
     from spotelastic.replay.policies import PLAYED, compare
     from spotelastic.replay.scenario import Scenario
     from spotelastic.replay.trace import read
 
     names = _policies(policy or (), PLAYED)
-    if picture is not None and picture.suffix.lower() != ".png":
-        raise UsageError(f"--picture {picture}: expected the name of a PNG file")
-    if not 0 < step_time < math.inf:
-        raise UsageError(f"--step-time {step_time:g}: expected more than 0 seconds")
-    for flag, seconds in (("--notice", notice), ("--boot", boot), ("--start-time", start_time)):
-        if not 0 <= seconds < math.inf:
-            raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
+    _check_picture(picture)
+    _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
     trace = read(file)
     most = _maximum(trace, minimum, maximum)
+    ends = ends_at(deadline, 0.0)
     scenario = Scenario(
         minimum,
         most,
-        capacity=capacity(
-            on_demand,
-            spot_patience,
-            most,
-            max_cost=max_cost,
-            deadline=ends_at(deadline, 0.0),
-        ),
+        capacity=capacity(on_demand, spot_patience, most, max_cost=max_cost, deadline=ends),
         step=step_time,
         state=size("--state", state),
         sharded=sharded,
@@ -143,13 +83,29 @@ def replay(
     )
     outcomes = compare(trace, scenario, names, _schedule(snapshot_every, checkpoint_every))
     if json:
-        print(output.to_json(outcomes))
+        from spotelastic.cli.output import to_json
+
+        print(to_json(outcomes))
     else:
         _show(trace, scenario, outcomes, instance_type, estimated=spot_price is None)
     if picture is not None:
         from spotelastic.replay.picture import draw
 
         draw(trace, outcomes, picture)
+
+
+def _check_picture(file: Path | None) -> None:
+    if file is not None and file.suffix.lower() != ".png":
+        raise UsageError(f"--picture {file}: expected the name of a PNG file")
+
+
+def _check_times(step: float, others: Mapping[str, float]) -> None:
+    """In seconds; `others` by their flag."""
+    if not 0 < step < math.inf:
+        raise UsageError(f"--step-time {step:g}: expected more than 0 seconds")
+    for flag, seconds in others.items():
+        if not 0 <= seconds < math.inf:
+            raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
 
 
 def _policies(wanted: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
