@@ -1,5 +1,6 @@
 """The objects of a cluster in its bucket: everything under `<cluster>/`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -122,14 +123,21 @@ class Objects:
                 for page in pages.paginate(Bucket=self.bucket, Prefix=self._key(prefix)):
                     keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
                     if keys:
-                        self.aws.s3.delete_objects(
+                        answer = self.aws.s3.delete_objects(
                             Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
                         )
+                        self._check_deleted(answer.get("Errors", ()))
                     deleted += len(keys)
         except Rejected as error:
             if error.code not in _ABSENT:
                 raise
         return deleted
+
+    def _check_deleted(self, errors: Sequence[Mapping[str, str]]) -> None:
+        """S3 answers well when it has deleted some of what it was asked to."""
+        for error in errors[:1]:
+            url = f"s3://{self.bucket}/{error['Key']}"
+            raise Rejected(f"cannot delete {url}: {error['Message']}", error["Code"])
 
     def abort_uploads(self, prefix: str) -> None:
         """Ends multipart uploads below that nobody will finish: their parts cost money."""

@@ -46,10 +46,9 @@ class Call:
 
 
 class Authority:
-    """Keeps what was called; `refuse` False: also what is not permitted passes, and is kept."""
+    """Judges what is called, and keeps it, refusals too."""
 
-    def __init__(self, *, refuse: bool) -> None:
-        self._refuse = refuse
+    def __init__(self) -> None:
         self._calls: dict[tuple[Any, ...], Call] = {}
 
     @property
@@ -68,7 +67,7 @@ class Authority:
             which = tuple(_without_instances(r.arn) for r in access.resources)
             key = (principal.name, access.action, which, permitted)
             self._calls.setdefault(key, Call(principal.name, access, permitted))
-            if not permitted and self._refuse:
+            if not permitted:
                 return access
         return None
 
@@ -149,7 +148,8 @@ def accesses(request: Request) -> list[Access]:
 def s3_access(action: str, bucket: str, key: str, prefix: str) -> Access:
     action = {"HeadObject": "GetObject", "HeadBucket": "ListBucket"}.get(action, action)
     arn = f"arn:aws:s3:::{bucket}" + (f"/{unquote(key)}" if key else "")
-    return Access(f"s3:{action}", (Resource(arn),), {"s3:prefix": prefix} if prefix else {})
+    knows_prefix = prefix and action in ("ListBucket", "ListBucketVersions")
+    return Access(f"s3:{action}", (Resource(arn),), {"s3:prefix": prefix} if knows_prefix else {})
 
 
 def _ec2(request: Request) -> list[Resource]:

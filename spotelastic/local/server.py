@@ -51,7 +51,7 @@ class Server:
         lock = RLock()
         limits = {(type, zone): count for type, zone, count in config.capacity}
         market = Market(limits)
-        authority = Authority(refuse=False)
+        authority = Authority()
         bus = events_backends[ACCOUNT][config.region]
         self._agenda = Agenda(lock)
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from support.local_cloud import environment, running_cloud, until
+from support.permissions import role_keeps_to_its_cluster
 from support.wheels import tiny
 
 from spotelastic.aws import teardown
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.objects import Objects
 from spotelastic.local import cloud
+from spotelastic.local.faults import Faults
 
 SECRET = "correct-horse-battery"
 SCRIPT = """
@@ -43,9 +45,10 @@ with se.Checkpointer({"model": model}) as checkpoint:
 class User:
     """At a terminal, in the folder of the project."""
 
-    def __init__(self, folder: Path, aws: Aws) -> None:
+    def __init__(self, folder: Path, aws: Aws, faults: Faults) -> None:
         self.folder = folder
         self.aws = aws
+        self.faults = faults
 
     def write(self, version: str) -> None:
         (self.folder / "train.py").write_text(SCRIPT.replace("VERSION", version))
@@ -99,7 +102,7 @@ def user(tmp_path: Path) -> Iterator[User]:
         running_cloud(tmp_path / "home", boot=cloud.BOOT) as info,
         environment(**cloud.environment(info)),
     ):
-        yield User(folder, Aws(info.region))
+        yield User(folder, Aws(info.region), Faults(info))
 
 
 @pytest.mark.timeout(
@@ -124,6 +127,8 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     assert min(user.starts("two")) > 0
     assert user.json("report")["interruptions"] == []  # it was asked for
 
+    done = {"logs:PutLogEvents", "s3:GetObject", "s3:PutObject", "ssm:GetParameter"}
+    role_keeps_to_its_cluster(user.faults, user.aws, "train", "WorkerRole", done)
     teardown.delete("train", aws=user.aws)
     told = user("up", "--detach", "--resume", "train", "--name", "next")
     assert "going on from the checkpoints of the run train" in told

@@ -66,7 +66,7 @@ def account(folder: Path) -> Iterator[Authority]:
     from spotelastic.local.capacity import Market
     from spotelastic.local.launches import Launcher
 
-    lock, market, power, authority = RLock(), Market(), Still(folder), Authority(refuse=True)
+    lock, market, power, authority = RLock(), Market(), Still(folder), Authority()
     agenda = Agenda(lock)
     bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]
     before = {name: os.environ.get(name) for name in ("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")}

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 from moto.core.authorization import ActionAuthenticatorMixin
 from moto.core.exceptions import ServiceException
@@ -85,7 +86,10 @@ def install(patches: Patches, authority: Authority) -> None:
         principal = principal_of(response.current_account, response.access_key)
         prefix = (response.querystring.get("prefix") or [""])[0]
         action = str(response.data.get("Action") or response._get_action())
-        wanted = [s3_access(action, bucket_name or "*", key_name or "", prefix)]
+        keys = [key_name or ""]
+        if action == "DeleteObject" and not key_name:  # many at once, and each is asked for
+            keys = _listed(response)
+        wanted = [s3_access(action, bucket_name or "*", key, prefix) for key in keys]
         if (
             key_name
             and response.method in ("GET", "HEAD")
@@ -110,6 +114,12 @@ def install(patches: Patches, authority: Authority) -> None:
             for name, document in role.policies.items()
         }
         return role
+
+
+def _listed(response: Any) -> list[str]:
+    """The keys in the body of a DeleteObjects."""
+    nodes = fromstring(response.body).iter()
+    return [node.text or "" for node in nodes if node.tag.rpartition("}")[2] == "Key"]
 
 
 def _missing(response: Any, name: str | None, key: str) -> bool:
