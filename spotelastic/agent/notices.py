@@ -13,6 +13,8 @@ from spotelastic.model.notice import Notice
 
 POLL = 1.0
 BACK_OFF = 5.0
+ANSWERS_WITHIN = 1.0
+"""Seconds after which a request hangs."""
 LEAD = 120.0
 """Seconds before the end at which AWS issues an interruption notice. The document has the end only;
 the notice is taken to be issued then, but not before a poll that did not find it yet."""
@@ -22,7 +24,7 @@ class NoticePoller:
     """Calls `sink` once for each notice about `node`, from its own thread."""
 
     def __init__(self, base_url: str, node: str, sink: Callable[[Notice], None]) -> None:
-        self._imds = Imds(base_url, timeout=1.0)
+        self._imds = Imds(base_url, timeout=ANSWERS_WITHIN)
         self._node = node
         self._sink = sink
         self._told: set[tuple[str, float]] = set()

@@ -101,7 +101,9 @@ class Actor:
     def perform(
         self, actions: Sequence[Action | upkeep.Action]
     ) -> tuple[Action | upkeep.Action, ...]:
-        """Returns those that were done."""
+        """Returns those that were done. AWS knows no leadership: that is looked at once before."""
+        if actions:
+            self._check_leadership()
         failed: set[str] = set()
         done: list[Action | upkeep.Action] = []
         for action in actions:

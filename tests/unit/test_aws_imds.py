@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from queue import SimpleQueue
+from threading import Event, Thread
 
 import pytest
+from support.local_cloud import until
 
+from spotelastic.agent import notices
+from spotelastic.agent.notices import NoticePoller
 from spotelastic.aws.identity import CLUSTER, from_imds
 from spotelastic.aws.imds import Imds
 from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.model.notice import Notice
 
 META = "/latest/meta-data/"
 IDENTITY = """{"instanceId": "i-1", "privateIp": "127.80.0.9", "availabilityZone": "us-east-1b",
@@ -25,6 +30,10 @@ class Service:
     tokens: int = 0
     status: int = 0
     """Answer everything with this status."""
+    hangs: int = 0
+    """So many requests are not answered before `released`."""
+    answered: list[int] = field(default_factory=list)
+    released: Event = field(default_factory=Event)
 
 
 @pytest.fixture
@@ -41,6 +50,9 @@ def service() -> Iterator[Service]:
             return self.answer(200, f"token-{state.tokens}")
 
         def do_GET(self) -> None:
+            if state.hangs:
+                state.hangs -= 1
+                state.released.wait(10)
             if self.headers.get("X-aws-ec2-metadata-token") != f"token-{state.tokens}":
                 return self.answer(401)
             if self.path not in state.documents:
@@ -48,6 +60,7 @@ def service() -> Iterator[Service]:
             return self.answer(200, state.documents[self.path])
 
         def answer(self, status: int, body: str = "") -> None:
+            state.answered.append(state.status or status)
             self.send_response(state.status or status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -61,6 +74,7 @@ def service() -> Iterator[Service]:
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield state
+    state.released.set()
     server.shutdown()
     thread.join()
     server.server_close()
@@ -110,6 +124,37 @@ def test_an_overloaded_service_is_unavailable(service: Service) -> None:
 def test_nobody_listening_is_unavailable() -> None:
     with pytest.raises(Unavailable):
         Imds("http://127.0.0.1:1").get("local-ipv4")
+
+
+@pytest.mark.parametrize("trouble", ["503", "401", "hangs"])
+def test_a_notice_is_seen_after_any_trouble_with_the_service_and_told_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.setattr(notices, "POLL", 0.01)
+    monkeypatch.setattr(notices, "BACK_OFF", 0.05)
+    monkeypatch.setattr(notices, "ANSWERS_WITHIN", 0.1)
+    told: SimpleQueue[Notice] = SimpleQueue()
+    if trouble == "hangs":
+        service.hangs = 2
+    else:
+        service.status = int(trouble)
+    poller = NoticePoller(service.url, "i-1", told.put)
+    try:
+        if trouble == "hangs":
+            until(lambda: service.hangs == 0)
+        else:
+            until(lambda: service.answered.count(int(trouble)) > 3)
+        service.documents[META + "spot/instance-action"] = (
+            '{"action": "terminate", "time": "2037-09-18T08:22:00Z"}'
+        )
+        service.status = 0
+        notice = told.get(timeout=10)
+        answered = len(service.answered)
+        until(lambda: len(service.answered) > answered + 3)
+    finally:
+        poller.close()
+    assert (notice.kind, notice.node, notice.source) == ("notice", "i-1", "imds")
+    assert told.empty(), "the same notice is told once"
 
 
 def test_identity_comes_with_tags(service: Service) -> None:

@@ -11,7 +11,16 @@ from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import SpotWarning
 from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide
-from spotelastic.controller.seen import Action, Discard, Forget, Message, Policy, Revive, Seen
+from spotelastic.controller.seen import (
+    Action,
+    Discard,
+    Forget,
+    Message,
+    Policy,
+    Revive,
+    Seen,
+    SetDesired,
+)
 from spotelastic.errors import LeaseLost
 from spotelastic.model.job import Ending, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -151,9 +160,13 @@ def test_who_believes_to_lead_but_does_not_writes_nothing(store: MemoryStore) ->
     leads(store, b"i-other")
     node = Node("i-1", "first", "", "z", Fingerprint())
     store.client().put(KEYS.live("i-1"), encode(node))
-    acts = actor(Client(-1, ValueError()), store, old)
+    client = Client(-1, ValueError())
+    acts = actor(client, store, old)
     with pytest.raises(LeaseLost):
         acts.perform(decide(everything(), NOW, Policy()).actions)
+    with pytest.raises(LeaseLost):
+        acts.perform([SetDesired("workers", 9, "as it was a minute ago")])
+    assert client.calls == [], "nor does it call AWS"
     with pytest.raises(LeaseLost):
         acts.perform([Forget(node)])
     assert store.client().get(KEYS.drain("i-noticed")) is None
