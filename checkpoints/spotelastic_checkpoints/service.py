@@ -22,6 +22,7 @@ from spotelastic_checkpoints import fence, restore, slots, wire
 from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed, StorageUnavailable
+from spotelastic_checkpoints.furnishing import Furnishing
 from spotelastic_checkpoints.pipeline import Pipeline, Save
 from spotelastic_checkpoints.restore import Opened, Surroundings
 from spotelastic_checkpoints.retention import Keep
@@ -36,8 +37,6 @@ UPLOADS, MOST_UPLOADS = 4, 32
 NICENESS = 10
 """Of threads that talk to the store: where processors are short, training goes first."""
 EPOCHS_KEPT = 64
-FURNISH_AGAIN = 1.0
-"""Seconds between looks for room where shared memory is full."""
 
 
 @dataclass
@@ -90,9 +89,7 @@ class Service:
         keep: Keep,
     ) -> None:
         self.arena = arena
-        self._most_slots = most_slots
-        self._furnishing: dict[int, asyncio.Task[tuple[str, ...]]] = {}
-        self._furnished: set[Path] = set()
+        self._furnishing = Furnishing(arena, most_slots, self._grant_waiting, self._tell_problem)
         self._warned = False
         self.owner = owner
         self.node = node
@@ -168,6 +165,9 @@ class Service:
         for subscriber in self._subscribers:
             subscriber.send(wire.frame(0, "", event))
 
+    def _tell_problem(self, message: str) -> None:
+        self.emit(wire.Failed(message))
+
     def _uploads_changed(self) -> None:
         """A save was settled or given up: its slots may be overwritten."""
         self._settled.set()
@@ -210,7 +210,7 @@ class Service:
             ),
             wire.Restored: lambda client, ident, r: self._restored(client, r.id),
             wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
-            wire.AwaitSlots: lambda client, ident, r: self._await_slots(r.local_rank),
+            wire.AwaitSlots: lambda client, ident, r: self._furnishing.wait(r.local_rank),
             wire.Reserve: lambda client, ident, r: self._reserve(client, ident),
             wire.Sealing: lambda client, ident, r: self._sealing(client, r),
             wire.Await: lambda client, ident, r: self._await(client, ident, r.target),
@@ -305,7 +305,7 @@ class Service:
         """Once per daemon."""
         if weaker and not self._warned:
             self._warned = True
-            self.emit(wire.Failed(weaker))
+            self._tell_problem(weaker)
 
     def _claim_once(self, request: wire.ClaimEpoch) -> wire.Claim:
         commits = self.commits()
@@ -322,7 +322,7 @@ class Service:
             workers=tuple(self._workers()),
             upload=upload,
             error=self.pipeline.outage,
-            ready=bool(self._furnishing) and all(map(_succeeded, self._furnishing.values())),
+            ready=self._furnishing.done,
             arena=sum(slot.size for slot in self.arena.slots()),
             commit_time=self.pipeline.commit_time,
             collecting=self.pipeline.collecting,
@@ -409,8 +409,7 @@ class Service:
                 if len(views) == 1:
                     break
                 views = [view for view in views if view.path != path]
-                self.arena.discard(path)
-                self._furnished.discard(path)
+                self._furnishing.discard(path)
 
     async def _fetch(self, request: wire.Fetch) -> None:
         for fetching in self._fetches.values():
@@ -437,46 +436,10 @@ class Service:
         self._fetches.clear()
 
     def _prepare(self, client: Client, nbytes: int) -> None:
-        count = self.arena.slots_that_fit(nbytes, self._most_slots)
-        paths = [self.arena.slot_path(client.local_rank, number) for number in range(count)]
-        client.slots = paths
-        before = self._furnishing.get(client.local_rank)
-        if before is not None:
-            before.cancel()
-        self._furnished.difference_update(paths)
-        self._furnishing[client.local_rank] = asyncio.get_running_loop().create_task(
-            self._furnish(paths, nbytes)
-        )
-
-    async def _furnish(self, paths: list[Path], nbytes: int) -> tuple[str, ...]:
-        """One slot after the other: the first save needs only one. Tells once that memory is full,
-        and waits for room."""
-        told = False
-        for path in paths:
-            while not await self._furnish_one(path, nbytes, told):
-                told = True
-                await asyncio.sleep(FURNISH_AGAIN)
-            self._furnished.add(path)
-            self._grant_waiting()
-        return tuple(map(str, paths))
-
-    async def _furnish_one(self, path: Path, nbytes: int, told: bool) -> bool:
-        try:
-            await asyncio.to_thread(self.arena.furnish, path, nbytes)
-        except CheckpointsError as error:
-            if not told:
-                self.emit(wire.Failed(f"no slot for saves: {error}"))
-            return False
-        return True
-
-    async def _await_slots(self, local_rank: int) -> tuple[str, ...]:
-        furnishing = self._furnishing.get(local_rank)
-        if furnishing is None:
-            raise CheckpointsError(f"local rank {local_rank} has asked for no slots")
-        return await asyncio.shield(furnishing)
+        client.slots = self._furnishing.begin(client.local_rank, nbytes)
 
     def _reserve(self, client: Client, ident: int) -> object:
-        missing = set(client.slots) - self._furnished
+        missing = self._furnishing.missing(client.slots)
         views = [self.arena.view(path) for path in client.slots]
         path = slots.choose(views, self.round, self.pipeline.pinned | missing)
         if path is None:
@@ -513,7 +476,7 @@ class Service:
         return _LATER
 
     def _complain(self, message: str) -> object:
-        self.emit(wire.Failed(message))
+        self._tell_problem(message)
         return _LATER
 
     def _leave(self, client: Client, request: wire.Leave) -> None:
