@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from support.patience import PATIENT
 
 from spotelastic.aws import autoscaling, certificates
 from spotelastic.aws import cluster as clusters
@@ -27,7 +28,7 @@ from spotelastic.store.server import status
 from spotelastic.store.tls import Tls
 
 NAME = "trial"
-DEADLINE = 60.0
+DEADLINE = PATIENT
 CONTROL_ONLY = """
 import os, signal
 from spotelastic.aws.identity import ROLE, from_imds
