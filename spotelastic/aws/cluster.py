@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,6 +37,7 @@ from spotelastic.aws.names import CLIENT_PORT, MEMBERS, Names
 from spotelastic.aws.objects import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE, Objects
 from spotelastic.aws.provisions import Release
 from spotelastic.aws.template import boot_script
+from spotelastic.aws.types import InstanceType
 from spotelastic.clock import wall
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import Capacity, Environment, JobSpec, Settings
@@ -47,6 +48,9 @@ DEEP_LEARNING = (
     "base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
 )
 
+PLACED_AND_SPREAD = (
+    "--placement cluster puts all nodes into one zone, --zones spread into all: drop one of the two"
+)
 _NETWORK = (
     "GivenVpc",
     "GivenSubnets",
@@ -79,6 +83,8 @@ class Request:
     capacity: Capacity = Capacity()
     zones: tuple[str, ...] = ()
     """Where workers are to be, the best zone first; by default in the order of their names."""
+    placement: Literal["", "cluster"] = ""
+    """cluster: all workers in a placement group, and so in the first of `zones`."""
     run: str = ""
     """Name of the run; the cluster's by default."""
     network: str = "10.64.0.0/12"
@@ -194,6 +200,8 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
     network = _network(aws, request, offered, known, cards)
     its_zones = zones.given(network["Zones"])
     worker_zones = zones.with_workers(offered, its_zones, request.instance_types)
+    placed = _placed(request, worker_zones, kinds, known)
+    worker_zones = tuple(zone for zone in worker_zones if placed in ("", zone))
     if not worker_zones:
         raise UsageError(
             f"--instance-types {','.join(request.instance_types)}: none of the zones of the "
@@ -238,12 +246,34 @@ def _plan(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> _Plan:
         "Bucket": bucket,
         **_data(aws, bucket, request),
         **network,
+        "PlacedIn": placed,
         "PrivateWorkers": "yes" if cards > 1 else "no",
         "ControlImage": _image(aws, AMAZON_LINUX),
         "ControlType": request.control_type,
         "BootScript": boot_script(),
     }
     return _Plan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
+
+
+def _placed(
+    request: Request,
+    worker_zones: tuple[str, ...],
+    kinds: Sequence[InstanceType],
+    known: Mapping[str, Any] | None,
+) -> str:
+    """The zone of the placement group; "" for none. A cluster stays in it, or out of it."""
+    zone = "" if known is None else stack.parameters(known).get("PlacedIn", "")
+    if zone or not request.placement:
+        return zone
+    if known is not None:
+        raise UsageError(
+            f"--placement {request.placement}: {request.name} was made without: take it down "
+            "first, or choose another --name"
+        )
+    if request.capacity.zones == "spread":
+        raise UsageError(PLACED_AND_SPREAD)
+    types.check_placement(kinds, request.placement)
+    return next(iter(_packed(request, worker_zones)), "")
 
 
 def _bucket(request: Request, known: Mapping[str, Any] | None) -> str:
@@ -326,6 +356,7 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
             first=_subnets(plan, outputs, _first(request, plan)),
             efa_cards=plan.efa_cards,
             public=None if plan.spec.vpc else True,
+            placement_group=outputs["Placement"] if plan.parameters["PlacedIn"] else "",
         ),
     )
     return cluster
@@ -333,10 +364,13 @@ def _bring_up(request: Request, plan: _Plan, aws: Aws, say: Say, *, new: bool) -
 
 def _first(request: Request, plan: _Plan) -> tuple[str, ...]:
     """The zone that workers are packed into to begin with; none where they are spread."""
-    if request.capacity.zones == "spread":
-        return ()
-    best = [zone for zone in request.zones if zone in plan.worker_zones]
-    return (*best, *plan.worker_zones)[:1]
+    return () if request.capacity.zones == "spread" else _packed(request, plan.worker_zones)
+
+
+def _packed(request: Request, worker_zones: tuple[str, ...]) -> tuple[str, ...]:
+    """The best of the zones."""
+    best = [zone for zone in request.zones if zone in worker_zones]
+    return (*best, *worker_zones)[:1]
 
 
 def _subnets(plan: _Plan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:

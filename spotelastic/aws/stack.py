@@ -149,17 +149,19 @@ def tags(stack: Mapping[str, Any]) -> dict[str, str]:
     return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
 
 
-def summary(zones: int, *, private: bool, given: bool) -> tuple[str, ...]:
+def summary(zones: int, *, private: bool, given: bool, placed: bool) -> tuple[str, ...]:
     """What the stack is made of, for people: "3 EC2::Subnet", ...
 
-    `private`: its workers have no public addresses; `given`: the network is the user's.
+    `private`: its workers have no public addresses; `given`: the network is the user's; `placed`:
+    workers are in a placement group.
     """
     resources = infra("cluster.yaml").read_text().partition("\nResources:")[2]
     found = re.findall(r"^    Type: AWS::(\S+)\n(?:    Condition: (\w+)$)?", resources, re.M)
 
     def made(condition: str) -> bool:
         kind, zone = condition.rstrip("DEF"), "ABCDEF".find(condition[-1:] or "A")
-        return zone < zones and not (kind and given) and (kind != "Private" or private)
+        network = not given and zone < zones
+        return {"": True, "Placed": placed, "Private": network and private}.get(kind, network)
 
     kinds = Counter(kind for kind, condition in found if made(condition))
     return tuple(f"{count} {kind}" for kind, count in sorted(kinds.items()))

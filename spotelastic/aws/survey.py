@@ -41,6 +41,8 @@ class Wish:
     vpc: str = ""
     """A network of the user's; empty: one is made."""
     subnets: tuple[str, ...] = ()
+    placed: bool = False
+    """Whether they are to be in a cluster placement group."""
     packed: bool = False
     """Whether all workers are to be in one zone."""
 
@@ -102,7 +104,9 @@ def survey(aws: Aws, wish: Wish) -> Survey:
         nat_gateways=int(cards > 1 and network is None),
         addresses=_addresses((wish.minimum, wish.maximum), cards, network, chosen),
     )
-    made = stack.summary(len(chosen), private=cards > 1, given=network is not None)
+    made = stack.summary(
+        len(chosen), private=cards > 1, given=network is not None, placed=wish.placed
+    )
     return Survey(
         kinds, for_workers, price, costs, made, tuple(warnings), options, ranking, listed.date
     )

@@ -20,6 +20,8 @@ class InstanceType:
     """Of each GPU."""
     efa_cards: int = 0
     """Network cards that EFA can use; 0 without EFA."""
+    placements: tuple[str, ...] = ()
+    """Kinds of placement groups that it can be in."""
 
     @property
     def workers(self) -> int:
@@ -72,6 +74,16 @@ def check_alike(types: Sequence[InstanceType]) -> InstanceType:
     return first
 
 
+def check_placement(types: Sequence[InstanceType], strategy: str) -> None:
+    """Raises `UsageError` naming a type that no placement group of that kind takes."""
+    for kind in types:
+        if strategy not in kind.placements:
+            raise UsageError(
+                f"--placement {strategy}: {kind.name} cannot be in such a placement group: choose "
+                "other --instance-types"
+            )
+
+
 def efa_cards(types: Sequence[InstanceType]) -> int:
     """As many as all of the types have: they share one launch template."""
     return min(kind.efa_cards for kind in types)
@@ -88,4 +100,5 @@ def _parsed(item: dict[str, Any]) -> InstanceType:
         architecture=item["ProcessorInfo"]["SupportedArchitectures"][-1],
         gpu_memory_mib=gpus[0].get("MemoryInfo", {}).get("SizeInMiB", 0) if gpus else 0,
         efa_cards=network.get("MaximumNetworkCards", 1) if network.get("EfaSupported") else 0,
+        placements=tuple(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", ())),
     )

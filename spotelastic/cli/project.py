@@ -84,6 +84,9 @@ max = {maximum}
 # checkpoint-every = "10m"
 # keep-last = 3
 
+# All workers side by side, in a placement group of one zone.
+# placement = "cluster"
+
 # A network of yours that nodes are put into: one subnet a zone.
 # vpc = "vpc-0a1b2c3d"
 # subnets = ["subnet-0a", "subnet-0b", "subnet-0c"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spotelastic.aws import requirements, workdir
 from spotelastic.aws.choice import Requirement
+from spotelastic.aws.cluster import PLACED_AND_SPREAD
 from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.cli import checks, given
 from spotelastic.cli.capacity import capacity, ends_at
@@ -50,6 +51,7 @@ class Request:
     plan: bool = False
     resume: str | None = None
     bucket: str | None = None
+    placement: str = ""
     vpc: str = ""
     subnets: tuple[str, ...] = ()
     environment: str | None = None
@@ -185,6 +187,10 @@ def _check_combination(request: Request) -> None:
         )
     if request.drill and request.maximum < 2:
         raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")
+    if request.placement not in ("", "cluster"):
+        raise UsageError(f"--placement {request.placement}: expected cluster")
+    if request.placement and request.zones == "spread":
+        raise UsageError(PLACED_AND_SPREAD)
     if bool(request.vpc) != bool(request.subnets):
         raise UsageError(
             "a network of yours is named by both: --vpc vpc-... --subnets subnet-...,subnet-..."

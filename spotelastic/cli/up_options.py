@@ -132,6 +132,10 @@ Writable = Annotated[
     typer.Option(metavar="s3://...", help="A folder that the script may read and write."),
 ]
 Bucket = Annotated[str | None, typer.Option(help="A bucket of yours for code and checkpoints.")]
+Placement = Annotated[
+    str | None,
+    typer.Option(metavar="cluster", help="All workers side by side, in a placement group."),
+]
 Vpc = Annotated[
     str | None, typer.Option(metavar="VPC", help="A network of yours to be used, with --subnets.")
 ]

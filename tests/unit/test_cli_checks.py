@@ -105,6 +105,11 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"snapshot_every": "-1"}, "--snapshot-every -1: give steps (500), a time (10m), or auto"),
         ({"checkpoint_every": "10 m"}, "--checkpoint-every 10 m: give steps"),
         ({"checkpoint_every": "0s"}, "--checkpoint-every 0s: a time is more than nothing"),
+        ({"placement": "near"}, "--placement near: expected cluster"),
+        (
+            {"placement": "cluster", "zones": "spread"},
+            "--placement cluster puts all nodes into one zone, --zones spread into all",
+        ),
         ({"vpc": "vpc-1"}, "named by both: --vpc vpc-... --subnets subnet-...,subnet-..."),
         ({"subnets": ("subnet-1",)}, "named by both"),
         ({"linger": "10"}, "--linger 10: expected a time, such as 90s or 10m, 0, or forever"),

@@ -19,6 +19,7 @@ from moto.ec2.utils import parse_user_data
 
 from spotelastic.local.capacity import Market
 from spotelastic.local.completions.patch import Patches
+from spotelastic.local.completions.resources import PlacementGroup, placement_groups
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
 
@@ -62,6 +63,7 @@ def _install_launch(patches: Patches, machines: Machines) -> None:
             raise _no_capacity(type, zone, spot)
         if not machines.within_quota(type, spot):
             raise _over_quota(spot)
+        group = _placement(backend, template, zone)
         before = set(backend.enis)
         reservation = original(backend, image_id, count, user_data, security_group_names, **kwargs)
         for instance in reservation.instances:
@@ -69,6 +71,8 @@ def _install_launch(patches: Patches, machines: Machines) -> None:
             _associate_profile(backend, instance, kwargs, template)
             own = [nic.id for nic in instance.nics.values() if nic.id not in before]
             machines.add(instance, own)
+            if group is not None:
+                group.add(instance)
         return reservation
 
     @patches.method(
@@ -173,6 +177,23 @@ def _subnet(backend: Any, kwargs: Mapping[str, Any]) -> Any:
             f"cloud need a VPC inside {LOOPBACK}.",
         )
     return subnet
+
+
+def _placement(backend: Any, template: Mapping[str, Any], zone: str) -> PlacementGroup | None:
+    """The group that the template names. Refuses one that there is not, and a second zone of it."""
+    name = template.get("Placement", {}).get("GroupName")
+    if not name:
+        return None
+    group = placement_groups(backend).get(name)
+    if group is None:
+        raise EC2ClientError(
+            "InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown."
+        )
+    if group.zones - {zone}:
+        raise EC2ClientError(
+            "InvalidParameterValue", f"Placement group {name} cannot span Availability Zones."
+        )
+    return group
 
 
 def _associate_profile(

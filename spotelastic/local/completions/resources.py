@@ -5,6 +5,7 @@ from typing import Any
 
 from moto.autoscaling.models import autoscaling_backends
 from moto.core.common_models import CloudFormationModel
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.sqs.models import sqs_backends
 
@@ -144,4 +145,64 @@ class EgressResource(CloudFormationModel):
     def delete(self, account_id: str, region_name: str) -> None: ...
 
 
-MODELS = (EgressResource, HookResource, QueuePolicyResource)
+class PlacementGroup(CloudFormationModel):
+    """AWS::EC2::PlacementGroup, of the strategy "cluster": its instances are in one zone."""
+
+    def __init__(self, name: str, tags: list[dict[str, str]]) -> None:
+        self.name = name
+        self.tags = tags
+        self._instances: list[Any] = []
+
+    def add(self, instance: Any) -> None:
+        self._instances.append(instance)
+
+    @property
+    def zones(self) -> set[str]:
+        """Of the instances that are in it."""
+        living = [each for each in self._instances if each._state.name != "terminated"]
+        return {each.placement.zone for each in living}
+
+    @property
+    def physical_resource_id(self) -> str:
+        return self.name
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return ""
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::EC2::PlacementGroup"
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return False
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_: Any,
+    ) -> "PlacementGroup":
+        group = cls(resource_name, cloudformation_json["Properties"].get("Tags", []))
+        placement_groups(ec2_backends[account_id][region_name])[group.name] = group
+        return group
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        if self.zones:
+            raise EC2ClientError(
+                "InvalidPlacementGroup.InUse", f"The placement group '{self.name}' is in use."
+            )
+        placement_groups(ec2_backends[account_id][region_name]).pop(self.name, None)
+
+
+def placement_groups(backend: Any) -> dict[str, PlacementGroup]:
+    """Of EC2's back end, by name."""
+    groups: dict[str, PlacementGroup] = vars(backend).setdefault("placement_groups", {})
+    return groups
+
+
+MODELS = (EgressResource, HookResource, PlacementGroup, QueuePolicyResource)
