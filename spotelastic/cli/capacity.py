@@ -33,6 +33,7 @@ def capacity(
     max_price: float | None = None,
     max_cost: float | None = None,
     deadline: float | None = None,
+    keep_failed: bool = False,
 ) -> Capacity:
     """`deadline` in seconds since the epoch. Raises `UsageError` for what contradicts itself."""
     for flag, limit in (("--max-price", max_price), ("--max-cost", max_cost)):
@@ -56,4 +57,5 @@ def capacity(
         max_price=max_price,
         max_cost=max_cost,
         deadline=deadline,
+        keep_failed=keep_failed,
     )

@@ -247,8 +247,12 @@ def _conclude(
     """Reports first, so that a failing clean-up cannot cost the report."""
     output.console().print(output.report_table(result.report))
     written = _write(request, result)
-    if request.keep or (result.status.state == "stopped" and shared):
-        _leave(checked, undo, print)  # who stopped it may want to go on with it
+    kept = [node.id for node in result.status.nodes if node.state == "failed"]
+    stays = result.status.state == "stopped" or (request.keep_failed and kept)
+    if request.keep or (shared and stays):
+        _leave(checked, undo, print)  # for whoever stopped it, or wants to see why it failed
+    for node in kept if request.keep_failed else ():
+        print(f"{node} is kept: look at it with spotelastic shell {node}")
     missed = drill.missing if drill else ()
     if missed:
         print(

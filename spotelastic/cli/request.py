@@ -68,6 +68,7 @@ class Request:
     max_cost: float | None = None
     deadline: str | None = None
     linger: str = "10m"
+    keep_failed: bool = False
     gpus: int | None = None
     gpu_memory: str | None = None
     zones: str = "pack"
@@ -146,6 +147,7 @@ def check(request: Request, folder: Path) -> Checked:
         max_price=request.max_price,
         max_cost=request.max_cost,
         deadline=ends_at(request.deadline, wall()),
+        keep_failed=request.keep_failed,
     )
     env, secrets = given.variables(request.env, request.env_file, request.secrets, os.environ)
     archive = workdir.pack(folder)
@@ -184,6 +186,11 @@ def _check_combination(request: Request) -> None:
         raise UsageError(
             f"--instance-types {','.join(request.types)}: types are named, or chosen by --gpus and "
             "--gpu-memory: drop one of them"
+        )
+    if request.keep_failed and request.local and not (request.detach or request.keep):
+        raise UsageError(
+            "--keep-failed: a local cloud ends with the command that started it: add --detach or "
+            "--keep"
         )
     if request.drill and request.maximum < 2:
         raise UsageError("--drill takes nodes away from a job that goes on: --max 2 at least")

@@ -79,6 +79,7 @@ def up(
     detach: options.Detach = False,
     keep: options.Keep = False,
     linger: options.Linger = "10m",
+    keep_failed: options.KeepFailed = False,
     report: options.ReportFile = None,
     curve: options.CurveFile = None,
 ) -> None:
@@ -125,6 +126,7 @@ def up(
         detach=detach,
         keep=keep,
         linger=linger,
+        keep_failed=keep_failed,
         report=report,
         curve=curve,
         plan=plan,

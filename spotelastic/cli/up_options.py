@@ -171,5 +171,12 @@ Linger = Annotated[
         help="How long a cluster that nobody takes down stays after its job: 10m, 0, forever.",
     ),
 ]
+KeepFailed = Annotated[
+    bool,
+    typer.Option(
+        "--keep-failed",
+        help="Keep the node whose worker failed the job, for as long as the cluster lingers.",
+    ),
+]
 ReportFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as JSON.")]
 CurveFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the loss curve as PNG.")]

@@ -28,12 +28,28 @@ def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
     spot = max(0, seen.desired - on_demand)
     wanted = ((seen.group, spot), (seen.on_demand, on_demand))
     if seen.ended:
-        return tuple(Size(group, 0, f"the job is {state}") for group in seen.groups)
+        stays = kept(seen, policy)
+        return tuple(
+            Size(group, len(stays & _names(group)), f"the job is {state}") for group in seen.groups
+        )
     return tuple(
         _within_reach(seen, Size(group, size, f"the job is {state}"), now, policy)
         for group, size in wanted
         if group is not None
     )
+
+
+def kept(seen: Seen, policy: Policy) -> frozenset[str]:
+    """Instances that outlive the job, for a look at why it failed."""
+    job = seen.job
+    if not policy.capacity.keep_failed or job is None or job.failure is None:
+        return frozenset()
+    return frozenset({job.failure.node})
+
+
+def _names(group: Group) -> set[str]:
+    """Of those that stay."""
+    return {place.instance for place in group.places if not place.leaving}
 
 
 def _on_demand(seen: Seen, now: float, policy: Policy) -> int:
@@ -79,25 +95,26 @@ def staying(group: Group) -> int:
 
 def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     """Brings the groups to their sizes. Who goes is named: a group that is merely made smaller
-    ends whomever AWS chooses. At the end of the job all go, so that it makes no difference."""
+    ends whomever AWS chooses. At the end of the job that makes no difference where all go."""
     surplus: list[Remove] = []
     for size in sizes(seen, now, policy):
         group, there = size.group, staying(size.group)
-        asked = size.wanted if seen.ended else max(size.wanted, min(there, group.desired))
+        by_name = not seen.ended or size.wanted > 0
+        asked = max(size.wanted, min(there, group.desired)) if by_name else 0
         if group.desired != asked:
             yield SetDesired(group.name, asked, size.reason)
-        if not seen.ended:
-            surplus += _surplus(seen, group, there - size.wanted)
+        if by_name:
+            surplus += _surplus(seen, group, there - size.wanted, kept(seen, policy))
     yield from surplus
     if not seen.ended and not surplus:
         yield from _give_back(seen, now, policy)
 
 
-def _surplus(seen: Seen, group: Group, count: int) -> Iterator[Remove]:
+def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Iterator[Remove]:
     """Those that train least: without a node, then the youngest."""
     if count <= 0:
         return
-    goes = [place for place in group.places if not place.leaving]
+    goes = [place for place in group.places if not place.leaving and place.instance not in stays]
     goes.sort(
         key=lambda place: (
             place.instance not in seen.drains,

@@ -201,6 +201,6 @@ def settled(seen: Seen, now: float, policy: Policy) -> bool:
     return all(
         size.group.desired == size.wanted == len(size.group.places)
         and all(place.state == "InService" for place in size.group.places)
-        and all(place.instance in seen.nodes for place in size.group.places)
+        and all(seen.ended or place.instance in seen.nodes for place in size.group.places)
         for size in capacity.sizes(seen, now, policy)
     )

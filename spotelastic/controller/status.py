@@ -122,6 +122,9 @@ def _worker_state(records: Records, machine: Machine) -> str:
         return "pending"
     if machine.state not in ALIVE:
         return "gone"
+    job = records.job
+    if job is not None and job.failure is not None and job.failure.node == machine.id:
+        return "failed"
     if machine.id not in records.nodes:
         return "gone" if machine.id in records.left else "joining"
     if machine.id in records.drains:

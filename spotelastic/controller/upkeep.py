@@ -5,6 +5,7 @@ and takes the cluster down: after the job and the time that it may linger, or wh
 noted that the cluster is stopping.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
     if standing.stopping:
         return Upkeep((Dissolve("the cluster is being taken down"),), 0, None)
     if job_ended:
-        return _after_the_job(seen, now, policy)
+        return _after_the_job(seen, standing, now, policy)
     actions: list[Action | EndJob | Tell] = []
     if seen.group is not None and now >= _postpone_at(standing, policy):
         actions.append(Postpone(now + policy.unattended))
@@ -128,15 +129,18 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
     return Upkeep(tuple(actions), desired, _postpone_at(standing, policy) if seen.group else None)
 
 
-def _after_the_job(seen: Seen, now: float, policy: Policy) -> Upkeep:
+def _after_the_job(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:
+    """Until the end of its linger time; nodes that are kept so long are looked after, too."""
     assert seen.job is not None
-    if policy.linger is None:
-        return Upkeep((), 0, None)
-    end = seen.job.at + policy.linger
-    if now < end:
-        return Upkeep((), 0, end)
-    reason = f"the job has {seen.job.state} {policy.linger:g} s ago"
-    return Upkeep((Dissolve(reason),), 0, None)
+    end = math.inf if policy.linger is None else seen.job.at + policy.linger
+    if now >= end:
+        reason = f"the job has {seen.job.state} {policy.linger:g} s ago"
+        return Upkeep((Dissolve(reason),), 0, None)
+    if not any(not place.leaving for group in seen.groups for place in group.places):
+        return Upkeep((), 0, end if end < math.inf else None)
+    due = _postpone_at(standing, policy)
+    postponed = (Postpone(now + policy.unattended),) if now >= due else ()
+    return Upkeep(postponed, 0, min(end, due if now < due else now + policy.postpone_every))
 
 
 def _postpone_at(standing: Standing, policy: Policy) -> float:

@@ -169,6 +169,8 @@ class Capacity:
     """US dollars that the workers of the job may cost."""
     deadline: float | None = None
     """When the job ends, done or not; seconds since the epoch."""
+    keep_failed: bool = False
+    """The node whose worker failed the job stays for as long as the control nodes do."""
 
 
 @dataclass(frozen=True, slots=True)

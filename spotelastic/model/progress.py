@@ -75,7 +75,8 @@ class NodeStatus:
     id: str
     role: NodeRole
     state: str
-    """pending, joining, training, waiting, draining, gone; for control: leading, standing by."""
+    """pending, joining, training, waiting, draining, gone, failed (its worker failed the job); for
+    control: leading, standing by, joining."""
     zone: str
     address: str
     ranks: tuple[int, ...] = ()

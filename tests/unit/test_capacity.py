@@ -26,7 +26,7 @@ from spotelastic.controller.seen import (
     Tell,
     account,
 )
-from spotelastic.model.job import Capacity, Ending, Job
+from spotelastic.model.job import Capacity, Ending, Failure, Job
 from spotelastic.model.node import Fingerprint, Node
 
 NOW = 10_000.0
@@ -228,6 +228,27 @@ def test_a_job_that_nobody_has_joined_yet_ends_at_once() -> None:
 def test_nobody_is_launched_for_a_job_that_is_being_ended() -> None:
     seen = replace(cluster(2), ending=Ending("stopped", NOW, "stopped by command"))
     assert wanted(seen, Policy())[SPOT] == 2
+
+
+FAILED = Failure("f1", "s1", "round", 1, 0, NOW - 9.0, 1, "no memory")
+
+
+def test_the_node_that_failed_the_job_is_kept_and_all_others_go_by_name() -> None:
+    policy = Policy(capacity=Capacity(keep_failed=True))
+    seen = replace(cluster(3), job=Job("failed", NOW - 5.0, "it failed", failure=FAILED))
+    gone = only(seen, policy, Remove)
+    assert {action.instance for action in gone if isinstance(action, Remove)} == {"s0", "s2"}
+    assert only(seen, policy, Replace) == []
+    alone = replace(seen, group=Group(SPOT, 1, (Place("s1", "InService"),)), nodes={})
+    assert only(alone, policy, SetDesired, Remove, Replace) == []
+    assert settled(alone, NOW, policy)
+
+
+def test_without_that_wish_and_for_a_job_that_was_stopped_nobody_is_kept() -> None:
+    policy = Policy(capacity=Capacity(keep_failed=True))
+    failed = replace(cluster(3), job=Job("failed", NOW - 5.0, "it failed", failure=FAILED))
+    stopped = replace(cluster(3), job=Job("stopped", NOW - 5.0, "stopped by command"))
+    assert wanted(failed, Policy())[SPOT] == wanted(stopped, policy)[SPOT] == 0
 
 
 # -- zombies -------------------------------------------------------------------------------------

@@ -147,3 +147,17 @@ def test_a_boot_failed_for_what_we_said_last_and_alike_without_what_varies() -> 
     assert said("") == "its console is empty"
     retried = "boot: no torch:\nboot: agent ended with 75: starting it again\n"
     assert said(retried) == "no torch"
+
+
+def test_a_node_that_outlives_its_job_is_looked_after_until_the_cluster_goes() -> None:
+    """Else the dead man's switch would end it."""
+    kept = Group("workers", 1, (Place("i-kept", "InService"),))
+    over = replace(seen(), group=kept, job=Job("failed", NOW - 60.0))
+    policy = replace(POLICY, linger=7200.0)
+    due = replace(LED, switch_at=NOW + 60.0)
+    assert upkeep(over, due, NOW, policy).actions == (Postpone(NOW + policy.unattended),)
+    fresh = replace(LED, switch_at=NOW + policy.unattended)
+    quiet = upkeep(over, fresh, NOW, policy)
+    assert (quiet.actions, quiet.wake_at) == ((), NOW + policy.postpone_every)
+    (end,) = upkeep(over, fresh, NOW + 7200.0, policy).actions
+    assert isinstance(end, Dissolve)
