@@ -3,7 +3,7 @@
 The calls are found by recording, not by a list. After each fault what was begun is begun again:
 it succeeds, or one clear error stops it; and `down` leaves nothing, whatever had happened.
 
-Of `up`'s and `down`'s calls every other one meets one of the faults in each run of the tests; other
+Of `up`'s and `down`'s calls each third one meets one of the faults in each run of the tests; other
 calls meet other faults in each turn of `make soak`.
 """
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.faults
 NAME = "quokka"
 """Nothing else in an account has this in its name."""
 TURN = int(os.environ.get("SOAK_TURN", "0"))
-EVERY = 2 * len(FAULTS)
+EVERY = 3 * len(FAULTS)
 """Of the pairs of a call and a fault, one in so many is tried; other ones in another turn."""
 PARTS = 2
 """Tests that share the pairs of `up`."""

@@ -102,6 +102,7 @@ def test_a_job_on_its_own_members_outlives_the_loss_of_each_host(hosts: Hosts) -
     run.trains(lost, left[1], "guest", beyond=run.step())
 
 
+@pytest.mark.soak
 def test_a_killed_member_comes_back_with_its_data(hosts: Hosts) -> None:
     run = hosts.run
     for name in HOSTS:

@@ -34,6 +34,7 @@ def same(before: Round, after: Round) -> bool:
     return after.incarnation == before.incarnation
 
 
+@pytest.mark.soak
 def test_a_leader_that_dies_or_freezes_is_not_noticed_by_the_training(
     pair: Run, etcd_cluster: EtcdCluster
 ) -> None:

@@ -85,6 +85,7 @@ class Job:
         nothing_is_half_uploaded(self.run.storage)
 
 
+@pytest.mark.soak
 def test_a_job_trains_on_while_its_object_store_is_away_and_commits_when_it_is_back(
     etcd: EtcdMember, s3: FaultyS3, tmp_path: Path
 ) -> None:

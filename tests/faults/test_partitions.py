@@ -106,6 +106,7 @@ def test_nodes_that_lose_each_other_but_not_etcd_go_on_when_the_link_is_back(sit
     assert {name: node.workers() for name, node in site.run.nodes.items()} == workers
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("site", [(*STEPS, "--stall-timeout", "2")], indirect=True)
 def test_a_link_that_stays_cut_is_a_stall_and_training_goes_on_once_it_is_back(site: Site) -> None:
     """The detector restarts what hangs, in vain while the link is cut; nothing is lost by that."""

@@ -115,6 +115,7 @@ def test_a_killed_agent_takes_its_workers_along(pair: Run) -> None:
     assert lost(pair, after.number) <= saves_every(pair, after.number)
 
 
+@pytest.mark.soak
 def test_no_member_of_a_cluster_is_a_single_point_of_failure(
     etcd_cluster: EtcdCluster, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_frozen_worker_is_found_and_charged(etcd: EtcdMember, tmp_path: Path) 
         assert after.resume.kind == "memory"
 
 
+@pytest.mark.soak
 def test_a_daemon_that_dies_or_freezes_is_replaced_and_keeps_its_slots(pair: Run) -> None:
     before = pair.trains("a", "b")
     os.kill(process(pair, "b", "se-daemon"), signal.SIGKILL)

@@ -74,6 +74,7 @@ def test_a_round_that_stalls_is_replaced_and_all_ranks_say_where_they_were(
     assert [node.wait() for node in pair.nodes.values()] == [0, 0]
 
 
+@pytest.mark.soak
 def test_nodes_without_etcd_end_what_stalls_and_wait(
     pair: Run, etcd: EtcdMember, tmp_path: Path
 ) -> None:

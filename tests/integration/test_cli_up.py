@@ -92,6 +92,7 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
     assert not (tmp_path / "home/local.json").exists()
 
 
+@pytest.mark.soak
 def test_training_that_ends_before_the_drill_does_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('done')\n")
     arguments = ("--drill", "--min", "1", "--max", "2", "--curve", "loss.png", "train.py")
