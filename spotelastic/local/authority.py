@@ -14,6 +14,8 @@ from urllib.parse import unquote
 from spotelastic.local import iam
 from spotelastic.local.iam import Access, Policy, Resource
 
+_MADE = {"ec2:CreateVolume": "volume"}
+"""Calls that make something, of which no part is named."""
 OPEN = frozenset({"sts:GetCallerIdentity"})
 """What every caller may do."""
 _EC2_KINDS = {
@@ -137,11 +139,29 @@ def accesses(request: Request) -> list[Access]:
     name = _RESOURCES.get(request.service)
     whole = reading and request.service in ("ec2", "autoscaling")
     named = name(request) if name is not None and not whole else []
+    made = _MADE.get(action)
+    if made is not None:
+        return _making(request, action, Resource(request.arn("ec2", f"{made}/*")))
     found = [Access(action, tuple(named) or (Resource("*"),))]
     role = request.given.get("RoleARN")
     if role and request.service == "cloudformation":
         context = {"iam:PassedToService": "cloudformation.amazonaws.com"}
         found.append(Access("iam:PassRole", (Resource(role),), context))
+    return found
+
+
+def _making(request: Request, action: str, made: Resource) -> list[Access]:
+    """What has no name yet is judged by the tags that it is to have; giving them is a call more."""
+    tags = {
+        f"aws:RequestTag/{tag['Key']}": str(tag["Value"])
+        for specification in request.given.get("TagSpecifications", ())
+        for tag in specification.get("Tags", ())
+    }
+    found = [Access(action, (made,), tags)]
+    if tags:
+        found.append(
+            Access("ec2:CreateTags", (made,), {**tags, "ec2:CreateAction": request.operation})
+        )
     return found
 
 

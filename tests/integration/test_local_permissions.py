@@ -110,6 +110,20 @@ CALLS: dict[str, tuple[str, str, Callable[[boto3.Session, str], Any]]] = {
         "AccessDenied",
         lambda s, name: s.client("sqs").receive_message(QueueUrl=queue(name), WaitTimeSeconds=0),
     ),
+    "disk": (
+        "Control",
+        "UnauthorizedOperation",
+        lambda s, name: s.client("ec2").create_volume(
+            AvailabilityZone=f"{REGION}a",
+            Size=1,
+            TagSpecifications=[
+                {
+                    "ResourceType": "volume",
+                    "Tags": [{"Key": "spotelastic:cluster", "Value": name}],
+                }
+            ],
+        ),
+    ),
     "commands": (
         "Control",
         "AccessDenied",

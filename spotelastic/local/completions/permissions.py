@@ -34,13 +34,14 @@ _PARAMETERS = (
     "RoleName",
     "StackName",
     "SubnetId",
+    "TagSpecifications",
     "UserName",
     "VolumeId",
     "VpcId",
     "logGroupName",
     "logStreamName",
 )
-"""Those that name what a call is about."""
+"""Those that name what a call is about, or the tags that it is to have."""
 
 
 class Refused(ServiceException):
