@@ -12,15 +12,33 @@ from moto.sqs.models import sqs_backends
 from spotelastic.local.completions.groups import put_hook
 
 
-class HookResource(CloudFormationModel):
+class _Plain:
+    """Known by its name, and without attributes; one that a template may name says how.
+
+    Beside moto's base and not above ours: moto looks for its direct heirs only.
+    """
+
+    name: str
+
+    @property
+    def physical_resource_id(self) -> str:
+        return self.name
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return ""
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return False
+
+
+class HookResource(_Plain, CloudFormationModel):
     """AWS::AutoScaling::LifecycleHook"""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
-
-    @property
-    def physical_resource_id(self) -> str:
-        return str(self.hook.name)
+        self.name = str(hook.name)
 
     @staticmethod
     def cloudformation_name_type() -> str:
@@ -29,10 +47,6 @@ class HookResource(CloudFormationModel):
     @staticmethod
     def cloudformation_type() -> str:
         return "AWS::AutoScaling::LifecycleHook"
-
-    @classmethod
-    def has_cfn_attr(cls, attr: str) -> bool:
-        return False
 
     @classmethod
     def create_from_cloudformation_json(
@@ -53,28 +67,16 @@ class HookResource(CloudFormationModel):
             backend.delete_lifecycle_hook(self.hook.auto_scaling_group_name, self.hook.name)
 
 
-class QueuePolicyResource(CloudFormationModel):
+class QueuePolicyResource(_Plain, CloudFormationModel):
     """AWS::SQS::QueuePolicy"""
 
     def __init__(self, name: str, queues: list[Any]) -> None:
         self.name = name
         self.queues = queues
 
-    @property
-    def physical_resource_id(self) -> str:
-        return self.name
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return ""
-
     @staticmethod
     def cloudformation_type() -> str:
         return "AWS::SQS::QueuePolicy"
-
-    @classmethod
-    def has_cfn_attr(cls, attr: str) -> bool:
-        return False
 
     @classmethod
     def create_from_cloudformation_json(
@@ -100,27 +102,15 @@ class QueuePolicyResource(CloudFormationModel):
                 backend.set_queue_attributes(name, {"Policy": ""})
 
 
-class EgressResource(CloudFormationModel):
+class EgressResource(_Plain, CloudFormationModel):
     """AWS::EC2::SecurityGroupEgress, towards another group; it goes with its own group."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    @property
-    def physical_resource_id(self) -> str:
-        return self.name
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return ""
-
     @staticmethod
     def cloudformation_type() -> str:
         return "AWS::EC2::SecurityGroupEgress"
-
-    @classmethod
-    def has_cfn_attr(cls, attr: str) -> bool:
-        return False
 
     @classmethod
     def create_from_cloudformation_json(
@@ -145,7 +135,7 @@ class EgressResource(CloudFormationModel):
     def delete(self, account_id: str, region_name: str) -> None: ...
 
 
-class PlacementGroup(CloudFormationModel):
+class PlacementGroup(_Plain, CloudFormationModel):
     """AWS::EC2::PlacementGroup, of the strategy "cluster": its instances are in one zone."""
 
     def __init__(self, name: str, tags: list[dict[str, str]]) -> None:
@@ -162,21 +152,9 @@ class PlacementGroup(CloudFormationModel):
         living = [each for each in self._instances if each._state.name != "terminated"]
         return {each.placement.zone for each in living}
 
-    @property
-    def physical_resource_id(self) -> str:
-        return self.name
-
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return ""
-
     @staticmethod
     def cloudformation_type() -> str:
         return "AWS::EC2::PlacementGroup"
-
-    @classmethod
-    def has_cfn_attr(cls, attr: str) -> bool:
-        return False
 
     @classmethod
     def create_from_cloudformation_json(
