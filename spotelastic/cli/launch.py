@@ -16,6 +16,7 @@ from spotelastic.aws import cluster as clusters
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.provisions import ETCD
+from spotelastic.aws.request import Request as ClusterRequest
 from spotelastic.aws.survey import Survey, Wish, survey
 from spotelastic.cli import chart, existing, failures, offer, output
 from spotelastic.cli.place import Place
@@ -172,7 +173,7 @@ def _bring_up(
     say: Say,
 ) -> Cluster:
     """A new cluster, or the known one with what differs changed."""
-    wanted = clusters.Request(
+    wanted = ClusterRequest(
         name=checked.name,
         script=checked.script,
         args=request.args,

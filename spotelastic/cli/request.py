@@ -8,8 +8,8 @@ from pathlib import Path
 
 from spotelastic.aws import requirements, workdir
 from spotelastic.aws.choice import Requirement
-from spotelastic.aws.cluster import PLACED_AND_SPREAD
 from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
+from spotelastic.aws.request import PLACED_AND_SPREAD
 from spotelastic.cli import checks, given
 from spotelastic.cli.capacity import capacity, ends_at
 from spotelastic.clock import wall

@@ -19,8 +19,9 @@ from support.remains import kinds, remains
 
 from spotelastic.aws import autoscaling, teardown
 from spotelastic.aws import cluster as clusters
-from spotelastic.aws.cluster import Cluster, Request
+from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import SWITCH, Names
+from spotelastic.aws.request import Request
 from spotelastic.cli.place import Place
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import Settings

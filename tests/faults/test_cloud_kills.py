@@ -11,8 +11,8 @@ from support.local_cloud import environment, running_cloud
 from spotelastic.aws import autoscaling
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Request
 from spotelastic.aws.names import Names
+from spotelastic.aws.request import Request
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.job import Settings
@@ -23,12 +23,13 @@ NAME = "quokka"
 CHILD = """
 import json, sys
 from spotelastic.aws import cluster as clusters
+from spotelastic.aws.request import Request
 from spotelastic.model.job import Settings
 what, given = json.loads(sys.argv[1])
 say = lambda line: print(line, flush=True)
 if what == "up":
     given.update(archive=b"an archive", settings=Settings(1, 2, workers=1))
-    clusters.create(clusters.Request(**given), say)
+    clusters.create(Request(**given), say)
 else:
     clusters.delete(given["name"], say=say)
 print("done", flush=True)

@@ -11,8 +11,8 @@ from support.account import NETWORK, REGION, account
 
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Request
 from spotelastic.aws.names import Names
+from spotelastic.aws.request import Request
 from spotelastic.aws.template import infra
 from spotelastic.cli.given import folders
 from spotelastic.model.job import Settings

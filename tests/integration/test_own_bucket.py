@@ -13,7 +13,8 @@ from support.remains import remains
 
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster, Request
+from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.request import Request
 from spotelastic.cli.main import main
 from spotelastic.cli.place import Place
 from spotelastic.errors import UsageError

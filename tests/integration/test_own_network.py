@@ -11,8 +11,8 @@ from support.remains import remains
 from spotelastic.aws import autoscaling, networks
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Request
 from spotelastic.aws.names import Names
+from spotelastic.aws.request import Request
 from spotelastic.aws.survey import Wish, survey
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Settings

@@ -12,8 +12,8 @@ from support.remains import kinds, remains
 from spotelastic.aws import autoscaling
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Request
 from spotelastic.aws.names import Names
+from spotelastic.aws.request import Request
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, Settings
 

@@ -16,8 +16,9 @@ from support.patience import PATIENT
 from spotelastic.aws import autoscaling, certificates
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster, Request
+from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import Names
+from spotelastic.aws.request import Request
 from spotelastic.aws.workdir import pack
 from spotelastic.local import cloud
 from spotelastic.local.faults import Faults
