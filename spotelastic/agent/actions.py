@@ -223,3 +223,10 @@ Action = (
     | TellRestart
     | Exit
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Yielded among actions: look again at this time."""
+
+    at: float

@@ -79,7 +79,7 @@ def _is_final(code: int) -> bool:
 def _agent() -> int:
     from spotelastic.agent.blot import blotter
     from spotelastic.agent.config import AgentConfig
-    from spotelastic.agent.decide import STUCK
+    from spotelastic.agent.leaving import STUCK
     from spotelastic.agent.run import run
 
     try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support.virtual import WARM, World
 
-from spotelastic.agent.decide import ATTACH_PATIENCE
+from spotelastic.agent.duties import ATTACH_PATIENCE
 from spotelastic.agent.observe import Attached, LeftCheckpointer
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings

@@ -9,7 +9,9 @@ import pytest
 from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions as do
-from spotelastic.agent.decide import CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS, STUCK, Decision, decide
+from spotelastic.agent.decide import Decision, decide
+from spotelastic.agent.duties import CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
+from spotelastic.agent.leaving import STUCK
 from spotelastic.agent.observe import (
     GONE_WITHIN,
     Exit,

@@ -1,0 +1,112 @@
+"""Pure: how a node comes to its end: with its job, when it is asked to, or because it has to.
+
+Parts of `decide.py`. Must never happen: a node that cannot end its workers holds up the others. It
+leaves.
+"""
+
+import math
+import signal
+from collections.abc import Iterator
+
+from spotelastic.agent.actions import Action, Exit, Flush, KillWorkers, Say, Wake
+from spotelastic.agent.observe import GONE_WITHIN, Local
+from spotelastic.rendezvous import proposed
+from spotelastic.rendezvous.view import Seen
+
+STUCK = 2
+"""Exit code of a node that cannot end its workers."""
+
+
+def grace(local: Local, now: float) -> Iterator[Action | Wake]:
+    """Workers that were asked to end, and have not, are killed when their time is up."""
+    workers = local.workers
+    if workers is None or not workers.alive or workers.kill_at == math.inf:
+        return
+    if now >= workers.kill_at:
+        yield KillWorkers()
+    else:
+        yield Wake(workers.kill_at)
+
+
+def stuck(local: Local, now: float) -> Iterator[Action | Wake]:
+    workers = local.workers
+    if workers is None or not workers.alive or workers.gone_by == math.inf:
+        return
+    if now < workers.gone_by:
+        yield Wake(workers.gone_by)
+        return
+    ranks = sorted(workers.first_rank + int(name.rpartition("/")[2]) for name in workers.alive)
+    yield Exit(
+        STUCK,
+        f"rank {', '.join(map(str, ranks))} cannot be ended: SIGKILL has had no effect for "
+        f"{GONE_WITHIN:g} s (stuck in a driver or a file system). This node leaves; restart the "
+        "machine before it is used again",
+    )
+
+
+def end(local: Local, code: int) -> Iterator[Action | Wake]:
+    """The job has ended: its workers end, and then this node."""
+    workers = local.workers
+    if workers is not None and workers.alive:
+        if not workers.killed:
+            yield KillWorkers(signal.SIGKILL if code else signal.SIGTERM)
+        return
+    yield Exit(code)
+
+
+def leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
+    """Asked to end: the others agree on a save and go on without this node; then it ends.
+
+    When they do not within the time given, or nobody can be asked, the workers just end.
+    """
+    workers, round_ = local.workers, seen.round
+    if workers is not None and workers.alive:
+        late = local.notice.deadline if local.notice is not None else None
+        if (late is None or now >= late) and not workers.killed:
+            yield KillWorkers(signal.SIGTERM)
+        elif late is not None and now < late:
+            yield Wake(late)
+        return
+    in_round = (
+        round_ is not None
+        and local.registered
+        and local.node is not None
+        and round_.member(local.node.id) is not None
+    )
+    if in_round and workers is not None and not workers.killed:
+        return
+    serves_until = _serves_until(local, seen)
+    if now < serves_until:
+        yield Wake(serves_until)
+        return
+    flush = f"leave-{local.node.incarnation}" if local.node is not None else ""
+    if local.left or not flush or not local.daemon:
+        if local.step and "left" not in local.said:
+            yield Say("left", _farewell(local))
+        yield Exit(128 + local.leaving)
+    elif local.flushing != flush:
+        yield Flush(flush)
+
+
+def _farewell(local: Local) -> str:
+    """Whether what this node has done reached the object store."""
+    last = max(local.step, local.end.last_step if local.end is not None else 0)
+    if local.commit is None:
+        return f"leaves after step {last}; nothing was committed"
+    if local.commit.step >= last:
+        return f"leaves after step {last}, which is committed"
+    return f"leaves after step {last}; the newest commit is step {local.commit.step}"
+
+
+def _serves_until(local: Local, seen: Seen) -> float:
+    """The others may restore from slots that are here alone: until they know of them, and then
+    until the time that a node has for leaving."""
+    round_, node, notice = seen.round, local.node, local.notice
+    if round_ is None or not round_.members or node is None or not local.registered:
+        return 0.0
+    if local.end is None or notice is None or notice.deadline is None:
+        return 0.0
+    end = notice.deadline
+    if round_.phase == "proposed":
+        return min(end, seen.round_at + proposed.OFFER_WITHIN)
+    return end if round_.resume.needs(node.id) else 0.0
