@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from light.account import Account, Controllers, account
-from light.agent import LightAgent, StoreChanged, Wake, light_node
+from light.agent import Due, LightAgent, light_node
 from light.crew import Crew
 from light.store import LightStore
 from scale import cluster
 
 from spotelastic.agent.observe import LocalEvent, Noticed
+from spotelastic.agent.watches import StoreChanged
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import SpotWarning
 from spotelastic.clock import unbroken
@@ -142,7 +143,7 @@ class Watching(LightAgent):
 
     told: Told
 
-    def _take(self, event: LocalEvent | StoreChanged | Wake) -> None:
+    def _take(self, event: LocalEvent | StoreChanged | Due) -> None:
         super()._take(event)
         if self._seen.proposal is not None:
             self.told.propose(self._node.id, self._seen.proposal.round)

@@ -25,6 +25,7 @@ from spotelastic.agent.observe import (
     Workers,
     observe,
 )
+from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable
@@ -36,25 +37,19 @@ from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Round
 from spotelastic.rendezvous import membership, view
-from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.rendezvous.view import Seen, fold
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Change, Reset, Store, Watch, WatchItem
+from spotelastic.store.port import Change, Reset, Store, WatchItem
 
 STEP = 10
 STEP_TIME = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
+class Due:
     """The time has come at which the last decision wanted to look again."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreChanged:
-    prefix: str
-    items: tuple[WatchItem, ...]
 
 
 class LightAgent:
@@ -79,9 +74,9 @@ class LightAgent:
         self._local = Local(zygote=True, daemon=node.daemon, fingerprint=node.fingerprint)
         self._seen = Seen()
         self._lease = 0
-        self._watches: dict[str, Watch] = {}
+        self._watches: Watches | None = None
         self._lock = threading.Lock()
-        self._inbox: list[LocalEvent | StoreChanged | Wake] = []
+        self._inbox: list[LocalEvent | StoreChanged | Due] = []
         self._busy = False
         self._ended = False
         self._told = 0
@@ -90,7 +85,7 @@ class LightAgent:
         """Returns at once: the crew does the rest."""
         self._crew.soon(self._begin)
 
-    def post(self, event: LocalEvent | StoreChanged | Wake) -> None:
+    def post(self, event: LocalEvent | StoreChanged | Due) -> None:
         with self._lock:
             self._inbox.append(event)
             if self._busy:
@@ -109,7 +104,7 @@ class LightAgent:
         lease = self._store.grant(self._settings.lease)
         self._lease = lease
         self._crew.keep(self._store, lease, self._settings.lease, self._lost)
-        self._watch(self._keys.all)
+        self._watches = Watches(self._store, self._keys, self.post)
 
     def _turn(self) -> None:
         with self._lock:
@@ -120,19 +115,21 @@ class LightAgent:
         while decision.actions and not self._ended:
             for action in decision.actions:
                 self._perform(action)
-            self._follow_leadership()
+            if self._watches is not None:
+                holds = self._local.leadership is not None
+                self._seen = self._watches.follow(self._seen, holds=holds)
             decision = decide(self._local, self._seen, unbroken(), new_id)
         self._tell()
         if decision.wake_at < math.inf and not self._ended:
-            self._crew.later(max(0.0, decision.wake_at - unbroken()), lambda: self.post(Wake()))
+            self._crew.later(max(0.0, decision.wake_at - unbroken()), lambda: self.post(Due()))
         with self._lock:
             self._busy = bool(self._inbox) and not self._ended
         if self._busy:
             self._crew.soon(self._turn)
 
-    def _take(self, event: LocalEvent | StoreChanged | Wake) -> None:
+    def _take(self, event: LocalEvent | StoreChanged | Due) -> None:
         match event:
-            case Wake():
+            case Due():
                 pass
             case StoreChanged(prefix, items):
                 self._count(items)
@@ -158,20 +155,6 @@ class LightAgent:
         if workers is not None and workers.number != self._told:
             self._told = workers.number
             self._on_round(workers.number)
-
-    def _watch(self, prefix: str) -> None:
-        def deliver(items: Sequence[WatchItem]) -> None:
-            self.post(StoreChanged(prefix, tuple(items)))
-
-        self._watches[prefix] = self._store.watch(prefix, deliver)
-
-    def _follow_leadership(self) -> None:
-        nodes = self._keys.nodes
-        if self._local.leadership is not None and nodes not in self._watches:
-            self._watch(nodes)
-        elif self._local.leadership is None and nodes in self._watches:
-            self._watches.pop(nodes).close()
-            self._seen = forget_nodes(self._seen)
 
     def _lost(self, reason: str) -> None:
         if not self._ended:

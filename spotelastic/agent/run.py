@@ -8,7 +8,6 @@ import math
 import os
 import queue
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -29,6 +28,7 @@ from spotelastic.agent.observe import (
     forgotten,
     observe,
 )
+from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
 from spotelastic.agent.workers.process import name_process
 from spotelastic.clock import steady, unbroken
@@ -37,21 +37,13 @@ from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
-from spotelastic.rendezvous.view import Seen, fold, forget_nodes, has_gone_back
+from spotelastic.rendezvous.view import Seen, fold, has_gone_back
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Store, Watch, WatchItem
+from spotelastic.store.port import Store
 from spotelastic.store.session import Session
 
 CONNECT_WITHIN = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoreChanged:
-    """Items of the watch on `prefix`."""
-
-    prefix: str
-    items: tuple[WatchItem, ...]
 
 
 Happening = LocalEvent | StoreChanged
@@ -93,7 +85,6 @@ class _Agent:
         self._queue: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._session = self._open_session()
         self._actor = Actor(config, store, self._session, self._queue.put)
-        self._watches: dict[str, Watch] = {}
         self._local = Local(stays=config.stays)
         self._seen = Seen()
         self._claim_error = ""
@@ -101,23 +92,23 @@ class _Agent:
     def serve(self) -> Ended:
         """Until a decision says to exit."""
         handlers = {sig: signal.signal(sig, self._signalled) for sig in self._config.signals}
-        poller = None
+        poller = watches = None
         try:
             if self._config.imds:
                 poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
-            self._watch(self._keys.all)
-            return Ended(self._loop(), self._seen.job)
+            watches = Watches(self._store, self._keys, self._queue.put)
+            return Ended(self._loop(watches), self._seen.job)
         finally:
             if poller is not None:
                 poller.close()
-            for watch in self._watches.values():
-                watch.close()
+            if watches is not None:
+                watches.close()
             self._actor.close()
             self._session.close()
             for sig, handler in handlers.items():
                 signal.signal(sig, handler)
 
-    def _loop(self) -> int:
+    def _loop(self, watches: Watches) -> int:
         while True:
             decision = decide(self._local, self._seen, unbroken(), new_id)
             for action in decision.actions:
@@ -127,7 +118,8 @@ class _Agent:
                     self._say_goodbye(action.reason, self._seen.job)
                     return action.code
                 self._local = self._actor.perform(self._local, self._seen, action)
-            self._follow_leadership()
+            holds = self._local.leadership is not None
+            self._seen = watches.follow(self._seen, holds=holds)
             wait = 0.0 if decision.actions else max(0.0, decision.wake_at - unbroken())
             self._take_in(wait)
 
@@ -182,21 +174,6 @@ class _Agent:
                 launcher="spotelastic",
             ),
         )
-
-    def _follow_leadership(self) -> None:
-        """The holder watches the nodes; nobody else does, so that events stay linear in them."""
-        nodes = self._keys.nodes
-        if self._local.leadership is not None and nodes not in self._watches:
-            self._watch(nodes)
-        elif self._local.leadership is None and nodes in self._watches:
-            self._watches.pop(nodes).close()
-            self._seen = forget_nodes(self._seen)
-
-    def _watch(self, prefix: str) -> None:
-        def deliver(items: Sequence[WatchItem]) -> None:
-            self._queue.put(StoreChanged(prefix, tuple(items)))
-
-        self._watches[prefix] = self._store.watch(prefix, deliver)
 
     def _open_session(self) -> Session:
         give_up = steady() + CONNECT_WITHIN

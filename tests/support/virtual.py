@@ -4,8 +4,7 @@ with simulated workers, daemons and clouds. Nothing here sleeps or starts a thre
 What is simulated: a zygote that takes `WARM` seconds, workers that restore, step in lockstep once
 all of a round run, and fail when one of them vanishes; a daemon that seals at scheduled and agreed
 steps; an object store that commits a while later; agents that hardly get to run (`SimNode.lag`).
-What is real: `agent.decide`, `agent.observe`,
-`rendezvous.*`, and `store.memory`.
+What is real: `agent.decide`, `agent.observe`, `agent.watches`, `rendezvous.*`, and `store.memory`.
 """
 
 import contextlib
@@ -37,6 +36,7 @@ from spotelastic.agent.observe import (
     Workers,
     observe,
 )
+from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.agreement import Vote
@@ -54,12 +54,12 @@ from spotelastic.model.round import (
     Snapshot,
 )
 from spotelastic.rendezvous import membership
-from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.rendezvous.view import Seen, fold
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
-from spotelastic.store.port import Change, Watch, WatchItem
+from spotelastic.store.port import Change, WatchItem
 
 WARM = 3.0
 FORK = 0.05
@@ -320,8 +320,7 @@ class SimNode:
         self.seen = Seen()
         self.slots: list[Snapshot] = []
         self.exit_code: int | None = None
-        self._watches: dict[str, Watch] = {}
-        self._inbox: list[LocalEvent | tuple[str, tuple[WatchItem, ...]]] = []
+        self._inbox: list[LocalEvent | StoreChanged] = []
         self._stirred = False
 
     @property
@@ -332,14 +331,13 @@ class SimNode:
     # -- the cloud's side -----------------------------------------------------------------------
 
     def start(self) -> None:
-        self._watch(self.world.keys.all)
+        self._watches = Watches(self.client, self.world.keys, self._delivered)
         self.stir()
 
     def kill(self) -> None:
         """The machine vanishes: nothing of it says goodbye."""
         self.alive = False
-        for watch in self._watches.values():
-            watch.close()
+        self._watches.close()
         for training in self.world.trainings.values():
             training.leave(self.name)
         self.world.nodes.pop(self.name, None)
@@ -375,7 +373,11 @@ class SimNode:
 
     # -- the agent's loop ------------------------------------------------------------------------
 
-    def post(self, event: LocalEvent) -> None:
+    def _delivered(self, event: StoreChanged) -> None:
+        self.world.delivered += sum(isinstance(item, Change) for item in event.items)
+        self.post(event)
+
+    def post(self, event: LocalEvent | StoreChanged) -> None:
         self._inbox.append(event)
         self.stir()
 
@@ -401,7 +403,8 @@ class SimNode:
                     self.local = self._do(action)
                 except (Unavailable, LeaseLost):
                     self.local = replace(self.local, write_at=self.now + 0.2)
-            self._follow_leadership()
+            holds = self.local.leadership is not None
+            self.seen = self._watches.follow(self.seen, holds=holds)
             if not decision.actions:
                 break
         else:
@@ -409,39 +412,21 @@ class SimNode:
         if decision.wake_at < float("inf"):
             self.world.after(max(decision.wake_at - self.now, 0.01), self._turn)
 
-    def _take(self, item: LocalEvent | tuple[str, tuple[WatchItem, ...]]) -> None:
+    def _take(self, item: LocalEvent | StoreChanged) -> None:
         keys, now = self.world.keys, self.now
-        if isinstance(item, tuple):
-            prefix, items = item
-            self.seen = fold(self.seen, items, keys, now, prefix)
-            if prefix == keys.nodes:
+        if isinstance(item, StoreChanged):
+            self.seen = fold(self.seen, item.items, keys, now, item.prefix)
+            if item.prefix == keys.nodes:
                 leads = self.local.leadership is not None
                 self.local = replace(self.local, nodes_seen=leads)
         else:
             self.local = observe(self.local, item, now)
 
-    def _watch(self, prefix: str) -> None:
-        def deliver(items: Iterable[WatchItem]) -> None:
-            self._inbox.append((prefix, tuple(items)))
-            self.world.delivered += sum(isinstance(item, Change) for item in items)
-            self.stir()
-
-        self._watches[prefix] = self.client.watch(prefix, deliver)
-
-    def _follow_leadership(self) -> None:
-        nodes = self.world.keys.nodes
-        if self.local.leadership is not None and nodes not in self._watches:
-            self._watch(nodes)
-        elif self.local.leadership is None and nodes in self._watches:
-            self._watches.pop(nodes).close()
-            self.seen = forget_nodes(self.seen)
-
     def _exit(self, code: int) -> None:
         self.exit_code = code
         if self.world.nodes.get(self.name) is self and not self.world.done:
             del self.world.nodes[self.name]
-        for watch in self._watches.values():
-            watch.close()
+        self._watches.close()
         with contextlib.suppress(Unavailable):
             self.client.revoke(self.lease)
 
