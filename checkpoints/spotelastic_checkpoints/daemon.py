@@ -21,9 +21,11 @@ import msgspec
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.arena import MOST_SLOTS, Arena
 from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.peers import PeerServer
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Client, Service
+from spotelastic_checkpoints.tls import Tls
 
 NAME = b"se-daemon"
 _PR_SET_NAME = 15
@@ -49,6 +51,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--owner", required=True, help="the run that LATEST belongs to")
     parser.add_argument("--node", required=True)
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for other daemons")
+    parser.add_argument("--cacert", type=Path, help="whose certificates daemons have, for TLS")
+    parser.add_argument("--cert", type=Path, help="this node's own, as server and as client")
+    parser.add_argument("--key", type=Path)
+    parser.add_argument("--peer-name", default="", help="the common name in them; empty: any")
     parser.add_argument("--workers", type=int, default=1, help="workers on this node")
     parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
     parser.add_argument("--keep-every", type=int, help="keep multiples of this step")
@@ -59,13 +65,13 @@ def _options() -> argparse.Namespace:
 async def _serve(options: argparse.Namespace) -> int:
     options.arena.mkdir(parents=True, exist_ok=True)
     lock = _lock(options.arena)
-    token = os.environ.get("SPOTELASTIC_TOKEN", "")
+    credentials = Credentials(os.environ.get("SPOTELASTIC_TOKEN", ""), _tls(options))
     service = Service(
         Arena(options.arena, options.workers),
         storage=options.storage,
         owner=options.owner,
         node=options.node,
-        token=token,
+        credentials=credentials,
         most_slots=_number("SPOTELASTIC_SLOTS", None, least=1, default=MOST_SLOTS),
         keep=Keep(
             _number("SPOTELASTIC_KEEP_LAST", options.keep_last, least=1, default=3),
@@ -80,7 +86,11 @@ async def _serve(options: argparse.Namespace) -> int:
     running.add_done_callback(lambda _: over.set())
 
     host, _, port = options.listen.rpartition(":")
-    peers = PeerServer(service.arena, token, host, int(port))
+
+    def warn(message: str) -> None:
+        loop.call_soon_threadsafe(service.tell_problem, message)
+
+    peers = PeerServer(service.arena, credentials, host, int(port), warn)
     service.listen = peers.address
     unix = await _listen(options.socket, service)
 
@@ -100,6 +110,15 @@ async def _serve(options: argparse.Namespace) -> int:
     sys.stdout.flush()
     # A thread that waits for a store which does not answer must not hold the process up.
     os._exit(0)
+
+
+def _tls(options: argparse.Namespace) -> Tls | None:
+    files = options.cacert, options.cert, options.key
+    if files == (None, None, None):
+        return None
+    if None in files:
+        raise CheckpointsError("--cacert, --cert and --key belong together")
+    return Tls(*files, options.peer_name)
 
 
 def _number(name: str, given: int | None, *, least: int, default: int) -> int:

@@ -32,13 +32,16 @@ LATE = 2.0
 
 
 class Reader(Protocol):
-    """A connection. One thread reads; `abort` may be called from another, and ends the read."""
+    """A connection. One thread reads, and closes it; `abort` may be called from another, and ends
+    the read."""
 
     def read(self, file: object, offset: int, target: memoryview) -> None:
         """Fills `target`; raises `RestoreFailed`, and is not used again then."""
         ...
 
     def abort(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Source(Protocol):
@@ -254,7 +257,7 @@ class Fetcher:
             work.failed(RestoreFailed(f"{source.name}: {type(error).__name__}: {error}"))
         finally:
             if reader is not None:
-                reader.abort()
+                reader.close()
             with self._lock:
                 self._buffers.append(buffer)
 

@@ -20,6 +20,8 @@ def start_daemon(
     listen: str = "127.0.0.1:0",
     workers: int = 1,
     token: str = "",
+    certificates: tuple[Path, Path, Path] | None = None,
+    peer_name: str = "",
     keep_last: int | None = None,
     keep_every: int | None = None,
     lifeline: int | None = None,
@@ -29,13 +31,18 @@ def start_daemon(
     """The process, once its socket answers. It is in a session of its own.
 
     `lifeline` is a descriptor whose end of file makes the daemon finish and clean up; without one
-    it lives until SIGTERM. What is not kept by `keep_last` and `keep_every`, which default to
-    SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY, is collected. Raises `DaemonUnavailable` with
-    what the daemon printed.
+    it lives until SIGTERM. With `certificates` (PEM files: authority, certificate, key) it speaks
+    TLS with other daemons, those whose certificates have the common name `peer_name`. What is not
+    kept by `keep_last` and `keep_every`, which default to SPOTELASTIC_KEEP_LAST and
+    SPOTELASTIC_KEEP_EVERY, is collected. Raises `DaemonUnavailable` with what the daemon printed.
     """
     command = [sys.executable, "-m", "spotelastic_checkpoints.daemon"]
     command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
     command += ["--owner", owner, "--node", node, "--listen", listen, "--workers", str(workers)]
+    if certificates is not None:
+        for flag, file in zip(("--cacert", "--cert", "--key"), certificates, strict=True):
+            command += [flag, str(file)]
+        command += ["--peer-name", peer_name]
     if keep_last is not None:
         command += ["--keep-last", str(keep_last)]
     if keep_every is not None:

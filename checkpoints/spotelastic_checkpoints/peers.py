@@ -1,30 +1,27 @@
 """Daemon to daemon: sealed slots over TCP, for nodes that restore from another's memory.
 
-Both sides prove that they know the cluster's token before anything else is said: the server sends
-a nonce, the client its own nonce and an HMAC over both, the server an HMAC over both.
+Who they are is settled first, in `handshake.py`.
 """
 
-import hashlib
-import hmac
-import os
 import socket
+import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import handshake, wire
 from spotelastic_checkpoints.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.handshake import Credentials, Refused, exactly, fill
 from spotelastic_checkpoints.wire import Inventory, Read, Shelf
 
 T = TypeVar("T")
 
-NONCE = 16
-MAC = 32
 ANSWER_WITHIN = 10.0
 """Seconds without a byte after which a peer counts as gone."""
 IDLE_FOR = 300.0
@@ -34,19 +31,31 @@ RANGE = 4 << 20
 """Bytes per request,"""
 RANGE_WITHIN = 60.0
 """and seconds that they may take."""
-
-
-def _proof(token: str, side: bytes, first: bytes, second: bytes) -> bytes:
-    return hmac.new(token.encode(), side + first + second, hashlib.sha256).digest()
+ENCRYPTED_AT_ONCE = 256 << 10
+"""Bytes given to TLS in one call, each of which has `ANSWER_WITHIN`."""
+REMEMBERED = 256
+"""Hosts of which it is known what was said about them."""
 
 
 class PeerServer:
-    """Serves the slots of one arena, each connection in a thread: the kernel sends the pages of
-    shared memory themselves."""
+    """Serves the slots of one arena, each connection in a thread. In the clear the kernel sends the
+    pages of shared memory themselves; TLS reads them where they lie.
 
-    def __init__(self, arena: Arena, token: str, host: str, port: int) -> None:
+    `warn` is told of whoever is refused, in a thread of this server.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        credentials: Credentials,
+        host: str,
+        port: int,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._arena = arena
-        self._token = token
+        self._credentials = credentials
+        self._warn = warn
+        self._refused: dict[str, str] = {}
         self._listener = socket.create_server((host, port), backlog=64)
         self.address = "{}:{}".format(*self._listener.getsockname()[:2])
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
@@ -57,35 +66,40 @@ class PeerServer:
     def _accept(self) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection, (host, *_) = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(connection, host), daemon=True).start()
 
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, EOFError, msgspec.MsgspecError):
+    def _serve(self, connection: socket.socket, host: str) -> None:
+        with suppress(OSError, EOFError, msgspec.MsgspecError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(ANSWER_WITHIN)
-            if not self._prove(connection):
-                return
-            while True:
-                connection.settimeout(IDLE_FOR)
-                (length,) = wire.FRAME.unpack(_exactly(connection, wire.FRAME.size))
-                if length > LONGEST_REQUEST:
-                    return
-                ident, request = wire.decode_peer_request(bytes(_exactly(connection, length)))
-                connection.settimeout(ANSWER_WITHIN)
-                self._answer(connection, ident, request)
+            with self._admit(connection, host) as channel:
+                while True:
+                    channel.settimeout(IDLE_FOR)
+                    (length,) = wire.FRAME.unpack(exactly(channel, wire.FRAME.size))
+                    if length > LONGEST_REQUEST:
+                        return
+                    ident, request = wire.decode_peer_request(bytes(exactly(channel, length)))
+                    channel.settimeout(ANSWER_WITHIN)
+                    self._answer(channel, ident, request)
 
-    def _prove(self, connection: socket.socket) -> bool:
-        mine = os.urandom(NONCE)
-        connection.sendall(mine)
-        theirs = bytes(_exactly(connection, NONCE))
-        proof = bytes(_exactly(connection, MAC))
-        if not hmac.compare_digest(proof, _proof(self._token, b"client", mine, theirs)):
-            return False
-        connection.sendall(_proof(self._token, b"server", theirs, mine))
-        return True
+    def _admit(self, connection: socket.socket, host: str) -> socket.socket:
+        try:
+            channel = handshake.admit(connection, self._credentials)
+        except Refused as error:
+            self._refuse(host, str(error))
+            raise
+        self._refused.pop(host, None)
+        return channel
+
+    def _refuse(self, host: str, why: str) -> None:
+        """Said once, until the host is let in or is refused for something else."""
+        if self._refused.get(host) != why:
+            if len(self._refused) >= REMEMBERED:
+                self._refused.clear()
+            self._refused[host] = why
+            self._warn(f"{host} gets no snapshots from this node: {why}")
 
     def _answer(self, connection: socket.socket, ident: int, request: wire.PeerRequest) -> None:
         try:
@@ -100,9 +114,13 @@ class PeerServer:
     def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
         """The bytes; returns their checksum."""
         slot = self._slot(request)
-        with slot.path.open("rb", buffering=0) as file:
-            connection.sendall(wire.frame(ident, "", request.length))
-            if request.length:
+        connection.sendall(wire.frame(ident, "", request.length))
+        if isinstance(connection, ssl.SSLSocket):
+            data = slot.data[request.offset :][: request.length]
+            for begun in range(0, len(data), ENCRYPTED_AT_ONCE):
+                connection.sendall(data[begun : begun + ENCRYPTED_AT_ONCE])
+        elif request.length:
+            with slot.path.open("rb", buffering=0) as file:
                 connection.sendfile(file, HEADER + request.offset, request.length)
         return self._checksum(slot, request)
 
@@ -139,15 +157,18 @@ def _overwritten(request: Read) -> RestoreFailed:
 class Peer:
     """A connection to another node's daemon. One thread; every wait has a deadline."""
 
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
         host, _, port = address.rpartition(":")
         try:
-            self._socket = socket.create_connection((host, int(port)), ANSWER_WITHIN)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._prove(token)
+            connection = socket.create_connection((host, int(port)), ANSWER_WITHIN)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = handshake.greet(connection, credentials)
+        except Refused as error:
+            raise RestoreFailed(f"the checkpoint daemon at {address}: {error}") from error
         except (OSError, ValueError) as error:
             raise RestoreFailed(f"no checkpoint daemon answers at {address}: {error}") from error
+        self._socket.settimeout(ANSWER_WITHIN)
 
     def inventory(self, request: Inventory) -> tuple[Shelf, ...]:
         return self._call(request, tuple[Shelf, ...])
@@ -158,31 +179,20 @@ class Peer:
         if self._call(request, int) != len(target):
             raise RestoreFailed(f"{self.address}: another length than was asked for")
         try:
-            _fill(self._socket, target, deadline)
+            fill(self._socket, target, deadline)
         except OSError as broken:
             raise self._lost(broken) from None
         if self._receive(str) != xxhash.xxh3_64_hexdigest(target):
             raise RestoreFailed(f"{self.address}: what came is not what was sent")
 
     def abort(self) -> None:
-        """Ends what another thread waits for, too."""
+        """Ends what another thread waits for, too; that one closes."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+            # Not as `SSLSocket` does it: it would let the other thread read on, undecrypted.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
-
-    def _prove(self, token: str) -> None:
-        theirs = bytes(_exactly(self._socket, NONCE))
-        mine = os.urandom(NONCE)
-        self._socket.sendall(mine + _proof(token, b"client", theirs, mine))
-        try:
-            proof = bytes(_exactly(self._socket, MAC))
-        except ConnectionError as error:
-            raise ConnectionError(f"{error}; is the token the same?") from error
-        if not hmac.compare_digest(proof, _proof(token, b"server", mine, theirs)):
-            raise ConnectionError("it does not know this cluster's token")
 
     def _call(self, request: object, kind: type[T]) -> T:
         try:
@@ -193,8 +203,8 @@ class Peer:
 
     def _receive(self, kind: type[T]) -> T:
         try:
-            (length,) = wire.FRAME.unpack(_exactly(self._socket, wire.FRAME.size))
-            _, error, result = wire.decode_reply(bytes(_exactly(self._socket, length)))
+            (length,) = wire.FRAME.unpack(exactly(self._socket, wire.FRAME.size))
+            _, error, result = wire.decode_reply(bytes(exactly(self._socket, length)))
         except OSError as broken:
             raise self._lost(broken) from None
         if error:
@@ -203,19 +213,3 @@ class Peer:
 
     def _lost(self, error: OSError) -> RestoreFailed:
         return RestoreFailed(f"lost the checkpoint daemon at {self.address}: {error}")
-
-
-def _exactly(connection: socket.socket, length: int) -> bytearray:
-    data = bytearray(length)
-    _fill(connection, memoryview(data))
-    return data
-
-
-def _fill(connection: socket.socket, target: memoryview, deadline: float | None = None) -> None:
-    while target:
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError("it sends too slowly")
-        count = connection.recv_into(target)
-        if not count:
-            raise ConnectionError("the connection was closed")
-        target = target[count:]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -19,10 +19,12 @@ from spotelastic_checkpoints.cells import Place, Placed
 from spotelastic_checkpoints.commits import Commits, folder
 from spotelastic_checkpoints.errors import RestoreFailed, StorageUnavailable
 from spotelastic_checkpoints.fetching import Fetcher, Reader, Source
+from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.layout import SHARED
 from spotelastic_checkpoints.peers import Peer
 from spotelastic_checkpoints.wire import (
     Commit,
+    Holder,
     Inventory,
     Item,
     Read,
@@ -51,7 +53,9 @@ class Surroundings:
     arena: Arena
     commits: Callable[[], Commits]
     node: str
-    token: str = field(repr=False)
+    credentials: Credentials
+    warn: Callable[[str], None]
+    """Told, in any thread, whom a restore does without, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,9 @@ class Store:
     def abort(self) -> None:
         """Its requests have deadlines."""
 
+    def close(self) -> None:
+        """It is shared."""
+
 
 def _open_commit(ident: int, commit: Commit, around: Surroundings) -> Opened:
     commits = around.commits()
@@ -161,12 +168,12 @@ class Holding:
     """Another node's daemon, as a source. Its files are slots: (rank, generation)."""
 
     name: str
-    token: str = field(repr=False)
+    credentials: Credentials
     lanes: int = PEER_AT_ONCE
     most: int = peers.RANGE
 
     def open(self) -> Reader:
-        return _PeerReader(Peer(self.name, self.token))
+        return _PeerReader(Peer(self.name, self.credentials))
 
 
 class _PeerReader:
@@ -180,6 +187,9 @@ class _PeerReader:
 
     def abort(self) -> None:
         self._peer.abort()
+
+    def close(self) -> None:
+        self._peer.close()
 
 
 def _open_memory(ident: int, resume: Resume, around: Surroundings) -> Opened:
@@ -202,7 +212,7 @@ def _open_memory(ident: int, resume: Resume, around: Surroundings) -> Opened:
     if not shared or found < shared:
         reason = "; ".join(complaints) or "its holders have overwritten it"
         raise RestoreFailed(f"step {resume.step} is no longer whole in memory: {reason}")
-    sources = [Holding(address, around.token) for address in holders]
+    sources = [Holding(address, around.credentials) for address in holders]
     return _opened(ident, resume.step, world_size, paths, items, sources, around)
 
 
@@ -226,14 +236,15 @@ def _shelves(
 ) -> tuple[list[tuple[str, Shelf]], list[str]]:
     """What the holders have, with their addresses, and why some have nothing."""
 
-    def ask(address: str) -> tuple[list[tuple[str, Shelf]], str]:
+    def ask(holder: Holder) -> tuple[list[tuple[str, Shelf]], str]:
         try:
-            with closing(Peer(address, around.token)) as peer:
-                return [(address, shelf) for shelf in peer.inventory(save)], ""
+            with closing(Peer(holder.daemon, around.credentials)) as peer:
+                return [(holder.daemon, shelf) for shelf in peer.inventory(save)], ""
         except RestoreFailed as error:
+            around.warn(f"nothing comes from {holder.node}: {error}")
             return [], str(error)
 
-    others = [h.daemon for h in resume.holders if h.node != around.node and h.daemon]
+    others = [h for h in resume.holders if h.node != around.node and h.daemon]
     with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
         answers = list(pool.map(ask, others))
     shelves = [entry for found, _ in answers for entry in found]

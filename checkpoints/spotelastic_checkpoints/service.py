@@ -23,6 +23,7 @@ from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed, StorageUnavailable
 from spotelastic_checkpoints.furnishing import Furnishing
+from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.pipeline import Pipeline, Save
 from spotelastic_checkpoints.restore import Opened, Surroundings
 from spotelastic_checkpoints.retention import Keep
@@ -84,16 +85,16 @@ class Service:
         storage: str,
         owner: str,
         node: str,
-        token: str,
+        credentials: Credentials,
         most_slots: int,
         keep: Keep,
     ) -> None:
         self.arena = arena
-        self._furnishing = Furnishing(arena, most_slots, self._grant_waiting, self._tell_problem)
+        self._furnishing = Furnishing(arena, most_slots, self._grant_waiting, self.tell_problem)
         self._warned = False
         self.owner = owner
         self.node = node
-        self.token = token
+        self._credentials = credentials
         self.listen = ""
         self._storage = storage
         self._commits: Commits | None = None
@@ -165,7 +166,7 @@ class Service:
         for subscriber in self._subscribers:
             subscriber.send(wire.frame(0, "", event))
 
-    def _tell_problem(self, message: str) -> None:
+    def tell_problem(self, message: str) -> None:
         self.emit(wire.Failed(message))
 
     def _uploads_changed(self) -> None:
@@ -305,7 +306,7 @@ class Service:
         """Once per daemon."""
         if weaker and not self._warned:
             self._warned = True
-            self._tell_problem(weaker)
+            self.tell_problem(weaker)
 
     def _claim_once(self, request: wire.ClaimEpoch) -> wire.Claim:
         commits = self.commits()
@@ -383,9 +384,14 @@ class Service:
         key = msgspec.msgpack.encode(resume)
         if key not in self._fetches:
             self._last_fetch += 1
-            around = Surroundings(self.arena, self.commits, self.node, self.token)
+            loop = asyncio.get_running_loop()
+
+            def warn(message: str) -> None:
+                loop.call_soon_threadsafe(self.tell_problem, message)
+
+            around = Surroundings(self.arena, self.commits, self.node, self._credentials, warn)
             work = asyncio.to_thread(restore.open_source, self._last_fetch, resume, around)
-            self._fetches[key] = Fetching(asyncio.get_running_loop().create_task(work))
+            self._fetches[key] = Fetching(loop.create_task(work))
         fetching = self._fetches[key]
         try:
             opened = await asyncio.shield(fetching.task)
@@ -476,7 +482,7 @@ class Service:
         return _LATER
 
     def _complain(self, message: str) -> object:
-        self._tell_problem(message)
+        self.tell_problem(message)
         return _LATER
 
     def _leave(self, client: Client, request: wire.Leave) -> None:

@@ -37,6 +37,7 @@ from spotelastic.agent.observe import (
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Point, Upload
 from spotelastic.model.round import Commit, Member, Round, RoundEnd, Snapshot
+from spotelastic.store.tls import Tls
 
 _PEER = struct.Struct("3i")
 """Process, user and group of a Unix socket's other side."""
@@ -162,6 +163,8 @@ class Checkpoints:
                 listen=f"{self._config.address}:0",
                 workers=self._config.settings.workers,
                 token=self._config.token,
+                certificates=_files(self._config.daemon_tls),
+                peer_name=self._config.daemon_name,
                 keep_last=self._config.settings.keep_last,
                 keep_every=self._config.settings.keep_every,
                 lifeline=reading,
@@ -201,6 +204,13 @@ class Checkpoints:
                 self._post(Outrun(epoch))
             case wire.Closed():
                 self._post(DaemonGone())
+
+
+def _files(tls: Tls | None) -> tuple[Path, Path, Path] | None:
+    if tls is None:
+        return None
+    assert tls.cacert and tls.cert and tls.key
+    return tls.cacert, tls.cert, tls.key
 
 
 def _end(path: Path) -> None:

@@ -40,6 +40,10 @@ class AgentConfig:
     """fsspec URL or path that checkpoints are committed to."""
     tls: Tls | None = None
     """Of the etcd members."""
+    daemon_tls: Tls | None = None
+    """Of the daemons among each other, with all three files; None: they speak in the clear."""
+    daemon_name: str = ""
+    """The common name in their certificates; empty: whatever the authority has signed."""
     imds: str = ""
     """Base URL of the instance metadata service; empty where there is none."""
     spot: bool = False

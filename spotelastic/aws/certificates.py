@@ -1,10 +1,11 @@
-"""The cluster's own certificates: an authority, and what it signs for etcd's members and clients.
+"""The cluster's own certificates: an authority, and what it signs for control and worker nodes.
 
 Each is a SecureString parameter that one role may read (`names.py`, the template's policies):
 
     authority         its key and certificate     whoever runs `up`; no node
     control/<member>  a member of etcd            control nodes
-    worker/etcd       a client of etcd's only     worker nodes
+    worker/etcd       a client of etcd, and a     worker nodes
+                      checkpoint daemon among its peers
 
 `ensure` is what `up` calls, every time: it makes what is missing, and renews what has lived for
 half of its time. The authority outlives any cluster. `cryptography` is imported only there; nodes
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 MEMBER_NAME = "spotelastic etcd member"
 """The common name by which members know each other: what workers have does not make a member."""
 WORKER_NAME = "spotelastic worker"
+"""Likewise of workers, whose checkpoint daemons send each other snapshots."""
 AUTHORITY_LIFE = timedelta(days=3650)
 LIFE = timedelta(days=365)
 _SKEW = timedelta(days=1)
@@ -64,7 +66,8 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is for. `address` is empty for what only calls others."""
+    """Whom a certificate is for. `address` is empty where that is many: by an address it is called
+    only if the certificate has it."""
 
     name: str
     address: str = ""
@@ -125,7 +128,7 @@ def make_authority(cluster: str, now: datetime) -> Certificate:
 
 
 def issue(authority: Certificate, subject: Subject, now: datetime) -> Certificate:
-    """A certificate for `subject`: one with an address may be called, all may call."""
+    """A certificate for `subject`, to call others with and to answer by."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -134,7 +137,7 @@ def issue(authority: Certificate, subject: Subject, now: datetime) -> Certificat
     signer = load_pem_private_key(authority.key.encode(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     builder = (
         _builder(now, LIFE)
         .subject_name(_name(subject.name))
@@ -142,25 +145,28 @@ def issue(authority: Certificate, subject: Subject, now: datetime) -> Certificat
         .public_key(key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
         )
     )
     if subject.address:
-        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
         host = x509.IPAddress(ip_address(subject.address))
         builder = builder.add_extension(x509.SubjectAlternativeName([host]), critical=False)
-    builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     return Certificate(authority.certificate, _signed(builder, signer), _pem(key))
 
 
 def fits(found: Certificate, subject: Subject, authority: Certificate, now: datetime) -> bool:
     """Whether it is the authority's, for this subject, and has half of its time before it."""
     from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     if found.authority != authority.certificate or _is_old(found, now):
         return False
     certificate = _loaded(found)
+    usages = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    if ExtendedKeyUsageOID.SERVER_AUTH not in usages:
+        return False  # one of a worker, of before its daemon answered by it
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         hosts = [str(host) for host in names.value.get_values_for_type(x509.IPAddress)]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from spotelastic.agent.workers.process import name_process
 from spotelastic.aws import hardware
+from spotelastic.aws.certificates import WORKER_NAME
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
 from spotelastic.aws.logs import LogShipper, stream
@@ -111,6 +112,8 @@ def _agent() -> int:
             shm=Path(os.environ.get("SPOTELASTIC_SHM") or f"/dev/shm/spotelastic-{spec.cluster}"),
             storage=spec.storage,
             tls=tls,
+            daemon_tls=tls,
+            daemon_name=WORKER_NAME,
             imds=imds(),
             spot=me.spot,
             code=spec.settings.code,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from spotelastic.errors import UsageError
 from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port, split
-from spotelastic.store.tls import Tls, tls_of
+from spotelastic.store.tls import Tls, daemon_tls_of, tls_of
 
 PORT = 29400
 ETCD_PORT = 2379
@@ -36,6 +36,8 @@ class Meeting:
     """That the endpoint came by."""
     join_within: float = JOIN_WITHIN
     tls: Tls | None = None
+    daemon_tls: Tls | None = None
+    """Of the nodes' checkpoint daemons among each other."""
     peer_port: int = 0
     """Of members with each other; 0: the port above each member's own."""
     near: str = ""
@@ -68,9 +70,12 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
     default = ETCD_PORT if backend in ("etcd", "etcd-v2") else PORT
     endpoints = endpoints_of(options.rdzv_endpoint, default)
     tls = tls_of(conf, wanted=is_encrypted(options.rdzv_endpoint, conf))
+    daemon_tls = daemon_tls_of(conf, tls)
     if is_static(options):
         told = _static(options, endpoints, smallest, largest, _join(conf))
-        return told if told.role == "alone" else _checked(replace(told, tls=tls))
+        if told.role == "alone":
+            return told
+        return _checked(replace(told, tls=tls, daemon_tls=daemon_tls))
     free = backend in EMBEDDED and len(endpoints) == 1 and endpoints[0].endswith(":0")
     if not endpoints or free:
         if largest > 1:
@@ -81,6 +86,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
         endpoints,
         join_within=_join(conf),
         tls=tls,
+        daemon_tls=daemon_tls,
         peer_port=_peer_port(conf),
         near=options.local_addr,
         run=options.rdzv_id,

@@ -22,7 +22,7 @@ from spotelastic.agent.config import AgentConfig, Entry
 from spotelastic.agent.workers.process import END_WITHIN, end_marked, mark
 from spotelastic.cli import bagua, run_options
 from spotelastic.cli.meet import Place, local_address, meet, own_address, part
-from spotelastic.cli.meeting import meeting
+from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def serve(
     from spotelastic.agent.run import Ended
 
     where = meeting(options, *run_options.sizes(options.nnodes))
-    configure = _plan(options, entry, command)
+    configure = _plan(options, entry, command, where)
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
         _say(f"no effect here: {', '.join(ignored)} (see --help)")
@@ -102,7 +102,9 @@ def _run(config: AgentConfig, place: Place) -> "Ended":
     return ended
 
 
-def _plan(options: argparse.Namespace, entry: Entry, command: tuple[str, ...]) -> Configure:
+def _plan(
+    options: argparse.Namespace, entry: Entry, command: tuple[str, ...], where: Meeting
+) -> Configure:
     """Check all options, and say what the agent is told once this node has its place."""
     environ, workdir = os.environ, Path.cwd()
     settings = run_options.settings(options)
@@ -121,6 +123,7 @@ def _plan(options: argparse.Namespace, entry: Entry, command: tuple[str, ...]) -
             run=options.rdzv_id,
             endpoints=place.endpoints,
             tls=place.tls,
+            daemon_tls=where.daemon_tls,
             node=node,
             address=address or place.address or own_address(),
             zone=options.zone,

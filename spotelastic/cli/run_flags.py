@@ -54,7 +54,11 @@ NODES = (
     Flag("--rdzv-backend", "how the nodes meet: docs/run.md", "NAME"),
     Flag("--rdzv-endpoint", "where they meet; a port left out is 29400", "HOST[:PORT],…"),
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
-    Flag("--rdzv-conf", "join_timeout, is_host, peer_port; TLS: cacert, cert, key", "KEY=VALUE,…"),
+    Flag(
+        "--rdzv-conf",
+        "join_timeout, is_host, peer_port; TLS: cacert, cert, key, daemon_tls",
+        "KEY=VALUE,…",
+    ),
     Flag("--node-rank", "of static: node 0 runs the etcd; see --rank-policy", "N", None, int),
     Flag(
         "--rank-policy",

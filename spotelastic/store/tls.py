@@ -2,8 +2,10 @@
 
 `protocol=https,cacert=FILE,cert=FILE,key=FILE`: the authority that signed the members (left out:
 the public ones), and this client's own certificate, where the members ask for one.
+`daemon_tls=true` uses them between checkpoint daemons as well.
 """
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +51,24 @@ class Tls:
             context.load_cert_chain(self.cert, self.key)
         return context
 
+    def try_both_ways(self) -> None:
+        """Shakes hands with itself, in memory: whether one who has such a certificate lets in
+        another who has one, whatever it is named. Raises `ssl.SSLError`."""
+        import ssl
+
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_verify_locations(self.cacert)
+        server.verify_mode = ssl.CERT_REQUIRED
+        assert self.cert is not None
+        server.load_cert_chain(self.cert, self.key)
+        client = self.context()
+        client.check_hostname = False
+        called = server.wrap_bio(there, back, server_side=True)
+        for end in (client.wrap_bio(back, there), called) * 2:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+
 
 def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
     """What --rdzv-conf asks for, None for no TLS. Raises `UsageError`, naming key and value."""
@@ -67,9 +87,37 @@ def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
     try:
         tls.context()
     except OSError as error:
-        told = getattr(error, "reason", None) or str(error)
-        raise UsageError(f"--rdzv-conf {tls}: {told.replace('_', ' ').lower()}") from error
+        raise UsageError(f"--rdzv-conf {tls}: {_reason(error)}") from error
     return tls
+
+
+def daemon_tls_of(conf: Mapping[str, str], tls: Tls | None) -> Tls | None:
+    """What nodes send each other checkpoints by: the same certificates, where `daemon_tls` is set.
+
+    Only where it is, because what opens an etcd is often a client's certificate and no server's.
+    Raises `UsageError`.
+    """
+    told = conf.get("daemon_tls", "")
+    if told.lower() in ("", "0", "false", "no"):
+        return None
+    where = f"--rdzv-conf daemon_tls={told}"
+    if told.lower() not in ("1", "true", "yes"):
+        raise UsageError(f"{where}: true or false")
+    if tls is None or None in (tls.cacert, tls.cert, tls.key):
+        raise UsageError(f"{where}: nodes need cacert, cert and key for it, and protocol=https")
+    try:
+        tls.try_both_ways()
+    except OSError as error:
+        raise UsageError(
+            f"{where}: {tls.cert} is no certificate of {tls.cacert} for servers and "
+            f"clients: {_reason(error)}"
+        ) from error
+    return tls
+
+
+def _reason(error: OSError) -> str:
+    told = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
+    return str(told).replace("_", " ").lower()
 
 
 def _check(where: str, file: Path) -> None:

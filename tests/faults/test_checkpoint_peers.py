@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints import peers
+from spotelastic_checkpoints import handshake, peers
 from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.peers import PeerServer
 from spotelastic_checkpoints.wire import FRAME, Branch, Holder, Read, Resume, frame
 from support.checkpoints import (
@@ -33,7 +34,7 @@ class Faulty(PeerServer):
         self._fault = fault
         self.reads = 0
         self.over = threading.Event()
-        super().__init__(arena, TOKEN, "127.0.0.1", 0)
+        super().__init__(arena, Credentials(TOKEN), "127.0.0.1", 0)
 
     def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
         self.reads += 1
@@ -114,31 +115,31 @@ def test_a_token_is_compared_in_constant_time_and_never_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[tuple[bytes, bytes]] = []
-    honest = peers.hmac.compare_digest
+    honest = handshake.hmac.compare_digest
 
     def compare(one: bytes, other: bytes) -> bool:
         compared.append((one, other))
         return honest(one, other)
 
-    monkeypatch.setattr(peers.hmac, "compare_digest", compare)
-    server = PeerServer(Arena(tmp_path, 1), TOKEN, "127.0.0.1", 0)
+    monkeypatch.setattr(handshake.hmac, "compare_digest", compare)
+    server = PeerServer(Arena(tmp_path, 1), Credentials(TOKEN), "127.0.0.1", 0)
     try:
         with pytest.raises(RestoreFailed) as refused:
-            peers.Peer(server.address, "guessed")
+            peers.Peer(server.address, Credentials("guessed"))
         assert TOKEN not in str(refused.value)
         assert "guessed" not in str(refused.value)
-        peers.Peer(server.address, TOKEN).close()
+        peers.Peer(server.address, Credentials(TOKEN)).close()
     finally:
         server.close()
     # Both sides, and never the token itself: a MAC over what both have drawn.
     assert len(compared) == 3
-    assert {len(value) for pair in compared for value in pair} == {peers.MAC}
+    assert {len(value) for pair in compared for value in pair} == {handshake.MAC}
 
 
 def test_a_request_that_is_too_long_ends_the_connection(tmp_path: Path) -> None:
-    server = PeerServer(Arena(tmp_path, 1), TOKEN, "127.0.0.1", 0)
+    server = PeerServer(Arena(tmp_path, 1), Credentials(TOKEN), "127.0.0.1", 0)
     try:
-        peer = peers.Peer(server.address, TOKEN)
+        peer = peers.Peer(server.address, Credentials(TOKEN))
         peer._socket.sendall(FRAME.pack(peers.LONGEST_REQUEST + 1))
         assert peer._socket.recv(1) == b""
         peer.close()

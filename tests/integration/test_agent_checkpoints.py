@@ -4,6 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.handshake import Credentials
+from spotelastic_checkpoints.peers import Peer
+from spotelastic_checkpoints.tls import Tls
+from support.certificates import certificates
 from support.etcd import wait_until
 from support.launcher import comm
 
@@ -53,6 +58,27 @@ def test_an_agent_started_again_finds_the_daemon_and_ends_it(
     again.close()
     wait_until(lambda: not daemons(tmp_path), "the daemon has ended")
     crashed.close()
+
+
+def test_daemons_are_given_the_certificates_and_say_whom_they_refuse(
+    config: AgentConfig, tmp_path: Path
+) -> None:
+    tls, said = certificates(tmp_path / "tls"), list[str]()
+    assert tls.cacert and tls.cert and tls.key
+    agent = Checkpoints(
+        replace(config, token="ours", daemon_tls=tls, daemon_name="member", say=said.append),
+        lambda event: None,
+    )
+    try:
+        address = agent.open()
+        other = Credentials("ours", Tls(tls.cacert, tls.cert, tls.key, "member"))
+        Peer(address, other).close()
+        with pytest.raises(RestoreFailed, match=f"{address}: it speaks TLS only"):
+            Peer(address, Credentials("ours"))
+        wait_until(lambda: bool(said), "the agent is told")
+        assert said[0].startswith("checkpoints: 127.0.0.1 gets no snapshots from this node: it sp")
+    finally:
+        agent.close()
 
 
 def test_the_daemon_keeps_what_the_job_is_told_to_keep(config: AgentConfig, tmp_path: Path) -> None:

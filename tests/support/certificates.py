@@ -14,8 +14,9 @@ from spotelastic.store.tls import Tls
 DAY = datetime.timedelta(days=1)
 
 
-def certificates(folder: Path) -> Tls:
-    """A new authority, and a certificate of its for any loopback host, as member and as client.
+def certificates(folder: Path, *, serves: bool = True) -> Tls:
+    """A new authority, and a certificate of its for any loopback host, as member and as client;
+    as client only, where it does not serve.
 
     Files that are there already are replaced.
     """
@@ -27,7 +28,9 @@ def certificates(folder: Path) -> Tls:
     )
     hosts: list[x509.GeneralName] = [x509.DNSName("localhost")]
     hosts += [x509.IPAddress(ipaddress.ip_address(f"127.0.0.{n}")) for n in (1, 2, 3)]
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if serves:
+        usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     leaf = (
         _builder(_named("member"), authority, key.public_key())
         .add_extension(x509.SubjectAlternativeName(hosts), critical=False)

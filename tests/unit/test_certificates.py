@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from spotelastic.aws.certificates import (
     LIFE,
@@ -35,9 +36,10 @@ def shake_hands(server: Certificate, client: Certificate, host: str, folder: Pat
         context = ssl.create_default_context(purpose, cafile=ca)
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_cert_chain(cert, key)
+        context.check_hostname = bool(host) and purpose is ssl.Purpose.SERVER_AUTH
         ends[purpose] = context
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    caller = ends[ssl.Purpose.SERVER_AUTH].wrap_bio(down, up, server_hostname=host)
+    caller = ends[ssl.Purpose.SERVER_AUTH].wrap_bio(down, up, server_hostname=host or None)
     called = ends[ssl.Purpose.CLIENT_AUTH].wrap_bio(up, down, server_side=True)
     for end in (caller, called, caller, called):
         try:
@@ -59,8 +61,9 @@ def test_a_worker_calls_a_member_and_each_knows_the_other(
     assert shake_hands(member, member, MEMBER.address, tmp_path) == MEMBER_NAME
     with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
         shake_hands(member, worker, "10.64.0.1", tmp_path)
-    with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
+    with pytest.raises(ssl.SSLCertVerificationError, match="IP address mismatch"):
         shake_hands(worker, member, MEMBER.address, tmp_path)
+    assert shake_hands(worker, worker, "", tmp_path) == WORKER_NAME
 
 
 def test_a_certificate_is_renewed_after_half_of_its_time_or_for_another_address(
@@ -73,6 +76,15 @@ def test_a_certificate_is_renewed_after_half_of_its_time_or_for_another_address(
     assert not fits(found, Subject(MEMBER_NAME, "10.64.4.253"), authority, NOW)
     assert not fits(found, MEMBER, make_authority("demo", NOW), NOW)
     assert fits(issue(authority, WORKER, NOW), WORKER, authority, NOW)
+
+
+def test_a_certificate_that_only_calls_is_replaced(
+    authority: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ExtendedKeyUsageOID, "SERVER_AUTH", ExtendedKeyUsageOID.CODE_SIGNING)
+    before = issue(authority, WORKER, NOW)
+    monkeypatch.undo()
+    assert not fits(before, WORKER, authority, NOW)
 
 
 def test_files_are_private_and_replaced_only_by_something_else(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.certificates import certificates
 from torch.distributed.run import get_args_parser
 
 from spotelastic.agent import environment
@@ -208,6 +209,29 @@ def test_a_meeting_that_cannot_be_names_the_flag_and_the_value(args: list[str], 
     with pytest.raises(UsageError) as error:
         meeting(given_, *run_options.sizes(given_.nnodes))
     assert told in str(error.value)
+
+
+def test_daemons_use_the_certificates_where_that_is_asked_for(tmp_path: Path) -> None:
+    def told(tls: Tls, more: str, endpoint: str = "https://a") -> Meeting:
+        conf = f"cacert={tls.cacert},cert={tls.cert},key={tls.key}{more}"
+        given_ = options("--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
+        return meeting(given_, 1, 1)
+
+    both = certificates(tmp_path / "both")
+    assert told(both, "").daemon_tls is None
+    assert told(both, ",daemon_tls=false").daemon_tls is None
+    assert told(both, ",daemon_tls=true").daemon_tls == both
+    with pytest.raises(UsageError, match="daemon_tls=maybe: true or false"):
+        told(both, ",daemon_tls=maybe")
+    client = certificates(tmp_path / "client", serves=False)
+    with pytest.raises(UsageError, match="servers and clients: unsuitable certificate purpose"):
+        told(client, ",daemon_tls=true")
+    strange = dataclasses.replace(both, cacert=client.cacert)
+    with pytest.raises(UsageError, match=r"daemon_tls=true: .* certificate"):
+        told(strange, ",daemon_tls=true")
+    for conf in ("daemon_tls=true", f"daemon_tls=true,cacert={both.cacert},protocol=https"):
+        with pytest.raises(UsageError, match="daemon_tls=true: nodes need cacert, cert and key"):
+            meeting(options("--rdzv-endpoint", "a", "--rdzv-conf", conf), 1, 1)
 
 
 def test_members_speak_with_each_other_one_port_above_or_where_they_are_told() -> None:
