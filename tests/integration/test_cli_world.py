@@ -1,5 +1,6 @@
 """A project of a user's own on the local cloud: packages, a secret, new code, another cluster."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,12 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.handshake import Credentials
+from spotelastic_checkpoints.peers import Peer
+from spotelastic_checkpoints.tls import Tls
 from support.local_cloud import environment, running_cloud, until
 from support.permissions import role_keeps_to_its_cluster
 from support.wheels import tiny
 
 from spotelastic.aws import teardown
+from spotelastic.aws.certificates import WORKER_NAME
 from spotelastic.aws.clients import Aws
+from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.local import cloud
 from spotelastic.local.faults import Faults
@@ -45,8 +53,9 @@ with se.Checkpointer({"model": model}) as checkpoint:
 class User:
     """At a terminal, in the folder of the project."""
 
-    def __init__(self, folder: Path, aws: Aws, faults: Faults) -> None:
+    def __init__(self, folder: Path, cloud: Path, aws: Aws, faults: Faults) -> None:
         self.folder = folder
+        self.cloud = cloud
         self.aws = aws
         self.faults = faults
 
@@ -86,6 +95,23 @@ class User:
         return until(said, timeout=60)
 
 
+def only_nodes_of_the_cluster_get_at_snapshots(user: User) -> None:
+    one, other = user.cloud.glob("instances/*/home/.se/agent/daemon.sock")
+    secret = user.aws.ssm.get_parameter(Name=Names("train").token, WithDecryption=True)
+    token = secret["Parameter"]["Value"]
+    folder = one.parent.parent / "tls"
+    tls = Tls(folder / "ca.pem", folder / "cert.pem", folder / "key.pem", WORKER_NAME)
+    with contextlib.closing(DaemonClient(str(other))) as daemon:
+        address = daemon.status().listen
+    Peer(address, Credentials(token, tls)).close()
+    for stranger, said in (
+        (Credentials(token), "it speaks TLS only"),
+        (Credentials("guessed", tls), "is the token the same"),
+    ):
+        with pytest.raises(RestoreFailed, match=said):
+            Peer(address, stranger)
+
+
 @pytest.fixture
 def user(tmp_path: Path) -> Iterator[User]:
     folder = tmp_path / "project"
@@ -102,7 +128,7 @@ def user(tmp_path: Path) -> Iterator[User]:
         running_cloud(tmp_path / "home", boot=cloud.BOOT) as info,
         environment(**cloud.environment(info)),
     ):
-        yield User(folder, Aws(info.region), Faults(info))
+        yield User(folder, Path(info.folder), Aws(info.region), Faults(info))
 
 
 @pytest.mark.timeout(
@@ -126,6 +152,7 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     user.training(2)
     assert min(user.starts("two")) > 0
     assert user.json("report")["interruptions"] == []  # it was asked for
+    only_nodes_of_the_cluster_get_at_snapshots(user)
 
     done = {"logs:PutLogEvents", "s3:GetObject", "s3:PutObject", "ssm:GetParameter"}
     role_keeps_to_its_cluster(user.faults, user.aws, "train", "WorkerRole", done)
