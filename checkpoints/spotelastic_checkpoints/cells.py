@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 from spotelastic_checkpoints import manifest
@@ -108,27 +109,31 @@ def touched(items: Sequence[Placed], ranges: Iterable[tuple[int, int]]) -> Itera
 
 
 def requests(cells: Iterable[Cell], most: int) -> list[Request]:
-    """In order, each of at most `most` bytes, or of one cell."""
+    """Each of at most `most` bytes, or of one cell; files take turns, in the order of their
+    offsets: stores send several objects faster than several ranges of one."""
     alike: dict[tuple[object, frozenset[int]], list[Cell]] = defaultdict(list)
     for cell in cells:
         sources = frozenset(place.source for place in cell.places)
         alike[cell.places[0][:2], sources].append(cell)
-    found = []
-    for (_, sources), group in alike.items():
-        group.sort(key=lambda cell: cell.places[0].offset)
-        run: list[Cell] = []
-        begun = end = 0
-        for cell in group:
-            offset = cell.places[0].offset
-            if run and (offset > end + GAP or offset + cell.length - begun > most):
-                found.append(Request(tuple(run), sources))
-                run = []
-            if not run:
-                begun = offset
-            run.append(cell)
-            end = offset + cell.length
-        found.append(Request(tuple(run), sources))
-    return found
+    files = [list(_cut(group, sources, most)) for (_, sources), group in alike.items()]
+    return [found for turn in zip_longest(*files) for found in turn if found is not None]
+
+
+def _cut(cells: list[Cell], sources: frozenset[int], most: int) -> Iterator[Request]:
+    """Of cells that lie in one file."""
+    cells.sort(key=lambda cell: cell.places[0].offset)
+    run: list[Cell] = []
+    begun = end = 0
+    for cell in cells:
+        offset = cell.places[0].offset
+        if run and (offset > end + GAP or offset + cell.length - begun > most):
+            yield Request(tuple(run), sources)
+            run = []
+        if not run:
+            begun = offset
+        run.append(cell)
+        end = offset + cell.length
+    yield Request(tuple(run), sources)
 
 
 def runs(cells: Iterable[Cell], source: int, most: int) -> Iterator[list[Cell]]:

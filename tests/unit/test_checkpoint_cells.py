@@ -89,6 +89,17 @@ def test_neighbours_travel_together_and_never_more_than_one_request_takes() -> N
     ]
 
 
+def test_files_take_turns() -> None:
+    items = [
+        (item(f"{name}{n}", n * 100, 100), (Place(0, name, n * 100),))
+        for name, count in (("a", 3), ("b", 1), ("c", 2))
+        for n in range(count)
+    ]
+    every = [c for p in cells.placed(items) for c in cells.cells_of(p)]
+    found = cells.requests(every, most=100)
+    assert [request.cells[0].fqn for request in found] == ["a0", "b0", "c0", "a1", "c1", "a2"]
+
+
 def test_what_two_nodes_hold_can_come_from_either() -> None:
     def shelf(rank: int, numbers: Iterable[int], base: int = 0) -> Shelf:
         items = tuple(item(f"t{n}", base + n * 128, 100) for n in numbers)
