@@ -16,6 +16,8 @@ from spotelastic.local.iam import Access, Policy, Resource
 
 _MADE = {"ec2:CreateVolume": "volume"}
 """Calls that make something, of which no part is named."""
+_READ_BY_NAME = frozenset({"ec2:GetConsoleOutput"})
+"""Those of EC2 that are permitted for some of its resources and not for others."""
 OPEN = frozenset({"sts:GetCallerIdentity"})
 """What every caller may do."""
 _EC2_KINDS = {
@@ -136,6 +138,7 @@ def accesses(request: Request) -> list[Access]:
     """What the call needs permission for: its action on what it names, and roles that it passes."""
     action = f"{request.service}:{request.operation}"
     reading = request.operation.startswith(("Describe", "List", "Get"))
+    reading = reading and action not in _READ_BY_NAME
     name = _RESOURCES.get(request.service)
     whole = reading and request.service in ("ec2", "autoscaling")
     named = name(request) if name is not None and not whole else []

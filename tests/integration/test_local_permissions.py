@@ -105,6 +105,11 @@ CALLS: dict[str, tuple[str, str, Callable[[boto3.Session, str], Any]]] = {
         "UnauthorizedOperation",
         lambda s, name: s.client("ec2").terminate_instances(InstanceIds=[instance(name, "worker")]),
     ),
+    "console of an instance": (
+        "Control",
+        "UnauthorizedOperation",
+        lambda s, name: s.client("ec2").get_console_output(InstanceId=instance(name, "worker")),
+    ),
     "messages": (
         "Control",
         "AccessDenied",
