@@ -272,7 +272,7 @@ class Actor:
 
     def _examine(self, action: upkeep.Examine) -> None:
         machine = action.machine
-        console = autoscaling.console(self._aws, machine.id)
+        console = self._console(machine.id)
         if not console.strip() and unbroken() < action.until:
             raise Unavailable(f"{machine.id} did not boot, and AWS shows no console of it yet")
         lines = [line for line in console.splitlines() if line.strip()]
@@ -290,6 +290,14 @@ class Actor:
             },
         )
         self._tell(Tell(event))
+
+    def _console(self, instance: str) -> str:
+        """Why it cannot be read, where that is so for good: a boot that is never put on record is
+        paid for again and again."""
+        try:
+            return autoscaling.console(self._aws, instance)
+        except EnvironmentFailure as error:
+            return f"controller: {error}"
 
     def _dissolve(self, action: upkeep.Dissolve) -> None:
         print(f"controller: the cluster is taken down: {action.reason}", flush=True)

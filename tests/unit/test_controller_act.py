@@ -21,10 +21,12 @@ from spotelastic.controller.seen import (
     Seen,
     SetDesired,
 )
+from spotelastic.controller.upkeep import BOOT, Examine
 from spotelastic.errors import LeaseLost
 from spotelastic.model.job import Ending, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
+from spotelastic.model.progress import Event
 from spotelastic.model.round import Member, Resume, Round, RoundRecord
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.decision import WriteRound
@@ -130,6 +132,17 @@ def test_a_call_that_fails_keeps_back_its_message_only_and_is_made_at_the_next_t
     held = store.client().get(KEYS.drain("i-noticed"))
     assert held is not None
     assert decode(held.data, Drain).notice.source == "sqs"
+
+
+def test_a_boot_whose_console_may_not_be_read_is_on_record_nevertheless(
+    store: MemoryStore,
+) -> None:
+    machine = Machine("i-off", "worker", "terminated", "t", "z", "", True, 0.0)
+    acts = actor(Client(0, TROUBLE["denied"]), store, leads(store))
+    acts.perform((Examine(machine, "it has shut itself down", NOW),))
+    [event] = [decode(e.data, Event) for e in store.client().range(KEYS.event())[0]]
+    assert (event.kind, event.node) == (BOOT, "i-off")
+    assert event.data["said"].startswith("controller: cannot read the console of i-off")
 
 
 def noticed_was_kept_back(client: Client) -> bool:
