@@ -1,9 +1,9 @@
 """The commit protocol over an object store (docs/protocols.md, Commit).
 
-    <root>/LATEST                                   {owner, epoch, commit}
-    <root>/<epoch>/step-<step>/__<rank>_<n>.distcp  a rank's shards, then
-    <root>/<epoch>/step-<step>/manifest-<rank>.json its manifest, and when all are there
-    <root>/<epoch>/step-<step>/.metadata            the commit record, created once
+    <root>/LATEST                                    {owner, epoch, commit}
+    <root>/<epoch>/step-<step>/__<rank>_<n>.distcp   a rank's shards, then
+    <root>/<epoch>/step-<step>/manifests/<rank>.json its manifest, and when all are there
+    <root>/<epoch>/step-<step>/.metadata             the commit record, created once
 
 Must never happen: LATEST names a step that is not complete, or moves back, or is moved by a round
 that another has fenced. So everything is written before what makes it count, LATEST is only ever
@@ -184,11 +184,19 @@ class Commits:
         `epoch` is the one that the daemon's current round holds. False: not complete yet. Raises
         `Fenced` when the step was retired, or the store belongs to a later round.
         """
-        found = step_folders(self.storage.keys(folder(commit) + "/")).get(commit)
-        if found is None or not self._record(commit, found):
+        if not self._record(commit, self._look(commit)):
             return False
         self._advance(commit, epoch)
         return True
+
+    def _look(self, commit: Commit) -> StepFolder:
+        """Without the shards: they may be many, and some stores read them all to list them."""
+        place = folder(commit)
+        keys = self.storage.keys(f"{place}/{manifest.FOLDER}/")
+        record = f"{place}/{metadata.NAME}"
+        if self.storage.get(record) is not None:
+            keys.append(record)
+        return step_folders(keys).get(commit, StepFolder(commit, frozenset()))
 
     def _record(self, commit: Commit, found: StepFolder) -> bool:
         """True when the commit record is there, by us or another."""
@@ -268,8 +276,7 @@ class Commits:
         place = f"{self.storage.url}/{folder(commit)}"
         if not self._alive(commit):
             raise RestoreFailed(f"{place} is not a committed checkpoint")
-        found = step_folders(self.storage.keys(folder(commit) + "/"))[commit]
-        manifests = self.manifests(commit, found.ranks)
+        manifests = self.manifests(commit, self._look(commit).ranks)
         if complaint := manifest.complaint(manifests):
             raise RestoreFailed(f"{place}: {complaint}")
         return manifests

@@ -11,6 +11,8 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.wire import Item
 
 VERSION = 1
+FOLDER = "manifests"
+"""Beside the shards: whoever looks whether a step is complete lists no more than it has ranks."""
 BLOCK = 1 << 18
 """Bytes that a checksum of its own covers, so that a part of an item can be verified alone."""
 DIGITS = 16
@@ -81,13 +83,13 @@ def shard_name(rank: int, number: int) -> str:
 
 
 def manifest_name(rank: int) -> str:
-    return f"manifest-{rank}.json"
+    return f"{FOLDER}/{rank}.json"
 
 
 def rank_of(name: str) -> int | None:
     """The rank whose manifest has this name; None where it is not a manifest's."""
-    middle = name.removeprefix("manifest-").removesuffix(".json")
-    return int(middle) if name == f"manifest-{middle}.json" and middle.isdigit() else None
+    middle = name.removeprefix(f"{FOLDER}/").removesuffix(".json")
+    return int(middle) if name == f"{FOLDER}/{middle}.json" and middle.isdigit() else None
 
 
 def encode(manifest: Manifest) -> bytes:

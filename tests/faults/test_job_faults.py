@@ -125,7 +125,7 @@ def test_a_node_that_is_lost_in_mid_commit_leaves_no_half_of_it(
         job = Job(run, s3)
         job.add("a", "b")
         before = run.trains("a", "b", beyond=10)
-        hold = s3.hold("PUT", "manifest-1.json")
+        hold = s3.hold("PUT", "manifests/1.json")
         assert hold.there.wait(PATIENT)
         half = run.newest()
         job.kill(before.members[1].node)

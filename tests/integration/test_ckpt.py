@@ -179,7 +179,7 @@ def test_steps_and_tensors_are_listed(saved: Path) -> None:
 
 def test_a_step_is_as_old_as_its_shards_whatever_was_pinned_since(saved: Path) -> None:
     two_days_ago = time.time() - 2.5 * 86400
-    for file in (saved / "1/step-00000010").iterdir():
+    for file in (saved / "1/step-00000010").rglob("*.*"):
         os.utime(file, (two_days_ago, two_days_ago))
     fine("pin", f"{saved}@10")
     row = next(line.split() for line in fine("ls", saved).splitlines() if line.startswith("  10"))
@@ -191,7 +191,7 @@ def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:
     assert "as they were saved" in fine("verify", saved)
     shard = saved / "1" / "step-00000020" / "__1_0.distcp"
     content = bytearray(shard.read_bytes())
-    first = manifest.decode((shard.parent / "manifest-1.json").read_bytes(), "").shards[0].items[0]
+    first = manifest.decode((shard.parent / "manifests/1.json").read_bytes(), "").shards[0].items[0]
     content[first.offset + first.length - 1] ^= 1
     shard.write_bytes(content)
     told = ckpt("verify", saved)

@@ -133,5 +133,5 @@ def test_a_damaged_manifest_of_an_unfinished_step_holds_up_no_claim(tmp_path: Pa
     epoch = commits.claim().epoch
     committed(commits, epoch, 1)
     put_all(commits, epoch, 2)
-    (tmp_path / str(epoch) / "step-00000002" / "manifest-1.json").write_bytes(b"{")
+    (tmp_path / str(epoch) / "step-00000002" / "manifests/1.json").write_bytes(b"{")
     assert commits.claim().commit == Commit(epoch, 1)

@@ -118,7 +118,7 @@ def test_a_snapshot_counts_when_all_ranks_of_the_node_have_sealed_it() -> None:
 
 def listing(**steps: str) -> dict[Commit, StepFolder]:
     """`e1s10="cm"`: commit record, manifest, shard, as their first letters say."""
-    names = {"c": ".metadata", "m": "manifest-0.json", "s": "__0_0.distcp"}
+    names = {"c": ".metadata", "m": "manifests/0.json", "s": "__0_0.distcp"}
     keys = []
     for place, kinds in steps.items():
         epoch, _, step = place.removeprefix("e").partition("s")
