@@ -92,12 +92,13 @@ def wake(time: float) -> float | None:
 def uncharge(at: Moment, round_: Round) -> Round:
     """Failures shortly before a loss were its consequence, not the user's code.
 
+    A member of etcd that begins to lead gives all leases their time again, and that of an election.
     A loss during an outage of the store, as of a zone with its member of it, is told only when the
     outage has been over for a while. Reckoned back from when this holder saw the round: another may
     have written it, by its clock.
     """
     written = round_.started_at or round_.proposed_at
-    reach = at.settings.lease + 1.0
+    reach = 2 * at.settings.lease + 1.0
     if at.seen.healthy and at.now - reach < trusts_at(at):
         reach += at.now - at.seen.healthy_since
     horizon = written + (at.now - at.seen.round_at) - reach

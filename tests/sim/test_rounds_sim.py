@@ -226,6 +226,24 @@ def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock
     finish(world)
 
 
+def test_a_loss_that_is_told_late_because_leases_were_renewed_is_not_charged_either() -> None:
+    """As by a member of etcd that begins to lead: it gives each its time again, and some more."""
+    world = World(replace(SETTINGS, min_nodes=1, max_nodes=2, max_restarts=0), 300)
+    world.add("n0")
+    world.add("n1")
+    world.run(lambda: world.trains("n0", "n1"), 20)
+    world.run(lambda: world.step() > 25, 60)
+    held, other = world.holder, next(name for name in ("n0", "n1") if name != world.holder)
+    world.nodes[other].worker_exits(world.started[0].incarnation, 1)
+    world.run(lambda: world.rounds[-1].charged != (), 5)
+    client, lease = world.nodes[other].client, world.nodes[held].lease
+    world.nodes[held].kill()
+    world.after(0.6 * world.settings.lease, lambda: client.refresh(lease))
+    world.run(lambda: world.trains(other), 10)
+    assert (world.started[-1].cause, world.started[-1].charged) == ("loss", ())
+    finish(world)
+
+
 def test_a_loss_that_is_told_late_because_etcd_was_away_is_not_charged_either() -> None:
     """As when a zone goes with its member of etcd: its leases are no proof until later."""
     world = World(replace(SETTINGS, min_nodes=1, max_nodes=2, max_restarts=0), 300)
