@@ -16,8 +16,9 @@ from spotelastic_checkpoints.storage import ranges, s3, s3fs_adapter
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.parts import PART
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.storage.s3 import PART, S3Storage
+from spotelastic_checkpoints.storage.s3 import S3Storage
 from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
 from support.faulty_s3 import Fault, FaultyS3, Hold
 from support.s3 import s3_server, use_s3

@@ -10,13 +10,11 @@ import fsspec
 import xxhash
 
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 """What brings a scheme."""
-WHOLE = 64 << 20
-"""Bytes up to which an object goes up in one call."""
-PIECE = 16 << 20
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
@@ -67,8 +65,8 @@ class FsspecStorage:
                 return
             file = self._fs.open(self._path(key), "wb")
             try:
-                for start in range(0, len(data), PIECE):
-                    progress(file.write(data[start : start + PIECE]))
+                for part in cut(data, PART):
+                    progress(file.write(part))
             except BaseException:
                 # Closing would make an object of what has come so far.
                 file.discard()

@@ -21,21 +21,13 @@ from obstore.store import S3Store
 
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import s3_access
+from spotelastic_checkpoints.storage.parts import PARTS_AT_ONCE, WHOLE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.storage.ranges import Ranges
+from spotelastic_checkpoints.storage.s3_answers import ANSWER_WITHIN, PAGE, refuses
 
-WHOLE = 64 << 20
-"""Bytes up to which an object goes up in one request."""
-PART = 16 << 20
-"""Bytes per part of a larger one."""
-PARTS_AT_ONCE = 4
-MOST_PARTS = 9_000
-PAGE = 1000
-"""Keys per answer of a listing or request to delete; S3 takes no more."""
 PIECE = 4 << 20
 """Bytes between two reports of progress."""
-ANSWER_WITHIN = 20.0
-"""Seconds for a small request, once it is connected."""
 PART_WITHIN = 120.0
 """Seconds for one part."""
 SWEEP_WITHIN = 60.0
@@ -44,7 +36,6 @@ SIGNED_FOR = timedelta(hours=1)
 _STATUS = re.compile(r"status code: (\d+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _TOOK = re.compile(r" in [\d.]+\w*s\b")
-_TRY_LATER = {408, 409, 412, 425, 429}
 
 
 class S3Storage:
@@ -137,7 +128,7 @@ class S3Storage:
             key,
             _pieces(data, progress),
             use_multipart=True,
-            chunk_size=max(PART, -(-len(data) // MOST_PARTS)),
+            chunk_size=part_size(len(data)),
             max_concurrency=PARTS_AT_ONCE,
         )
 
@@ -197,7 +188,7 @@ class S3Storage:
                 raise StorageRefused(
                     f"the bucket {self._bucket} is in another region: set AWS_REGION to it"
                 ) from error
-            if 400 <= status < 500 and status not in _TRY_LATER:
+            if refuses(status):
                 raise StorageRefused(f"{place}: {_brief(error)}") from error
             raise StorageUnavailable(f"{place}: {_brief(error)}") from error
 
@@ -208,8 +199,7 @@ class S3Storage:
 
 
 def _pieces(data: memoryview, progress: Callable[[int], None]) -> Iterator[memoryview]:
-    for start in range(0, len(data), PIECE):
-        piece = data[start : start + PIECE]
+    for piece in cut(data, PIECE):
         yield piece
         progress(len(piece))
 

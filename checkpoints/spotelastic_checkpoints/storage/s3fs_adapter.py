@@ -14,19 +14,14 @@ import s3fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.parts import PART, PARTS_AT_ONCE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
+from spotelastic_checkpoints.storage.s3_answers import ANSWER_WITHIN, PAGE, refuses
 
-PART = 16 << 20
-"""Bytes per part of a multipart upload; objects up to two parts go up in one request."""
-PARTS_AT_ONCE = 4
-PAGE = 1000
-"""Keys per answer of a listing; S3 gives no more."""
-ANSWER_WITHIN = 20.0
-"""Seconds for one request, once it is connected."""
+WHOLE = 2 * PART
+"""Bytes up to which an object goes up in one request: it is copied for that."""
 
 T = TypeVar("T")
-
-_RETRY_LATER = {408, 409, 412, 425, 429}
 
 
 class S3fsStorage:
@@ -70,12 +65,12 @@ class S3fsStorage:
         return len(data)
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        if len(data) <= 2 * PART:
+        if len(data) <= WHOLE:
             self._run(key, self._call("put_object", Key=self._prefix + key, Body=bytes(data)))
             progress(len(data))
         else:
             work = self._put_parts(self._prefix + key, data, progress)
-            self._run(key, work, parts=len(data) // PART + 1)
+            self._run(key, work, parts=len(data) // part_size(len(data)) + 1)
 
     def create(self, key: str, data: bytes) -> bool:
         return self._put_if(key, data, IfNoneMatch="*")
@@ -141,12 +136,11 @@ class S3fsStorage:
             progress(len(part))
             return {"PartNumber": number, "ETag": answer["ETag"]}
 
-        starts = range(0, len(data), PART)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(put(number, data[start : start + PART]))
-                    for number, start in enumerate(starts, 1)
+                    group.create_task(put(number, part))
+                    for number, part in enumerate(cut(data, part_size(len(data))), 1)
                 ]
             parts = {"Parts": [task.result() for task in tasks]}
             await self._call(
@@ -215,7 +209,7 @@ class S3fsStorage:
             if status == 412:
                 return FileExistsError(place)
             message = f"{place}: {code or status} {cause.response['Error'].get('Message', '')}"
-            if 400 <= status < 500 and status not in _RETRY_LATER:
+            if refuses(status):
                 return StorageRefused(message.strip())
             return StorageUnavailable(message.strip())
         if isinstance(error, CheckpointsError):
