@@ -4,6 +4,7 @@ Everything here only looks. A request that cannot be met raises; one that can be
 in `Survey.warnings`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws import choice, networks, offers, stack, types, zones
@@ -69,47 +70,46 @@ class Survey:
 
 def survey(aws: Aws, wish: Wish) -> Survey:
     """Raises `UsageError` and `EnvironmentFailure` for what cannot be had in this region."""
-    quotas, listed = Quotas(aws, wish.cluster), PriceList(aws)
-    warnings: list[str] = []
+    kinds, options, short = _types(aws, wish)
+    network = networks.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
+    its_zones, for_workers = _zones(aws, wish, names_of(kinds), network)
+    ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
+    cards, listed = types.efa_cards(kinds), PriceList(aws)
+    first = (ranking[0].name,) if ranking else for_workers
+    price = _price(aws, kinds[0].name, first, listed, spot=wish.spot)
+    addresses = _addresses((wish.minimum, wish.maximum), cards, network, its_zones)
+    nat_gateways = int(cards > 1 and network is None)
+    return Survey(
+        types=kinds,
+        zones=for_workers,
+        price=price,
+        estimate=_estimate(wish, kinds[0].name, price, listed, nat_gateways, addresses),
+        resources=stack.summary(
+            len(its_zones), private=cards > 1, given=network is not None, placed=wish.placed
+        ),
+        warnings=(*short, *_of_network(wish, network, its_zones, cards)),
+        options=options,
+        ranking=ranking,
+        prices_of=listed.date,
+    )
+
+
+def _types(
+    aws: Aws, wish: Wish
+) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[str, ...]]:
+    """Of the workers; what they were chosen from; and what the quotas leave too few of."""
+    quotas = Quotas(aws, wish.cluster)
     try:
         options = _options(aws, quotas, wish)
         kinds = _kinds(aws, wish, options)
         types.check_alike((*types.describe(aws, wish.beside), *kinds) if wish.beside else kinds)
-        warnings += _shortages(aws, quotas, kinds, wish)
+        return kinds, options, tuple(_shortages(aws, quotas, kinds, wish))
     except Rejected as error:
         if error.code not in DENIED or not wish.types:
             raise
-        options, kinds = (), _kinds(aws, wish, ())
+        kinds = _kinds(aws, wish, ())
         types.check_alike(kinds)
-        warnings.append(f"the quotas are not known: {error}")
-    cards = types.efa_cards(kinds)
-    network = networks.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
-    offered = offers.zones(aws, (*names_of(kinds), wish.control_type))
-    chosen = _zones(aws, offered, kinds, wish.control_type, network)
-    for_workers = zones.with_workers(offered, chosen, names_of(kinds))
-    if network is not None:
-        needed = wish.maximum + 2 * wish.controls if wish.controls else 0
-        warnings += networks.warnings(network, chosen, cards, needed)
-    ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
-    first = (ranking[0].name,) if ranking else for_workers
-    price = _price(aws, kinds[0].name, first, listed, spot=wish.spot)
-    costs = estimate(
-        nodes=(wish.minimum, wish.maximum),
-        worker=kinds[0].name,
-        worker_usd=price,
-        worker_disk_gib=WORKER_DISK_GIB,
-        control=wish.control_type,
-        control_usd=listed.on_demand(wish.control_type),
-        controls=len(MEMBERS),
-        nat_gateways=int(cards > 1 and network is None),
-        addresses=_addresses((wish.minimum, wish.maximum), cards, network, chosen),
-    )
-    made = stack.summary(
-        len(chosen), private=cards > 1, given=network is not None, placed=wish.placed
-    )
-    return Survey(
-        kinds, for_workers, price, costs, made, tuple(warnings), options, ranking, listed.date
-    )
+        return kinds, (), (f"the quotas are not known: {error}",)
 
 
 def _options(aws: Aws, quotas: Quotas, wish: Wish) -> tuple[Option, ...]:
@@ -156,16 +156,45 @@ def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: 
 
 
 def _zones(
-    aws: Aws,
-    offered: zones.Offers,
-    kinds: tuple[InstanceType, ...],
-    control_type: str,
-    network: Network | None,
-) -> tuple[str, ...]:
-    names = names_of(kinds)
+    aws: Aws, wish: Wish, names: tuple[str, ...], network: Network | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """All of the cluster, and those for workers."""
+    offered: zones.Offers = offers.zones(aws, (*names, wish.control_type))
+    within = offered
     if network is not None:
-        offered = networks.within(network, offered, names, control_type)
-    return zones.choose(offered, names, control_type, aws.region)
+        within = networks.within(network, offered, names, wish.control_type)
+    chosen = zones.choose(within, names, wish.control_type, aws.region)
+    return chosen, zones.with_workers(offered, chosen, names)
+
+
+def _of_network(
+    wish: Wish, network: Network | None, its_zones: tuple[str, ...], cards: int
+) -> Iterator[str]:
+    """What speaks against a network of the user's."""
+    if network is not None:
+        needed = wish.maximum + 2 * wish.controls if wish.controls else 0
+        yield from networks.warnings(network, its_zones, cards, needed)
+
+
+def _estimate(
+    wish: Wish,
+    worker: str,
+    price: float,
+    listed: PriceList,
+    nat_gateways: int,
+    addresses: tuple[int, int],
+) -> Estimate:
+    return estimate(
+        nodes=(wish.minimum, wish.maximum),
+        worker=worker,
+        worker_usd=price,
+        worker_disk_gib=WORKER_DISK_GIB,
+        control=wish.control_type,
+        control_usd=listed.on_demand(wish.control_type),
+        controls=len(MEMBERS),
+        nat_gateways=nat_gateways,
+        addresses=addresses,
+    )
 
 
 def _addresses(
