@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock
+from typing import TYPE_CHECKING
 
 from spotelastic.local import events, faults, pricing
 from spotelastic.local.agenda import Agenda
 from spotelastic.local.authority import Authority
 from spotelastic.local.capacity import Market
+from spotelastic.local.events import CloudEvent
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
 from spotelastic.local.remains import Remains
+
+if TYPE_CHECKING:
+    from spotelastic.local.autoscaling import AutoScaling
 
 ACCOUNT = "123456789012"  # moto's
 
@@ -40,19 +45,14 @@ class Server:
         """`lost` is called when the hypervisor is gone: without it there is no cloud."""
         _prepare_environment(config)
         # moto reads its environment when it is imported
-        from moto.autoscaling.models import autoscaling_backends
-        from moto.events.models import events_backends
         from moto.server import ThreadedMotoServer
 
         from spotelastic.local import completions
-        from spotelastic.local.autoscaling import AutoScaling
-        from spotelastic.local.launches import Launcher
 
         lock = RLock()
-        limits = {(type, zone): count for type, zone, count in config.capacity}
-        market = Market(limits)
+        market = Market({(type, zone): count for type, zone, count in config.capacity})
         authority = Authority()
-        bus = events_backends[ACCOUNT][config.region]
+        emit = _bus(config.region)
         self._agenda = Agenda(lock)
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._moto.start()
@@ -61,10 +61,10 @@ class Server:
         self._power = Power(
             config.remains, config.boot_command, _instance_environment(self.endpoint)
         )
-
-        def emit(event: events.CloudEvent) -> None:
-            events.put(bus, event)
-
+        self._power.on_lost = lost
+        self._power.on_shut_down = lambda instance: self._agenda.soon(
+            partial(self._machines.shut_down, instance)
+        )
         self._machines = Machines(
             agenda=self._agenda,
             power=self._power,
@@ -72,14 +72,7 @@ class Server:
             imds_port=config.imds_port,
             emit=emit,
         )
-        scaling = AutoScaling(
-            backend=autoscaling_backends[ACCOUNT][config.region],
-            machines=self._machines,
-            market=market,
-            agenda=self._agenda,
-            emit=emit,
-            launch=Launcher(self._machines),
-        )
+        scaling = _scaling(config.region, self._machines, market, self._agenda, emit)
         self._machines.changed = scaling.machine_changed
         completions.install(
             lock=lock,
@@ -101,11 +94,7 @@ class Server:
             authority=authority,
             cloud=config.remains.cloud,
         )
-        self._power.on_lost = lost
         self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
-        self._power.on_shut_down = lambda instance: self._agenda.soon(
-            partial(self._machines.shut_down, instance)
-        )
 
     def start(self) -> None:
         web = self._moto._server
@@ -119,6 +108,34 @@ class Server:
         self._agenda.close()
         self._power.close()
         self._machines.close()
+
+
+def _bus(region: str) -> Callable[[CloudEvent], None]:
+    from moto.events.models import events_backends
+
+    return partial(events.put, events_backends[ACCOUNT][region])
+
+
+def _scaling(
+    region: str,
+    machines: Machines,
+    market: Market,
+    agenda: Agenda,
+    emit: Callable[[CloudEvent], None],
+) -> "AutoScaling":
+    from moto.autoscaling.models import autoscaling_backends
+
+    from spotelastic.local.autoscaling import AutoScaling
+    from spotelastic.local.launches import Launcher
+
+    return AutoScaling(
+        backend=autoscaling_backends[ACCOUNT][region],
+        machines=machines,
+        market=market,
+        agenda=agenda,
+        emit=emit,
+        launch=Launcher(machines),
+    )
 
 
 def _prepare_environment(config: Config) -> None:

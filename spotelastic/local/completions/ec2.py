@@ -34,6 +34,8 @@ LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 def install(patches: Patches, machines: Machines, market: Market, power: Power) -> None:
     _install_launch(patches, machines)
+    _install_profiles(patches)
+    _install_user_data(patches)
     _install_states(patches, machines)
     _install_console(patches, power)
     _install_market(patches, machines, market)
@@ -75,6 +77,8 @@ def _install_launch(patches: Patches, machines: Machines) -> None:
                 group.add(instance)
         return reservation
 
+
+def _install_profiles(patches: Patches) -> None:
     @patches.method(
         IamInstanceProfileAssociationBackend,
         "associate_iam_instance_profile",
@@ -92,6 +96,8 @@ def _install_launch(patches: Patches, machines: Machines) -> None:
                 return existing
         return original(backend, *args, **kwargs)
 
+
+def _install_user_data(patches: Patches) -> None:
     def user_data(version: Any) -> Any:
         data = version.data.get("UserData")
         return parse_user_data(data) if isinstance(data, str) else data

@@ -18,10 +18,42 @@ _ACTIVITIES_PER_PAGE = 100
 
 def install(patches: Patches, scaling: AutoScaling) -> None:
     patches.addition(models, "InstanceState", "members need more than moto's have")(Member)
+    _install_life(patches, scaling)
     _install_sizes(patches, scaling)
+    _install_ends(patches, scaling)
     _install_members(patches, scaling)
     _install_hooks(patches, scaling)
     _install_activities(patches, scaling)
+
+
+def _install_life(patches: Patches, scaling: AutoScaling) -> None:
+    @patches.method(
+        AutoScalingResponse,
+        "create_auto_scaling_group",
+        "moto ignores the hooks that come with a group, and takes a name twice",
+    )
+    def create(original: Callable[..., Any], response: Any) -> Any:
+        backend, name = response.autoscaling_backend, response._get_param("AutoScalingGroupName")
+        if name in backend.autoscaling_groups:
+            raise AutoscalingClientError(
+                "AlreadyExists", f"AutoScalingGroup by this name already exists - {name}"
+            )
+        result = original(response)
+        for hook in response._get_param("LifecycleHookSpecificationList", []):
+            put_hook(backend, name, hook)
+        return result
+
+    @patches.method(
+        AutoScalingResponse,
+        "delete_auto_scaling_group",
+        "moto deletes groups with instances in them without being forced",
+    )
+    def delete(original: Callable[..., Any], response: Any) -> Any:
+        force = response._get_bool_param("ForceDelete", False)
+        scaling.delete(response._get_param("AutoScalingGroupName"), force)
+        return EmptyResult()
+
+    patches.addition(FakeAutoScalingGroup, "status", "shown while a group is being deleted")(None)
 
 
 def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
@@ -68,36 +100,8 @@ def _install_sizes(patches: Patches, scaling: AutoScaling) -> None:
             max(size if desired is None else desired, group.min_size), group.max_size
         )
 
-    @patches.method(
-        AutoScalingResponse,
-        "create_auto_scaling_group",
-        "moto ignores the hooks that come with a group, and takes a name twice",
-    )
-    def create(original: Callable[..., Any], response: Any) -> Any:
-        backend, name = response.autoscaling_backend, response._get_param("AutoScalingGroupName")
-        if name in backend.autoscaling_groups:
-            raise AutoscalingClientError(
-                "AlreadyExists", f"AutoScalingGroup by this name already exists - {name}"
-            )
-        result = original(response)
-        for hook in response._get_param("LifecycleHookSpecificationList", []):
-            put_hook(backend, name, hook)
-        return result
 
-    @patches.method(
-        AutoScalingResponse,
-        "delete_auto_scaling_group",
-        "moto deletes groups with instances in them without being forced",
-    )
-    def delete(original: Callable[..., Any], response: Any) -> Any:
-        force = response._get_bool_param("ForceDelete", False)
-        scaling.delete(response._get_param("AutoScalingGroupName"), force)
-        return EmptyResult()
-
-    patches.addition(FakeAutoScalingGroup, "status", "shown while a group is being deleted")(None)
-
-
-def _install_members(patches: Patches, scaling: AutoScaling) -> None:
+def _install_ends(patches: Patches, scaling: AutoScaling) -> None:
     @patches.method(
         AutoScalingResponse,
         "terminate_instance_in_auto_scaling_group",
@@ -118,6 +122,8 @@ def _install_members(patches: Patches, scaling: AutoScaling) -> None:
     def notify(original: Callable[..., Any], backend: Any, instance_ids: list[str]) -> None:
         scaling.wake()
 
+
+def _install_members(patches: Patches, scaling: AutoScaling) -> None:
     @patches.method(
         AutoScalingBackend, "set_instance_health", "moto never acts on an instance's health"
     )

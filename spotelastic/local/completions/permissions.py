@@ -51,7 +51,12 @@ class Refused(ServiceException):
 def install(patches: Patches, authority: Authority) -> None:
     # Its models of most services know no refusal; moto says so each time.
     warnings.filterwarnings("ignore", message=r"Exception\(Refused\)")
+    _install_calls(patches, authority)
+    _install_s3(patches, authority)
+    _install_roles(patches)
 
+
+def _install_calls(patches: Patches, authority: Authority) -> None:
     @patches.method(BaseResponse, "call_action", "whoever calls, moto lets it pass")
     def call_action(original: Callable[..., Any], response: Any) -> Any:
         principal = principal_of(response.current_account, response.access_key)
@@ -75,6 +80,8 @@ def install(patches: Patches, authority: Authority) -> None:
                 return 403 if status == 400 else status, headers, body
         return original(response)
 
+
+def _install_s3(patches: Patches, authority: Authority) -> None:
     @patches.method(
         ActionAuthenticatorMixin, "_authenticate_and_authorize_s3_action", "S3 does not pass there"
     )
@@ -103,6 +110,8 @@ def install(patches: Patches, authority: Authority) -> None:
                 raise BucketAccessDeniedError(bucket=bucket_name)
             raise S3AccessDeniedError
 
+
+def _install_roles(patches: Patches) -> None:
     @patches.method(
         Role,
         "create_from_cloudformation_json",

@@ -27,6 +27,7 @@ from spotelastic.local.completions.patch import Patches
 def install(patches: Patches, scaling: AutoScaling) -> None:
     _install_parameters(patches)
     _install_groups(patches, scaling)
+    _install_updates(patches)
     _install_tags(patches)
     _install_deletion(patches)
 
@@ -105,18 +106,6 @@ def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
         scaling.wake()
         return original_resource
 
-    known = parsing.parse_and_update_resource
-
-    def update_resource(logical_id: str, *args: Any, **kwargs: Any) -> Any:
-        resources = args[1]
-        return known(logical_id, *args, **kwargs) or resources[logical_id]
-
-    patches.addition(
-        parsing,
-        "parse_and_update_resource",
-        "moto forgets a resource that an update touches and that it cannot update",
-    )(update_resource)
-
     @patches.method(
         FakeAutoScalingGroup, "delete", "what a group's instances use is deleted right after it"
     )
@@ -126,6 +115,20 @@ def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
 
 
 _SIZES = {"min_size": "MinSize", "max_size": "MaxSize", "desired_capacity": "DesiredCapacity"}
+
+
+def _install_updates(patches: Patches) -> None:
+    known = parsing.parse_and_update_resource
+
+    def update(logical_id: str, *args: Any, **kwargs: Any) -> Any:
+        resources = args[1]
+        return known(logical_id, *args, **kwargs) or resources[logical_id]
+
+    patches.addition(
+        parsing,
+        "parse_and_update_resource",
+        "moto forgets a resource that an update touches and that it cannot update",
+    )(update)
 
 
 def _install_tags(patches: Patches) -> None:
