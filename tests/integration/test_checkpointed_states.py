@@ -1,0 +1,156 @@
+"""What a state may be made of: it comes back as it was."""
+
+import functools
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from support.small_model import make, one_step
+from torch import nn
+
+import spotelastic as se
+from spotelastic.training import state as training_state
+from spotelastic.training.environment import Ranks
+
+
+def test_a_state_of_several_files_is_read_by_us_and_by_stock_dcp(tmp_path: Path) -> None:
+    state: dict[str, Any] = {f"w{number}": torch.rand(3 << 20) for number in range(8)}
+    saved = {name: tensor.clone() for name, tensor in state.items()}
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    folder = tmp_path / "1" / "step-00000001"
+    assert len(list(folder.glob("__0_*.distcp"))) > 2
+
+    target = {name: torch.zeros_like(tensor) for name, tensor in saved.items()}
+    dcp.load(target, checkpoint_id=folder, no_dist=True)
+    assert all(torch.equal(target[name], tensor) for name, tensor in saved.items())
+    for tensor in state.values():
+        tensor.zero_()
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 1
+    assert all(torch.equal(state[name], tensor) for name, tensor in saved.items())
+
+
+class Counting(nn.Module):
+    """Keeps something beside tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.calls = 0
+
+    def get_extra_state(self) -> int:
+        return self.calls
+
+    def set_extra_state(self, state: int) -> None:
+        self.calls = state
+
+
+def test_what_modules_keep_beside_tensors_is_saved_as_it_is_then(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"model": nn.Sequential(Counting(), nn.Linear(2, 2))}
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
+        for step in (1, 2):
+            state["model"][0].calls = 10 * step
+            checkpoint.step(step)
+    again: dict[str, Any] = {"model": nn.Sequential(Counting(), nn.Linear(2, 2))}
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 2
+    assert again["model"][0].calls == 20
+    assert torch.equal(again["model"][1].weight, state["model"][1].weight)
+
+
+def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(name: str) -> Any:
+        original = getattr(training_state, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            asked.append(name)
+            return original(*arguments, **options)
+
+        return call
+
+    for name in ("get_model_state_dict", "get_optimizer_state_dict", "flatten_state_dict"):
+        monkeypatch.setattr(training_state, name, counted(name))
+    monkeypatch.setattr(Ranks, "gather", lambda _, value: asked.append("gather") or [value])
+    state = make()
+    with se.Checkpointer(state, storage=str(tmp_path), snapshot_every=1) as checkpoint:
+        checkpoint.step(1, loss=one_step(state))
+        assert {"get_model_state_dict", "get_optimizer_state_dict", "gather"} <= set(asked)
+        asked.clear()
+        for step in range(2, 8):
+            checkpoint.step(step, loss=one_step(state))
+        assert asked == []
+
+
+class Notes:
+    """Says in its state what names with dots in them cannot: kinds of keys, what is empty."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_a_state_comes_back_with_its_keys_and_containers_as_they_were(tmp_path: Path) -> None:
+    def others(seed: int) -> dict[str, Any]:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW([nn.Parameter(torch.full((2,), float(seed)))], lr=seed)
+        return {
+            "model": model,
+            "of_a_model_elsewhere": optimizer,
+            "schedule": torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5] if seed else [1]),
+            "partial": torch.optim.lr_scheduler.LambdaLR(optimizer, [functools.partial(pow, 0.5)]),
+            "notes": Notes({1: {"empty": {}, "1": [{}, {"t": torch.arange(seed)}], 2: (seed,)}}),
+        }
+
+    state = others(7)
+    optimizer = state["of_a_model_elsewhere"]
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimizer.step()
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    again = others(0)
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+    assert again["schedule"].milestones == Counter({3: 1, 5: 1})
+    assert again["schedule"].state_dict() == state["schedule"].state_dict()
+    assert again["partial"].state_dict() == state["partial"].state_dict()
+    assert repr(again["notes"].state) == repr(state["notes"].state)
+    [moments] = again["of_a_model_elsewhere"].state.values()
+    [expected] = optimizer.state.values()
+    assert torch.equal(moments["exp_avg"], expected["exp_avg"])
+
+
+def test_an_optimizer_of_two_models_is_saved_by_numbers(tmp_path: Path) -> None:
+    def pair(seed: int) -> dict[str, Any]:
+        torch.manual_seed(seed)
+        left, right = nn.Linear(3, 2), nn.Linear(2, 1)
+        optimizer = torch.optim.AdamW([*left.parameters(), *right.parameters()])
+        return {"left": left, "right": right, "both": optimizer}
+
+    def one(state: dict[str, Any]) -> None:
+        state["right"](state["left"](torch.ones(1, 3))).sum().backward()
+        state["both"].step()
+        state["both"].zero_grad()
+
+    state, again = pair(1), pair(2)
+    one(state)
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        checkpoint.step(1)
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        checkpoint.restore()
+    one(state)
+    one(again)
+    assert torch.equal(again["left"].weight, state["left"].weight)
+    assert torch.equal(again["right"].weight, state["right"].weight)
