@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from support.virtual import STEP, World
+from support.virtual import World
+from support.virtual_training import STEP
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings

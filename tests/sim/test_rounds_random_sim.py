@@ -4,7 +4,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from support.virtual import NETWORK, World
+from support.virtual import World
+from support.virtual_training import NETWORK
 
 from spotelastic.model.job import RankPolicy, Settings
 

@@ -4,7 +4,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from support.virtual import WARM, World
+from support.virtual import World
+from support.virtual_node import WARM
 
 from spotelastic.agent.duties import ATTACH_PATIENCE
 from spotelastic.agent.observe import Attached, LeftCheckpointer

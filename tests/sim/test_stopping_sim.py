@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from support.virtual import World
 from test_rounds_sim import SETTINGS, check_invariants, cluster
 
@@ -65,11 +64,9 @@ def test_a_node_lost_while_the_job_stops_does_not_keep_it() -> None:
     assert world.job.final_step == committed > 20
 
 
-def test_a_commit_that_never_comes_is_not_waited_for_beyond_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("support.virtual.UPLOAD", 10 * stopping.WITHIN)
+def test_a_commit_that_never_comes_is_not_waited_for_beyond_its_time() -> None:
     world = cluster(2, RARE)
+    world.upload = 10 * stopping.WITHIN
     world.run(lambda: world.step() > 25, 60)
     began = world.now
     stop(world)
