@@ -1,4 +1,4 @@
-"""The command line of `spotelastic run`: what it accepts, what it means, what workers get of it."""
+"""The command line of `spotelastic run`: what it accepts, and what it means."""
 
 import dataclasses
 import os
@@ -11,16 +11,11 @@ import torch
 from support.certificates import certificates
 from torch.distributed.run import get_args_parser
 
-from spotelastic.agent import environment
-from spotelastic.agent.config import AgentConfig
-from spotelastic.agent.workers.output import Output, Selection
 from spotelastic.cli import bagua, devices, run_options
 from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import GROUPS, WITHOUT_EFFECT, given, parse
 from spotelastic.errors import UsageError
 from spotelastic.model.interval import Interval
-from spotelastic.model.job import Settings
-from spotelastic.model.round import Member, Round
 from spotelastic.store.endpoints import endpoints_of
 from spotelastic.store.tls import Tls
 
@@ -376,55 +371,6 @@ def test_virtual_local_ranks_need_a_device_each() -> None:
         run_options.check_devices(told, 2, {"CUDA_VISIBLE_DEVICES": "4"})
 
 
-# -- output ---------------------------------------------------------------------------------------
-
-
-def test_streams_share_a_file_until_they_are_told_apart() -> None:
-    output = run_options.output(options("-r", "0:1,1:3", "--tee", "0:2"))
-    assert output.redirects == Selection(ranks={0: 1, 1: 3})
-    routes = {
-        (local_rank, stream): (route.file, route.shown)
-        for local_rank in (0, 1, 2)
-        for stream in ("stdout", "stderr")
-        for route in [output.route(local_rank + 4, local_rank, stream)]
-    }
-    assert routes == {
-        (0, "stdout"): ("rank-4.stdout.log", False),
-        (0, "stderr"): ("rank-4.stderr.log", True),
-        (1, "stdout"): ("rank-5.stdout.log", False),
-        (1, "stderr"): ("rank-5.stderr.log", False),
-        (2, "stdout"): ("rank-6.log", True),
-        (2, "stderr"): ("rank-6.log", True),
-    }
-
-
-def test_ranks_that_are_not_shown_are_still_written() -> None:
-    output = run_options.output(options("--local-ranks-filter", "1"))
-    assert not output.route(0, 0, "stdout").shown
-    assert output.route(0, 0, "stdout").file == "rank-0.log"
-    assert output.route(1, 1, "stdout").shown
-
-
-def test_a_comma_that_is_meant_is_doubled() -> None:
-    output = run_options.output(options("--duplicate-stdout-filters", "loss,a,,b"))
-    assert output.filters["stdout"] == ("loss", "a,b")
-
-
-@pytest.mark.parametrize("flag", ["--tee", "--redirects", "--local-ranks-filter"])
-@pytest.mark.parametrize("text", ["4x", "0:9", "a:1", "1,"])
-def test_a_selection_that_is_none(flag: str, text: str) -> None:
-    with pytest.raises(UsageError, match=f"{flag} {text}"):
-        run_options.output(options(flag, text))
-
-
-def test_the_prefix_of_lines() -> None:
-    assert run_options.prefix(options(), 2, {})(5) == "[5] "
-    teed = run_options.prefix(options("--tee", "3", "--role", "trainer"), 2, {})
-    assert teed(5) == "[trainer1]:"
-    variable = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}/${local_rank}> "}
-    assert run_options.prefix(options(), 2, variable)(5) == "<5/1> "
-
-
 # -- Bagua ----------------------------------------------------------------------------------------
 
 
@@ -456,92 +402,3 @@ def test_baguas_network_plug_in_is_found_in_its_package(
     for spelling in ("--enable_bagua_net", "--bagua-net_switch_on"):
         env = bagua.environment(options(spelling), {"LD_LIBRARY_PATH": "/usr/x"})
         assert env["LD_LIBRARY_PATH"] == f"{tmp_path}/bagua_core/data/bagua-net:/usr/x"
-
-
-# -- what workers get -----------------------------------------------------------------------------
-
-CONFIG = AgentConfig(
-    run="job",
-    endpoints=(),
-    node="b",
-    address="10.0.0.2",
-    zone="",
-    settings=Settings(2, 2, workers=2),
-    command=("train.py", "--gpu=${local_rank}", "$HOME"),
-    workdir=Path("/code"),
-    state=Path("/state"),
-    shm=Path("/shm"),
-    storage="",
-)
-MEMBERS = tuple(
-    Member(name, name, slot, f"10.0.0.{slot + 1}", "", 2) for slot, name in enumerate("ab")
-)
-ROUND = Round(3, "r3", "started", MEMBERS, "first", "", store="10.0.0.1:4711")
-
-
-def env_of(config: AgentConfig, local_rank: int = 1, **shared: str) -> dict[str, str]:
-    return environment.worker(
-        shared,
-        config,
-        config.settings,
-        ROUND,
-        MEMBERS[1],
-        local_rank,
-        daemon=Path("/daemon"),
-        error_file=Path("/error"),
-    )
-
-
-def test_a_worker_gets_every_variable_of_torchrun() -> None:
-    env = env_of(dataclasses.replace(CONFIG, role="trainer"), KEPT="yes")
-    expected = {
-        "RANK": "3",
-        "LOCAL_RANK": "1",
-        "GROUP_RANK": "1",
-        "ROLE_RANK": "3",
-        "ROLE_NAME": "trainer",
-        "WORLD_SIZE": "4",
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_WORLD_SIZE": "2",
-        "ROLE_WORLD_SIZE": "4",
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "4711",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "3",
-        "TORCHELASTIC_RUN_ID": "job",
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": "/error",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGINT,SIGTERM,SIGHUP",
-        "KEPT": "yes",
-    }
-    assert expected.items() <= env.items()
-    shared = environment.base({}, "10.0.0.2")
-    assert shared["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == shared["OMP_NUM_THREADS"] == "1"
-
-
-@pytest.mark.parametrize(("visible", "device"), [("4, 7", "7"), (None, "1")])
-def test_virtual_local_ranks_see_their_own_device_only(visible: str | None, device: str) -> None:
-    config = dataclasses.replace(CONFIG, virtual_local_rank=True)
-    shared = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    env = env_of(config, **shared)
-    assert (env["LOCAL_RANK"], env["SPOTELASTIC_LOCAL_RANK"]) == ("0", "1")
-    assert env["CUDA_VISIBLE_DEVICES"] == device
-
-
-def test_further_variables_can_name_where_rank_0_is() -> None:
-    config = dataclasses.replace(CONFIG, env={"SERVICE": "${master_addr}:29501", "RANK": "9"})
-    env = env_of(config)
-    assert env["SERVICE"] == "10.0.0.1:29501"
-    assert env["RANK"] == "3"
-
-
-def test_the_command_of_a_local_rank() -> None:
-    args = ("--gpu=1", "$HOME")
-    assert environment.command(CONFIG, 1) == ("/code/train.py", *args)
-    module = dataclasses.replace(CONFIG, entry="module")
-    assert environment.command(module, 1) == ("train.py", *args)
-
-
-def test_without_a_wish_all_output_is_shown() -> None:
-    route = Output().route(7, 1, "stderr")
-    assert (route.file, route.shown, route.needles) == ("rank-7.log", True, ())

@@ -1,0 +1,96 @@
+"""What a worker started by `spotelastic run` finds in its environment, and what it is run as."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from spotelastic.agent import environment
+from spotelastic.agent.config import AgentConfig
+from spotelastic.model.job import Settings
+from spotelastic.model.round import Member, Round
+
+CONFIG = AgentConfig(
+    run="job",
+    endpoints=(),
+    node="b",
+    address="10.0.0.2",
+    zone="",
+    settings=Settings(2, 2, workers=2),
+    command=("train.py", "--gpu=${local_rank}", "$HOME"),
+    workdir=Path("/code"),
+    state=Path("/state"),
+    shm=Path("/shm"),
+    storage="",
+)
+
+
+MEMBERS = tuple(
+    Member(name, name, slot, f"10.0.0.{slot + 1}", "", 2) for slot, name in enumerate("ab")
+)
+
+
+ROUND = Round(3, "r3", "started", MEMBERS, "first", "", store="10.0.0.1:4711")
+
+
+def env_of(config: AgentConfig, local_rank: int = 1, **shared: str) -> dict[str, str]:
+    return environment.worker(
+        shared,
+        config,
+        config.settings,
+        ROUND,
+        MEMBERS[1],
+        local_rank,
+        daemon=Path("/daemon"),
+        error_file=Path("/error"),
+    )
+
+
+def test_a_worker_gets_every_variable_of_torchrun() -> None:
+    env = env_of(dataclasses.replace(CONFIG, role="trainer"), KEPT="yes")
+    expected = {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "3",
+        "ROLE_NAME": "trainer",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4711",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": "/error",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGINT,SIGTERM,SIGHUP",
+        "KEPT": "yes",
+    }
+    assert expected.items() <= env.items()
+    shared = environment.base({}, "10.0.0.2")
+    assert shared["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == shared["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(("visible", "device"), [("4, 7", "7"), (None, "1")])
+def test_virtual_local_ranks_see_their_own_device_only(visible: str | None, device: str) -> None:
+    config = dataclasses.replace(CONFIG, virtual_local_rank=True)
+    shared = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    env = env_of(config, **shared)
+    assert (env["LOCAL_RANK"], env["SPOTELASTIC_LOCAL_RANK"]) == ("0", "1")
+    assert env["CUDA_VISIBLE_DEVICES"] == device
+
+
+def test_further_variables_can_name_where_rank_0_is() -> None:
+    config = dataclasses.replace(CONFIG, env={"SERVICE": "${master_addr}:29501", "RANK": "9"})
+    env = env_of(config)
+    assert env["SERVICE"] == "10.0.0.1:29501"
+    assert env["RANK"] == "3"
+
+
+def test_the_command_of_a_local_rank() -> None:
+    args = ("--gpu=1", "$HOME")
+    assert environment.command(CONFIG, 1) == ("/code/train.py", *args)
+    module = dataclasses.replace(CONFIG, entry="module")
+    assert environment.command(module, 1) == ("train.py", *args)
