@@ -29,7 +29,7 @@ from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable
-from spotelastic.model.agreement import Proposal, Vote
+from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -172,7 +172,7 @@ class LightAgent:
         store, keys, node = self._store, self._keys, self._node
         match action:
             case do.Register():
-                node = replace(node, incarnation=new_id(), registered_at=unbroken())
+                node = replace(node, incarnation=new_id())
                 refused = membership.join(
                     store, keys, node, self._settings, self._lease, self._seen
                 )
@@ -246,16 +246,16 @@ class LightAgent:
             case do.EndRound():
                 return replace(local, workers=None, vote=None)
             case do.AnswerSteps(proposal):
-                return self._vote(local, proposal, Vote(self._node.id, proposal.id, STEP))
+                return self._vote(local, Vote(self._node.id, proposal.id, STEP))
             case do.Aim(proposal):
                 aim = proposal.target
                 self.post(Sealed(aim, waiting=True))
                 vote = Vote(self._node.id, proposal.id, STEP, aimed=aim, confirmed=aim)
-                return self._vote(local, proposal, vote)
+                return self._vote(local, vote)
             case do.VoteSealed(proposal):
                 aim = proposal.target
                 vote = Vote(self._node.id, proposal.id, aim, aimed=aim, confirmed=aim, sealed=aim)
-                return self._vote(local, proposal, vote)
+                return self._vote(local, vote)
         raise AssertionError(f"a light agent cannot {action}")
 
     def _acknowledge(self, local: Local, round_: Round, ready: bool) -> Local:
@@ -269,7 +269,7 @@ class LightAgent:
         self._store.put(self._keys.ack(ack.node), encode(ack), self._lease)
         return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
 
-    def _vote(self, local: Local, proposal: Proposal, vote: Vote) -> Local:
+    def _vote(self, local: Local, vote: Vote) -> Local:
         vote = replace(vote, step_time=STEP_TIME)
         self._store.put(self._keys.vote(vote.node), encode(vote), self._lease)
         return replace(local, vote=vote)

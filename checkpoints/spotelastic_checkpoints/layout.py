@@ -91,9 +91,6 @@ class Plan:
     whole: frozenset[str]
     """Nodes whose slots hold everything that is shared."""
 
-    def node_of(self, rank: int) -> str:
-        return next(node for node, ranks in self.nodes.items() if rank in ranks)
-
 
 def plan(declarations: Sequence[Declaration]) -> Plan:
     """Deterministic: the same declarations give the same plan, in any order."""

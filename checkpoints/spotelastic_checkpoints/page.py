@@ -79,9 +79,6 @@ class Page:
         self._words[Field.ROUND] = token(round_)
         self._words[Field.RANK] = rank
 
-    def belongs_to(self, round_: str) -> bool:
-        return self._words[Field.ROUND] == token(round_)
-
     @property
     def target(self) -> int:
         return self._words[Field.TARGET]

@@ -50,7 +50,6 @@ class Client:
     round: str = ""
     slots: list[Path] = field(default_factory=list)
     """Of its local rank, whether they are in memory yet or not."""
-    reserved: Path | None = None
     reserving: int = 0
     """Id of a Reserve that could not be answered yet."""
     awaiting: tuple[int, int] | None = None
@@ -256,7 +255,7 @@ class Service:
     def end(self) -> None:
         """The workers are dead."""
         for client in self._clients:
-            client.rank, client.reserved, client.awaiting = -1, None, None
+            client.rank, client.awaiting = -1, None
         self.arena.drop_torn()
         self._emit_points(all_written=True)
         self._forget_fetches()
@@ -319,7 +318,6 @@ class Service:
             listen=self.listen,
             snapshots=tuple(slots.snapshots(header for _, header in self.arena.sealed())),
             commit=self.pipeline.newest,
-            uploading=upload.step if upload else 0,
             workers=tuple(self._workers()),
             upload=upload,
             error=self.pipeline.outage,
@@ -452,7 +450,6 @@ class Service:
             client.reserving = ident
             return _LATER
         client.reserving = 0
-        client.reserved = path
         return wire.SlotGrant(str(path), self.owner)
 
     def _grant_waiting(self) -> None:
@@ -461,7 +458,6 @@ class Service:
                 self.handle(client, client.reserving, wire.Reserve())
 
     def _sealing(self, client: Client, request: wire.Sealing) -> object:
-        client.reserved = None
         client.sealed, client.waiting = request.step, request.waiting
         self._forget_fetches()
         workers = [c for c in self._clients if c.rank >= 0 and c.round == client.round]

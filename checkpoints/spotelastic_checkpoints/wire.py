@@ -11,7 +11,6 @@ from typing import TypeVar
 import msgspec
 
 FRAME = struct.Struct("<I")
-MAX_FRAME = 256 << 20
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -147,8 +146,6 @@ class DaemonStatus(Value, frozen=True):
     snapshots: tuple[Snapshot, ...]
     commit: Commit | None
     """The newest commit that this daemon knows of."""
-    uploading: int
-    """The step being uploaded, or 0."""
     workers: tuple[WorkerStep, ...]
     upload: Upload | None = None
     error: str = ""

@@ -97,7 +97,6 @@ class Actor:
             daemon=local.daemon,
             spot=self.config.spot,
             node_rank=self.config.node_rank,
-            registered_at=unbroken(),
         )
         settings = self.config.settings
         refused = membership.join(self._store, self.keys, node, settings, self._session.lease, seen)

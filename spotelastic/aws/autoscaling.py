@@ -55,8 +55,6 @@ class Machine:
     launched_at: float
     member: str = ""
     """The etcd member that a control instance runs."""
-    grouped: bool = True
-    """Whether an Auto Scaling group launched it."""
     reason: str = ""
     """Of its end, as EC2 names it: Server.SpotInstanceTermination, ..."""
 
@@ -149,7 +147,6 @@ def _machine(item: dict[str, Any]) -> Machine:
         spot=item.get("InstanceLifecycle") == "spot",
         launched_at=item["LaunchTime"].timestamp(),
         member=tags.get(MEMBER, ""),
-        grouped="aws:autoscaling:groupName" in tags,
         reason=item.get("StateReason", {}).get("Code", ""),
     )
 

@@ -11,7 +11,6 @@ DISK_GIB_MONTH = 0.08
 """gp3."""
 NAT = 0.045
 """US dollars an hour for a NAT gateway, and as much for each GB through it."""
-STORAGE_GIB_MONTH = 0.023
 CONTROL_DISKS_GIB = 8 + 8
 """A control node's root volume and its etcd member's."""
 

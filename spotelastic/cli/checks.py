@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -122,14 +122,6 @@ def default_name(script: Path) -> str:
     """A cluster's name made from the script's, e.g. "train-gpt"."""
     name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")
     return (name if name[:1].isalpha() else f"job-{name}".strip("-"))[:40].rstrip("-")
-
-
-def unused(name: str, taken: Iterable[str]) -> None:
-    if name in taken:
-        raise UsageError(
-            f"a cluster named {name} exists: choose another with --name, "
-            f"or end it with `spotelastic down {name}`"
-        )
 
 
 def writable(**files: Path | None) -> None:

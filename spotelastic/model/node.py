@@ -62,7 +62,6 @@ class Node:
     spot: bool = True
     node_rank: int | None = None
     """The slot that it asks for (rank policy "pinned"); no two live nodes ask for the same."""
-    registered_at: float = 0.0
 
     @property
     def workers(self) -> int:

@@ -38,7 +38,6 @@ class Progress:
     """Steps since the last publication; only from the node in slot 0."""
     committed: int = 0
     """The newest step committed in the object store."""
-    committed_at: float = 0.0
     upload: Upload | None = None
     """This node's part of the checkpoint that is being uploaded."""
     step_time: float = 0.0

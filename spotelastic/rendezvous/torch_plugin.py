@@ -299,7 +299,6 @@ def _node(params: RendezvousParameters, address: str) -> Node:
             python, str(torch.__version__), torch.version.cuda or "", launcher="torchrun"
         ),
         spot=False,
-        registered_at=wall(),
     )
 
 

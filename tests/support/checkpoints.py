@@ -128,7 +128,7 @@ class Worker:
                 data = encoding.plain_value((item.fqn, step))
                 lengths.append(len(data))
             slot.data[item.offset : item.offset + len(data)] = data
-        node = self.plan.node_of(self.rank)
+        node = next(node for node, ranks in self.plan.nodes.items() if self.rank in ranks)
         slot.seal(
             arena.SlotHeader(
                 owner=slot.owner,

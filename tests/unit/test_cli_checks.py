@@ -161,12 +161,6 @@ def test_the_cluster_is_named_after_the_script(script: str, name: str) -> None:
     assert checks.default_name(Path(script)) == name
 
 
-def test_a_name_in_use_is_refused() -> None:
-    checks.unused("demo", ["other"])
-    with pytest.raises(UsageError, match="spotelastic down demo"):
-        checks.unused("demo", ["demo"])
-
-
 def test_other_systems_are_told_in_one_line() -> None:
     with pytest.raises(EnvironmentFailure, match="Linux only; this is darwin"):
         checks.linux("darwin")
