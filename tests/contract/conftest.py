@@ -1,3 +1,23 @@
-from support.etcd import etcd_member, etcd_store, no_leftover_threads, prefix
+from collections.abc import Iterator
 
-__all__ = ["etcd_member", "etcd_store", "no_leftover_threads", "prefix"]
+import pytest
+from support.etcd import etcd_member, etcd_store, no_leftover_threads, prefix
+from support.s3 import s3_endpoint
+
+from spotelastic.clock import steady
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.memory import MemoryStore
+from spotelastic.store.port import Store
+from spotelastic.store.server import EtcdMember
+
+__all__ = ["etcd_member", "etcd_store", "no_leftover_threads", "prefix", "s3_endpoint", "store"]
+
+
+@pytest.fixture(params=["memory", "etcd"])
+def store(request: pytest.FixtureRequest, etcd_member: EtcdMember) -> Iterator[Store]:
+    if request.param == "memory":
+        made: Store = MemoryStore(steady)
+    else:
+        made = EtcdStore([etcd_member.endpoint], timeout=5.0)
+    yield made
+    made.close()

@@ -20,14 +20,8 @@ from spotelastic_checkpoints.storage.parts import PART
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.storage.s3 import S3Storage
 from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
-from support.faulty_s3 import Fault, FaultyS3, Hold
-from support.s3 import s3_server, use_s3
-
-
-@pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
+from support.faulty_s3 import Fault, FaultyS3
+from support.s3 import use_s3
 
 
 @pytest.fixture(params=["folder", "s3", "s3fs", "memory"])
@@ -329,6 +323,17 @@ CALLS: dict[str, Callable[[Storage, str], object]] = {
     "delete": lambda storage, _: storage.delete(["shard"]),
 }
 """One of each, on a store whose LATEST has the etag."""
+PARTS = {
+    "get": "LATEST",
+    "read": "LATEST",
+    "put": "shard",
+    "put in parts": "large",
+    "create": "new",
+    "swap": "LATEST",
+    "keys": "list-type",
+    "delete": "delete",
+}
+"""By what a request of the call's own is known: an upload that was given up is still aborted."""
 
 
 def with_latest(storage: Storage) -> str:
@@ -371,9 +376,8 @@ def test_a_server_that_does_not_answer_is_given_up(
     if kind is S3Storage:  # it reads its limits once
         storage.close()
         storage = kind(faulty.url)
-    for call in CALLS.values():
-        hold = Hold()
-        faulty.strike(0, Fault(hold=hold))
+    for name, call in CALLS.items():
+        hold = faulty.hold("", PARTS[name])
         with pytest.raises(StorageUnavailable):
             call(storage, etag)
         hold.go_on.set()

@@ -1,32 +1,18 @@
 """A session keeps its lease, and says once when it is lost."""
 
 import queue
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from support.etcd import EtcdMember, wait_until
+from support.etcd import wait_until
 
-from spotelastic.clock import steady
 from spotelastic.errors import Unavailable
-from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Store
 from spotelastic.store.session import Keeper, Lost, Session
 
 pytestmark = pytest.mark.usefixtures("no_leftover_threads")
 
 LONG = 15.0
-
-
-@pytest.fixture(params=["memory", "etcd"])
-def store(request: pytest.FixtureRequest, etcd_member: EtcdMember) -> Iterator[Store]:
-    if request.param == "memory":
-        made: Store = MemoryStore(steady)
-    else:
-        made = EtcdStore([etcd_member.endpoint], timeout=5.0)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -1,31 +1,16 @@
 """What every key-value store does, in memory or on a real etcd."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.etcd import EtcdMember
 from support.sinks import Recorder
 
-from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.store.election import campaign
-from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Compare, Delete, Put, Store
 
 pytestmark = pytest.mark.usefixtures("no_leftover_threads")
-
-
-@pytest.fixture(params=["memory", "etcd"])
-def store(request: pytest.FixtureRequest, etcd_member: EtcdMember) -> Iterator[Store]:
-    if request.param == "memory":
-        made: Store = MemoryStore(steady)
-    else:
-        made = EtcdStore([etcd_member.endpoint], timeout=5.0)
-    yield made
-    made.close()
 
 
 def test_a_key_that_was_never_written_is_absent(store: Store, prefix: str) -> None:

@@ -28,7 +28,6 @@ from support.checkpoints import (
 )
 from support.faulty_s3 import Fault, FaultyS3
 from support.patience import PATIENT, eventually
-from support.s3 import s3_server, use_s3
 from support.verifying import never_went_back, nothing_is_half_uploaded, verified
 
 import spotelastic as se
@@ -36,16 +35,9 @@ import spotelastic as se
 pytestmark = pytest.mark.faults
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
-
-
 @pytest.fixture
-def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
-    bucket = use_s3(monkeypatch, endpoint)
-    with FaultyS3(endpoint, f"s3://{bucket}/run") as proxy:
+def s3(s3_endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    with FaultyS3(s3_endpoint, f"s3://{bucket}/run") as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         yield proxy
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from support.account import DENIED, EXPIRED, FAULTS, NETWORK, Fault, Killed, Laptop, account, forget
+from support.account import DENIED, EXPIRED, FAULTS, Fault, Killed, Laptop, account, forget
+from support.asked import request
 from support.local_cloud import until
 from support.remains import kinds, remains
 
@@ -21,10 +22,8 @@ from spotelastic.aws import autoscaling, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import SWITCH, Names
-from spotelastic.aws.request import Request
 from spotelastic.cli.place import Place
 from spotelastic.errors import SpotelasticError
-from spotelastic.model.job import Settings
 
 pytestmark = pytest.mark.faults
 
@@ -70,16 +69,7 @@ class Trial:
             return list(self.laptop.calls)
 
 
-REQUEST = Request(
-    name=NAME,
-    script="train.py",
-    args=(),
-    code="c0de",
-    archive=b"an archive",
-    settings=Settings(1, 2, workers=1),
-    instance_types=("c5.large", "m5.large"),
-    network=NETWORK,
-)
+REQUEST = request(NAME, 2, instance_types=("c5.large", "m5.large"))
 
 
 @pytest.fixture

@@ -1,37 +1,35 @@
 """`up` and `down` as processes of their own, killed by SIGKILL, against a local cloud."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support.asked import request
 from support.local_cloud import environment, running_cloud
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
-from spotelastic.aws.request import Request
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.model.job import Settings
 
 pytestmark = pytest.mark.faults
 
 NAME = "quokka"
+TESTS = Path(__file__).parent.parent
 CHILD = """
-import json, sys
+import sys
+from support.asked import request
 from spotelastic.aws import cluster as clusters
-from spotelastic.aws.request import Request
-from spotelastic.model.job import Settings
-what, given = json.loads(sys.argv[1])
+what, name, network = sys.argv[1:]
 say = lambda line: print(line, flush=True)
 if what == "up":
-    given.update(archive=b"an archive", settings=Settings(1, 2, workers=1))
-    clusters.create(Request(**given), say)
+    clusters.create(request(name, 2, network=network), say)
 else:
-    clusters.delete(given["name"], say=say)
+    clusters.delete(name, say=say)
 print("done", flush=True)
 """
 
@@ -43,21 +41,10 @@ def info(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CloudInfo]:
         yield info
 
 
-def given(info: CloudInfo) -> dict[str, object]:
-    return {
-        "name": NAME,
-        "script": "train.py",
-        "args": (),
-        "code": "c0de",
-        "instance_types": ("c5.large",),
-        "network": info.net,
-    }
-
-
 def killed_when_it_says(word: str, what: str, info: CloudInfo) -> None:
     """Starts `up` or `down`, and kills it the moment that it announces that step."""
-    command = [sys.executable, "-c", CHILD, json.dumps([what, given(info)])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    command = [sys.executable, "-c", CHILD, what, NAME, info.net]
+    with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         said = next(line for line in child.stdout if line.startswith((word, "done")))
         child.kill()
@@ -65,12 +52,7 @@ def killed_when_it_says(word: str, what: str, info: CloudInfo) -> None:
 
 
 def up(info: CloudInfo) -> None:
-    request = Request(
-        **given(info),  # type: ignore[arg-type]
-        archive=b"an archive",
-        settings=Settings(1, 2, workers=1),
-    )
-    clusters.create(request, lambda _: None)
+    clusters.create(request(NAME, 2, network=info.net), lambda _: None)
 
 
 @pytest.mark.soak

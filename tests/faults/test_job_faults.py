@@ -22,7 +22,6 @@ from support.exactly import SCRIPT, TESTS
 from support.faulty_s3 import FaultyS3
 from support.launcher import Run, resumed_steps, running
 from support.patience import PATIENT
-from support.s3 import s3_server, use_s3
 from support.verifying import never_went_back, nothing_is_half_uploaded, verified
 
 from spotelastic.store.server import EtcdMember, standalone
@@ -33,17 +32,10 @@ STEP_TIME = "0.05"
 FLAGS = ("--snapshot-every", "5", "--checkpoint-every", "10", "--max-restarts", "10")
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield endpoint
-
-
 @pytest.fixture
-def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+def s3(s3_endpoint: str, bucket: str) -> Iterator[FaultyS3]:
     """In front of the server that this process talks to."""
-    bucket = use_s3(monkeypatch, endpoint)
-    with FaultyS3(endpoint, f"s3://{bucket}/run") as proxy:
+    with FaultyS3(s3_endpoint, f"s3://{bucket}/run") as proxy:
         yield proxy
 
 

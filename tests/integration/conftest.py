@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 from support.etcd import etcd_member, etcd_store, prefix
 from support.local_cloud import Laptop, running_cloud
+from support.s3 import bucket, s3_endpoint
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from support.s3 import s3_server, use_s3
 from support.small_model import make, make_seeded, one_step, weights
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
@@ -94,12 +92,6 @@ assert not [name for name in sys.modules if name.startswith(ours)]
     loaded = torch.load(out)["model"]
     assert torch.equal(loaded["0.weight"], state["model"][0].weight)
     assert torch.equal(loaded["2.bias"], state["model"][2].bias)
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield use_s3(monkeypatch, endpoint)
 
 
 def test_a_run_on_s3_is_resumed_by_us_and_read_by_stock_dcp(bucket: str) -> None:

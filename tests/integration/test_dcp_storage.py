@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from support.s3 import s3_server, use_s3
 from torch import nn
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
@@ -207,9 +206,3 @@ def gloo(tmp_path: Path) -> Iterator[None]:
     )
     yield
     torch.distributed.destroy_process_group()
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with s3_server() as endpoint:
-        yield use_s3(monkeypatch, endpoint)

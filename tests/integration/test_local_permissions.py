@@ -1,21 +1,19 @@
 """The local cloud asks IAM: a role does what its policies say, to its own cluster, and no more."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from support.account import NETWORK, REGION, account
+from support.account import REGION, account
+from support.asked import request
 
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
-from spotelastic.aws.request import Request
 from spotelastic.aws.template import infra
 from spotelastic.cli.given import folders
-from spotelastic.model.job import Settings
 
 OURS, THEIRS = "quokka", "wombat"
 READ = folders("read", ["s3://datasets/train"])
@@ -34,7 +32,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             for key in ("train/1", "training/1", "ours/1", "theirs/1"):
                 aws.s3.put_object(Bucket=bucket, Key=key, Body=b"data")
         for name, read, write in ((OURS, READ, WRITE), (THEIRS, (), ())):
-            wanted = replace(request(name), read=read, write=write)
+            wanted = request(name, read=read, write=write)
             clusters.create(wanted, lambda _: None, aws)
 
         def assume(role: str) -> boto3.Session:
@@ -53,19 +51,6 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
             )
 
         yield assume
-
-
-def request(name: str) -> Request:
-    return Request(
-        name=name,
-        script="train.py",
-        args=(),
-        code="c0de",
-        archive=b"an archive",
-        settings=Settings(1, 1, workers=1),
-        instance_types=("c5.large",),
-        network=NETWORK,
-    )
 
 
 def instance(name: str, role: str) -> str:
@@ -236,7 +221,7 @@ def test_up_again_gives_other_folders_and_takes_back_the_first(
     roles: Callable[[str], boto3.Session],
 ) -> None:
     worker = roles("Worker").client("s3")
-    wanted = replace(request(OURS), read=folders("read", ["s3://others"]))
+    wanted = request(OURS, read=folders("read", ["s3://others"]))
     clusters.create(wanted, lambda _: None, Aws(REGION))
     assert len(worker.list_objects_v2(Bucket="others", Prefix="the")["Contents"]) == 1
     worker.get_object(Bucket="others", Key="train/1")

@@ -8,30 +8,19 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from support.account import NETWORK, REGION, account
+from support.account import REGION, account
+from support.asked import request
 from support.remains import remains
 
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.request import Request
 from spotelastic.cli.main import main
 from spotelastic.cli.place import Place
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Settings
 
 NAME, BUCKET, FOREIGN = "quokka", "our-team", "their-team"
-REQUEST = Request(
-    name=NAME,
-    script="train.py",
-    args=(),
-    code="c0de",
-    archive=b"an archive",
-    settings=Settings(1, 1, workers=1),
-    instance_types=("c5.large",),
-    network=NETWORK,
-    bucket=BUCKET,
-)
+REQUEST = request(NAME, bucket=BUCKET)
 
 
 @pytest.fixture(scope="module")

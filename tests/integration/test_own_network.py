@@ -1,11 +1,11 @@
 """`--vpc` and `--subnets`: a cluster in a network that is the user's before and after it."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.account import NETWORK, REGION, account
+from support.asked import request
 from support.remains import remains
 
 from spotelastic.aws import autoscaling, networks
@@ -63,18 +63,7 @@ class Own:
         }
 
     def request(self, **changes: Any) -> Request:
-        usual = Request(
-            name=NAME,
-            script="train.py",
-            args=(),
-            code="c0de",
-            archive=b"an archive",
-            settings=Settings(1, 2, workers=1),
-            instance_types=("c5.large",),
-            vpc=self.vpc,
-            subnets=self.subnets,
-        )
-        return replace(usual, **changes)
+        return request(NAME, 2, **({"vpc": self.vpc, "subnets": self.subnets} | changes))
 
 
 @pytest.fixture(scope="module")

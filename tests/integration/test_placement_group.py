@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.account import NETWORK, REGION, account
+from support.account import REGION, account
+from support.asked import request
 from support.local_cloud import until
 from support.remains import kinds, remains
 
@@ -13,23 +14,11 @@ from spotelastic.aws import autoscaling
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
-from spotelastic.aws.request import Request
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, Settings
 
 NAME, BEST = "quokka", "us-east-1c"
-REQUEST = Request(
-    name=NAME,
-    script="train.py",
-    args=(),
-    code="c0de",
-    archive=b"an archive",
-    settings=Settings(1, 3, workers=1),
-    instance_types=("c5.large",),
-    zones=(BEST, "us-east-1a"),
-    placement="cluster",
-    network=NETWORK,
-)
+REQUEST = request(NAME, 3, zones=(BEST, "us-east-1a"), placement="cluster")
 
 
 @pytest.fixture(scope="module")

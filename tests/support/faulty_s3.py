@@ -115,7 +115,7 @@ class FaultyS3:
                 if not left:
                     return fault
             for fault in self._faults:
-                if fault.method == method and fault.part in path:
+                if fault.method in ("", method) and fault.part in path:
                     self._faults.remove(fault)
                     return fault
         return None

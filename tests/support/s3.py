@@ -1,4 +1,4 @@
-"""An S3 server for tests, and the environment that leads to it."""
+"""S3 servers for tests, and the environment that leads to them."""
 
 import os
 from collections.abc import Iterator
@@ -18,6 +18,18 @@ def s3_server() -> Iterator[str]:
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    with s3_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A new one, which this process finds without being told where."""
+    return use_s3(monkeypatch, s3_endpoint)
 
 
 def use_s3(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> str:

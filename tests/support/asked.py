@@ -1,0 +1,22 @@
+"""What `up` asks for where a test wants a cluster, and not much of it."""
+
+from typing import Any
+
+from support.account import NETWORK
+
+from spotelastic.aws.request import Request
+from spotelastic.model.job import Settings
+
+
+def request(name: str, nodes: int = 1, **changes: Any) -> Request:
+    """For one to `nodes` nodes without a GPU."""
+    given: dict[str, Any] = {
+        "script": "train.py",
+        "args": (),
+        "code": "c0de",
+        "archive": b"an archive",
+        "settings": Settings(1, nodes, workers=1),
+        "instance_types": ("c5.large",),
+        "network": NETWORK,
+    }
+    return Request(name=name, **(given | changes))
