@@ -59,10 +59,25 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def send(pid: int, sig: int) -> None:
-    """A signal, unless the process has ended or is not ours to signal."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+def reaped() -> Iterator[tuple[int, int]]:
+    """Children of this process that have ended: pid and exit code, or minus the signal."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, os.waitstatus_to_exitcode(status)
+
+
+def send(pid: int, sig: int) -> bool:
+    """A signal, unless the process has ended or is not ours to signal; whether it was sent."""
+    try:
         os.kill(pid, sig)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def mark(state: Path) -> dict[str, str]:

@@ -29,10 +29,10 @@ from spotelastic.agent.observe import (
 )
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import Order, Zygote
-from spotelastic.agent.workers.process import END_WITHIN, STACKS, end_marked, mark
 from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
+from spotelastic.linux import END_WITHIN, STACKS, end_marked, mark
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import Seen
 

@@ -30,9 +30,9 @@ from spotelastic.agent.observe import (
 )
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
-from spotelastic.agent.workers.process import name_process
 from spotelastic.clock import steady, unbroken
 from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.linux import name_process
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint

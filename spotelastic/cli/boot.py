@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from spotelastic.agent.workers.process import name_process
 from spotelastic.aws import hardware
 from spotelastic.aws.certificates import WORKER_NAME
 from spotelastic.aws.clients import Aws, calling
@@ -29,6 +28,7 @@ from spotelastic.cli import container, control, world
 from spotelastic.cli.instance import certificate, home, imds, job, keep_fresh, say, start
 from spotelastic.cli.supervise import Part, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.linux import name_process
 from spotelastic.model.job import JobSpec
 
 TRY_AGAIN = 75

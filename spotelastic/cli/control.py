@@ -80,8 +80,8 @@ def run(me: Identity) -> int:
 
 def controller() -> int:
     """The controller's own process."""
-    from spotelastic.agent.workers.process import name_process
     from spotelastic.controller.run import ControllerConfig, run
+    from spotelastic.linux import name_process
 
     name_process("se-controller")
     me = from_imds(imds())

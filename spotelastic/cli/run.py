@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from spotelastic.agent.config import AgentConfig, Entry
-from spotelastic.agent.workers.process import END_WITHIN, end_marked, mark
 from spotelastic.cli import bagua, run_options
 from spotelastic.cli.meet import Place, local_address, meet, own_address, part
 from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
+from spotelastic.linux import END_WITHIN, end_marked, mark
 
 if TYPE_CHECKING:
     from spotelastic.agent.run import Ended

@@ -20,6 +20,7 @@ from threading import Event, Thread
 from typing import Any
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
+from spotelastic.linux import name_process
 from spotelastic.local import processes
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.remains import Remains, write_atomically
@@ -33,7 +34,7 @@ _LOOPBACK = IPv4Network("127.0.0.0/8")
 def main() -> None:
     settings, announce = json.loads(sys.argv[1]), int(sys.argv[2])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    processes.prctl(processes.NAME, b"se-cloud")
+    name_process("se-cloud")
     over = Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: over.set())

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
+from spotelastic.linux import send
 from spotelastic.local import processes
 from spotelastic.local.authority import Authority, Call
 
@@ -123,7 +124,7 @@ class Desk:
         self._living(instance)
         found = processes.marked(self.cloud, instance)
         for process in found:
-            if process.role == role and processes.send(process.pid, signal.SIGKILL):
+            if process.role == role and send(process.pid, signal.SIGKILL):
                 return process.pid
         roles = ", ".join(sorted({process.role for process in found})) or "none"
         raise UsageError(f"{instance} runs no {role}; it runs {roles}")

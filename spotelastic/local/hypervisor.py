@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from spotelastic.linux import adopt_orphans, die_with_parent, name_process, reaped
 from spotelastic.local import processes
 from spotelastic.local.remains import Remains
 
@@ -70,9 +71,10 @@ class Hypervisor:
     def _boot(self, order: dict[str, Any]) -> None:
         for folder in (order["cwd"], order["shm"]):
             Path(folder).mkdir(parents=True, exist_ok=True)
+        me = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become_instance(order)
+            _become_instance(order, me)
         self._leaders[pid] = (order["instance"], order["console"])
 
     def _end(self, instance: str, shm: str) -> None:
@@ -92,15 +94,9 @@ class Hypervisor:
         return found + unmarked
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, code in reaped():
             if leader := self._leaders.pop(pid, None):
-                self._note_exit(*leader, os.waitstatus_to_exitcode(status))
+                self._note_exit(*leader, code)
 
     def _note_exit(self, instance: str, console: str, code: int) -> None:
         """As on EC2, an instance outlives its first process: someone reading the console knows."""
@@ -111,11 +107,11 @@ class Hypervisor:
                 log.write(f"\nThe boot process of {instance} exited with {code}.\n")
 
 
-def _become_instance(order: dict[str, Any]) -> None:
+def _become_instance(order: dict[str, Any], hypervisor: int) -> None:
     """In the forked child: turns into the instance's first process. Never returns."""
     try:
         os.setsid()
-        processes.prctl(processes.DIE_WITH_PARENT, signal.SIGKILL)
+        die_with_parent(hypervisor)
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         console = os.open(order["console"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -137,8 +133,8 @@ def _answer(**answer: str) -> None:
 
 def main() -> None:
     remains = Remains.loads(sys.argv[1])
-    processes.prctl(processes.NAME, b"se-hypervisor")
-    processes.prctl(processes.ADOPT_ORPHANS, 1)
+    name_process("se-hypervisor")
+    adopt_orphans()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # it ends with its orders, and not before
     remains.shm.mkdir(exist_ok=True)

@@ -6,7 +6,6 @@ session or by outliving their parents. What was started with another environment
 long as it has such an ancestor. Needs no privileges: everything runs as one user.
 """
 
-import ctypes
 import os
 import select
 import signal
@@ -14,11 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotelastic.linux import send
+
 INSTANCE = "SPOTELASTIC_INSTANCE"
 CLOUD = "SPOTELASTIC_CLOUD"
-
-DIE_WITH_PARENT, NAME, ADOPT_ORPHANS = 1, 15, 36
-"""Options of `prctl`: PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_CHILD_SUBREAPER."""
 
 _FIRST = ("se-agent", "se-controller")
 """Ended before all others, so that nothing reports on a machine that is half gone."""
@@ -56,22 +54,6 @@ def end(find: Callable[[], Sequence[Process]]) -> None:
         finally:
             for death in deaths:
                 os.close(death)
-
-
-def send(pid: int, number: int) -> bool:
-    """Whether there was such a process."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def prctl(option: int, value: int | bytes) -> None:
-    """Sets an option of this process. Raises `OSError` where Linux refuses."""
-    argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
-    if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
 def started_at(pid: int) -> int:

@@ -22,8 +22,8 @@ from spotelastic.agent.workers.pool import (
     ZygoteGone,
     read_stack,
 )
-from spotelastic.agent.workers.process import STACKS, end_marked, mark
 from spotelastic.agent.workers.zygote import Plan
+from spotelastic.linux import STACKS, end_marked, mark
 
 WITHIN = 20.0
 

@@ -25,8 +25,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-from spotelastic.agent.workers.process import STACKS, die_with_parent, name_process
 from spotelastic.errors import SpotelasticError
+from spotelastic.linux import STACKS, die_with_parent, name_process
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spotelastic.agent.workers.process import children, family, send
+from spotelastic.linux import children, family, reaped, send
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,9 @@ class Children:
                 os.read(wake, 4096)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, code in reaped():
             if pid in self._known:
-                self._known[pid].code = os.waitstatus_to_exitcode(status)
+                self._known[pid].code = code
 
     def _heirs(self, ended: dict[int, _Child]) -> dict[int, list[int]]:
         """Orphans by the ended child whose session they are in; 0: by now in one of their own."""

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spotelastic.agent.workers.process import END_WITHIN, end_marked, send
 from spotelastic.agent.workers.zygote import PACKET, Plan
+from spotelastic.linux import END_WITHIN, end_marked, send
 
 
 @dataclass(frozen=True, slots=True)

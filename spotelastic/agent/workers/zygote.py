@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from spotelastic.agent.workers.children import Children
-from spotelastic.agent.workers.process import (
+from spotelastic.linux import (
     END_WITHIN,
     adopt_orphans,
     die_with_parent,
