@@ -35,12 +35,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from common.measuring import conduct, where
 from jobs import memory, peers, s3_servers, world
 from jobs.node import Node, from_store, node
 from jobs.s3_servers import Server
 from jobs.saving import first_stall, memory_over, save_ours, send
 from jobs.states import Saves, Shape
 from jobs.training import train_beside_uploads
+
+from spotelastic.store.server import free_ports
 
 T = TypeVar("T")
 
@@ -73,7 +76,7 @@ def alone(work: Callable[..., T], *arguments: Any) -> T:
 
 def ranks(work: Callable[..., T], *arguments: Any, world: int = RANKS) -> list[T]:
     """In as many processes as there are ranks."""
-    port = s3_servers.free_port()
+    (port,) = free_ports(1)
     return _together(work, [(rank, world, port, *arguments) for rank in range(world)])
 
 
@@ -300,7 +303,7 @@ def main() -> None:
     parser.add_argument("--growth", type=int, default=200, help="saves of a small state (200)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    print(where())
     met = True
     if "daemon" in options.only:
         met &= show("the daemon", daemon())
@@ -320,9 +323,9 @@ def main() -> None:
                     met &= show(f"{title}, {name}", restoring(server, shape))
                 if "shards" in options.only and name != "sink":
                     met &= show(f"{title}, {name}", sharding(server, shape))
-    print(f"\nload at the end {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    print(f"\nat the end: {where()}")
     print("every bar is met" if met else "not every bar is met")
 
 
 if __name__ == "__main__":
-    main()
+    conduct(main)

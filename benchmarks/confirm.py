@@ -9,6 +9,7 @@ replay. Goodput is judged by the same function, once from what the training scri
 once from what was played.
 """
 
+import argparse
 import contextlib
 import os
 import signal
@@ -17,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+
+from common.measuring import Stuck, conduct, until, where
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws import cluster as clusters
@@ -51,12 +53,6 @@ PLAN: Sequence[tuple[float, int, int]] = (
 last line is the end."""
 BAR = 5.0
 """Points of goodput between the two."""
-PATIENCE = 120.0
-T = TypeVar("T")
-
-
-class Stuck(Exception):
-    """It never happened."""
 
 
 @dataclass
@@ -227,19 +223,9 @@ def compare(
     return judge("as run", stretches, Bill(), trace, scenario), play(trace, scenario)
 
 
-def until(probe: Callable[[], T], what: str) -> T:
-    """The first true answer of what can only be polled."""
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := probe()):
-        if time.monotonic() > deadline:
-            raise Stuck(f"not within {PATIENCE:g} s: {what}")
-        time.sleep(0.1)
-    return answer
-
-
 def main() -> None:
-    loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
-    print(f"{os.cpu_count()} cores, load {loads}", flush=True)
+    argparse.ArgumentParser(description="A replay beside what it plays.").parse_args()
+    print(where(), flush=True)
     with tempfile.TemporaryDirectory(prefix="spotelastic-confirm-") as name:
         folder = Path(name)
         with job(folder) as info:
@@ -271,7 +257,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Stuck as error:
-        sys.exit(f"could not measure: {error}")
+    conduct(main)

@@ -14,23 +14,20 @@
 
 import argparse
 import contextlib
-import os
 import statistics
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+from common.etcd import etcd
+from common.measuring import PATIENCE, Stuck, conduct, rest, until, where
 from light.account import Account, Controllers, account
 from light.agent import Due, LightAgent, light_node
 from light.crew import Crew
 from light.store import LightStore
-from scale import cluster
 
 from spotelastic.agent.observe import LocalEvent, Noticed
 from spotelastic.agent.watches import StoreChanged
@@ -49,20 +46,13 @@ from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import read
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
-from spotelastic.store.server import EtcdMember, MemberConfig, free_ports
 
 TRACES = Path(__file__).parent / "traces"
-PATIENCE = 120.0
 DECIDED, TRIALS = 1000, 20
 AGENTS, NOTICES = 64, 5
 NODES = 100
 COUNTED = 15
 """Calls that the rate of an idle leader is taken from."""
-T = TypeVar("T")
-
-
-class Stuck(Exception):
-    """It never happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +141,7 @@ class Watching(LightAgent):
 
 def telling() -> Iterator[Row]:
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-notice-"))
-        members = stack.enter_context(cluster(Path(folder)))
+        members = stack.enter_context(etcd(3))
         stores = [LightStore(member.endpoint, timeout=5.0) for member in members]
         for store in stores:
             stack.callback(store.close)
@@ -199,20 +188,15 @@ def _notice(agents: list[tuple[str, Watching]], told: Told, crew: Crew) -> float
 
 def controlling() -> Iterator[Row]:
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-etcd-")))
-        (port, peer) = free_ports(2, "127.0.0.1")
-        config = MemberConfig("a", folder / "a", f"127.0.0.1:{port}", f"127.0.0.1:{peer}")
-        member = stack.enter_context(EtcdMember(config, log=folder / "etcd.log"))
-        member.start()
-        member.wait(30)
+        (member,) = stack.enter_context(etcd(1))
         store = stack.enter_context(contextlib.closing(EtcdStore([member.endpoint])))
         its = stack.enter_context(account(member.endpoint, NODES))
-        _until(lambda: len(its.group().places) == NODES, f"{NODES} instances")
+        until(lambda: len(its.group().places) == NODES, f"{NODES} instances")
         its.register(store)
         controllers = Controllers(its.spec, its.info.region)
         stack.callback(controllers.close)
-        leader = _until(lambda: _published_leader(its), "a leader")
-        _until(lambda: all(p.state == "InService" for p in its.group().places), "all in service")
+        leader = until(lambda: _published_leader(its), "a leader")
+        until(lambda: all(p.state == "InService" for p in its.group().places), "all in service")
         _rested(controllers)  # What its beginning costs is not what an idle one does.
         yield Row(f"calls of AWS, {NODES} idle nodes, a minute", _calls(controllers), "", 30)
         yield from _replacing(its)
@@ -225,7 +209,7 @@ def _replacing(its: Account) -> Iterator[Row]:
     for place in its.group().places[:NOTICES]:
         started = time.monotonic()
         faults.interrupt(place.instance, 120.0)
-        _until(lambda place=place: _leaves(its, place.instance), f"{place.instance} is replaced")
+        until(lambda place=place: _leaves(its, place.instance), f"{place.instance} is replaced")
         times.append(time.monotonic() - started)
     yield Row("notice -> replacement asked for", max(times), "s", 2)
 
@@ -233,17 +217,17 @@ def _replacing(its: Account) -> Iterator[Row]:
 def _succeeding(
     its: Account, store: EtcdStore, controllers: Controllers, leader: str
 ) -> Iterator[Row]:
-    _until(lambda: its.staying() == NODES, "all places are filled again")
+    until(lambda: its.staying() == NODES, "all places are filled again")
     its.register(store)
     launched = its.launched()
     victim = next(place.instance for place in its.group().places if not place.leaving)
     Faults(its.info).interrupt(victim, 120.0)
     started = time.monotonic()
     controllers.kill(leader)
-    _until(lambda: _published_leader(its) not in ("", leader), "another leads")
+    until(lambda: _published_leader(its) not in ("", leader), "another leads")
     seconds = time.monotonic() - started
-    _until(lambda: _leaves(its, victim), "the noticed node is replaced")
-    _until(lambda: its.staying() == NODES, "its place is filled")
+    until(lambda: _leaves(its, victim), "the noticed node is replaced")
+    until(lambda: its.staying() == NODES, "its place is filled")
     _rested(controllers)  # Before that a second replacement could still be launched.
     yield Row("leader killed -> another has reconciled", seconds, "s", LEASE + 2.0)
     yield Row("instances launched twice meanwhile", its.launched() - launched - 1, "", 0)
@@ -252,21 +236,13 @@ def _succeeding(
 def _rested(controllers: Controllers) -> None:
     """Until the leader asks for nothing any more: while something is to be done it asks every
     `BUSY` seconds."""
-    seen, since = controllers.calls.value, time.monotonic()
-
-    def quiet() -> bool:
-        nonlocal seen, since
-        if controllers.calls.value != seen:
-            seen, since = controllers.calls.value, time.monotonic()
-        return time.monotonic() - since > 2 * BUSY
-
-    _until(quiet, "a leader that rests")
+    rest(lambda: int(controllers.calls.value), 2 * BUSY, "a leader that rests")
 
 
 def _calls(controllers: Controllers) -> float:
     """A minute, over as many as an idle leader makes in several looks."""
     before, began = controllers.calls.value, time.monotonic()
-    _until(lambda: controllers.calls.value - before >= COUNTED, f"{COUNTED} calls")
+    until(lambda: controllers.calls.value - before >= COUNTED, f"{COUNTED} calls")
     return float(controllers.calls.value - before) * 60.0 / (time.monotonic() - began)
 
 
@@ -278,16 +254,6 @@ def _published_leader(its: Account) -> str:
 def _leaves(its: Account, instance: str) -> bool:
     place = its.group().place(instance)
     return place is None or place.leaving
-
-
-def _until(probe: Callable[[], T], what: str) -> T:
-    """The first true answer of what can only be polled."""
-    deadline = time.monotonic() + PATIENCE
-    while not (answer := probe()):
-        if time.monotonic() > deadline:
-            raise Stuck(f"not within {PATIENCE:g} s: {what}")
-        time.sleep(0.05)
-    return answer
 
 
 # -- traces --------------------------------------------------------------------------------------
@@ -311,15 +277,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The controller: speed, calls, decisions.")
     parser.add_argument("--only", choices=parts, nargs="+", default=list(parts))
     options = parser.parse_args()
-    loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
-    print(f"{os.cpu_count()} cores, load {loads}; lease {LEASE:g} s", flush=True)
+    print(f"{where()}; lease {LEASE:g} s", flush=True)
     for name in options.only:
         for row in parts[name]():
             print(row, flush=True)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Stuck as error:
-        sys.exit(f"could not measure: {error}")
+    conduct(main)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from common.measuring import conduct
 from jobs.node import node
 from jobs.states import Shape, State
 
@@ -94,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    conduct(main)

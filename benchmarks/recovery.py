@@ -33,6 +33,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from common.measuring import Stuck, conduct, until, where
+
 from spotelastic.model.round import Round
 from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
@@ -49,8 +51,8 @@ CRASH_ATTEMPTS = 2
 """torchrun's crash is tried again when training never goes on: at times its workers find stale keys
 of the round before, again and again."""
 START_WITHIN = 120.0
-SETTLE = 1.0
-"""Seconds of training before each event."""
+SETTLED = 100
+"""All-reduces of every node before each event."""
 
 
 class Line(NamedTuple):
@@ -58,10 +60,6 @@ class Line(NamedTuple):
     at: float
     pid: int
     world: int
-
-
-class Stuck(Exception):
-    """Training did not go on."""
 
 
 # -- jobs ----------------------------------------------------------------------------------------
@@ -123,21 +121,29 @@ class Job:
         self.signal_all(node, signal.SIGKILL)
         self.agents.pop(node).wait()
 
+    def settle(self, steps: int) -> None:
+        """Waits until every node has done so many further all-reduces."""
+        done = {node: len(self.lines(node)) for node in self.agents}
+
+        def settled() -> bool:
+            return all(len(self.lines(node)) >= done[node] + steps for node in self.agents)
+
+        until(settled, "training that goes on", within=START_WITHIN, every=0.2)
+
     def resume(self, nodes: Sequence[str], known: set[int], patience: float) -> dict[str, Line]:
         """Waits until all these nodes do all-reduces in workers not `known`; each one's first."""
-        give_up = time.monotonic() + patience
-        while True:
-            first = {}
+
+        def first() -> dict[str, Line]:
+            found = {}
             for node in nodes:
                 for line in self.lines(node):
                     if (line.what, line.world) == ("step", len(nodes)) and line.pid not in known:
-                        first[node] = line
+                        found[node] = line
                         break
-            if len(first) == len(nodes):
-                return first
-            if time.monotonic() > give_up:
-                raise Stuck(f"no world of {len(nodes)} within {patience:g} s")
-            time.sleep(0.05)  # The workers' own times count, so that this looks seldom.
+            return found if len(found) == len(nodes) else {}
+
+        # The workers' own times count, so that this looks seldom.
+        return until(first, f"a world of {len(nodes)}", within=patience)
 
     def close(self) -> None:
         agents = [*self.agents.values()]
@@ -209,7 +215,7 @@ def happen(
     job: Job, event: Callable[[], str | None], stay: Sequence[str], patience: float
 ) -> Sample:
     """Let `event` happen, which may add a node; the nodes `stay` were there and go on."""
-    time.sleep(SETTLE)
+    job.settle(SETTLED)
     known = {line.pid for node in job.agents for line in job.lines(node)}
     at = time.monotonic()
     joined = event()
@@ -369,7 +375,7 @@ def measure_ours(
         rounds = stack.enter_context(contextlib.closing(Rounds(etcd.endpoint, run)))
         job = stack.enter_context(ours(folder / "ours", size, etcd.endpoint, run))
         begin(job, size)
-        time.sleep(3.0)
+        job.settle(3 * SETTLED)
         resting = idle(next(iter(job.agents.values())).pid, idle_seconds)
         for name in CYCLE * trials:
             samples[name].append(EVENTS[name].happen(job))
@@ -471,7 +477,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one trial, torchrun's crash only")
     options = parser.parse_args()
     trials = 1 if options.quick else options.trials
-    print(f"{os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    print(where())
     for size in options.agents:
         with tempfile.TemporaryDirectory(prefix="spotelastic-bench-") as name:
             folder = Path(name)
@@ -480,11 +486,8 @@ def main() -> None:
             theirs, never = measure_torchrun(folder, size, options.peer_trials, cycles)
         show(size, rows(mine, theirs, never, resting))
         show_stages(split)
-    print(f"load at the end {' '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    print(f"at the end: {where()}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Stuck as error:
-        sys.exit(f"could not measure: {error}")
+    conduct(main)

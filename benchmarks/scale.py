@@ -23,15 +23,15 @@ import gc
 import multiprocessing
 import os
 import signal
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from common.etcd import etcd
+from common.measuring import PATIENCE, Stuck, conduct, rest, where
 from light.agent import LightAgent, light_node, parse_once
 from light.crew import Crew
 from light.store import LightStore
@@ -44,9 +44,8 @@ from spotelastic.store.codec import decode, encode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, WatchItem
-from spotelastic.store.server import EtcdMember, MemberConfig, free_ports
+from spotelastic.store.server import EtcdMember
 
-HOST = "127.0.0.1"
 RUN = "scale"
 LEASE = 10.0
 LIMIT = 5.0
@@ -54,11 +53,8 @@ LIMIT_AT = 1000
 PROCESSES = 2
 THREADS = 32
 """Of each process: so many calls are under way at once."""
-PATIENCE = 120.0
-
-
-class Stuck(Exception):
-    """The agents never held the round."""
+QUIET = 1.0
+"""Seconds without a write, after which nothing is under way any more."""
 
 
 # -- what the agents' processes do ---------------------------------------------------------------
@@ -233,28 +229,6 @@ class Crowd:
                 process.join()
 
 
-# -- the etcd ------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[list[EtcdMember]]:
-    """Three members with what a cluster's own have: default timers, every write on disk."""
-    names = ["a", "b", "c"]
-    ports = free_ports(6, HOST)
-    peers = {name: f"{HOST}:{port}" for name, port in zip(names, ports[3:], strict=True)}
-    with contextlib.ExitStack() as stack:
-        members = []
-        for name, port in zip(names, ports, strict=False):
-            config = MemberConfig(name, folder / name, f"{HOST}:{port}", peers[name], cluster=peers)
-            member = EtcdMember(config, log=folder / f"{name}.log")
-            stack.enter_context(member)
-            member.start()
-            members.append(member)
-        for member in members:
-            member.wait(30)
-        yield members
-
-
 class Written:
     """Counts the writes that etcd carried out for the run."""
 
@@ -282,19 +256,15 @@ class Measured:
 def measure(size: int) -> dict[str, Measured]:
     settings = Settings(min_nodes=size, max_nodes=size, workers=8, lease=LEASE)
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spotelastic-scale-"))
-        members = stack.enter_context(cluster(Path(folder)))
+        members = stack.enter_context(etcd(3))
         endpoints = [member.endpoint for member in members]
         store = stack.enter_context(contextlib.closing(EtcdStore(endpoints)))
         written = Written(store)
         crowd = stack.enter_context(contextlib.closing(Crowd(endpoints, size, settings)))
 
         def event(number: int, command: Start | Leave | Vanish, gone: frozenset[int]) -> Measured:
-            keys, before, etcd = (
-                written.keys,
-                crowd.wait(0, gone=frozenset(range(size))),
-                cpu(members),
-            )
+            keys, spent = written.keys, cpu(members)
+            before = crowd.wait(0, gone=frozenset(range(size)))
             started = time.monotonic()
             crowd.tell(command)
             after = crowd.wait(number, gone)
@@ -304,15 +274,16 @@ def measure(size: int) -> dict[str, Measured]:
                 written.keys - keys,
                 after.nbytes - before.nbytes,
                 after.cpu - before.cpu,
-                cpu(members) - etcd,
+                cpu(members) - spent,
             )
 
         measured = {"join": event(1, Start(), frozenset())}
         store.put(Keys(RUN).settings, encode(replace(settings, min_nodes=size // 2)))
-        time.sleep(1.0)  # What the start still brings is not the leave's.
+        # What one event still brings is not the next one's.
+        rest(lambda: written.keys, QUIET, "agents that rest after the start")
         leaver, victim = size // 2, size // 3
         measured["leave"] = event(2, Leave(leaver), frozenset({leaver}))
-        time.sleep(1.0)
+        rest(lambda: written.keys, QUIET, "agents that rest after the leave")
         measured["loss"] = event(3, Vanish(victim), frozenset({leaver, victim}))
         return measured
 
@@ -357,8 +328,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[250, 500, LIMIT_AT])
     parser.add_argument("--times", type=int, default=3, help=f"for {LIMIT_AT} nodes")
     options = parser.parse_args()
-    loads = " ".join(f"{load:.1f}" for load in os.getloadavg())
-    print(f"{os.cpu_count()} cores, load {loads}; lease {LEASE:g} s")
+    print(f"{where()}; lease {LEASE:g} s")
     print(
         f"{'agents':>6} {'event':6} {'seconds':>8} {'events':>8} {'per node':>9} "
         f"{'keys':>7} {'per node':>9} {'MB':>7} {'agents s':>8} {'etcd s':>8}"
@@ -376,7 +346,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Stuck as error:
-        sys.exit(f"could not measure: {error}")
+    conduct(main)

