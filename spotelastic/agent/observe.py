@@ -26,7 +26,7 @@ takes a few to give its memory back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class WorkerExit:
     """A worker of this node that ended by itself."""
 
     local_rank: int
@@ -63,7 +63,7 @@ class Workers:
     started_at: float
     alive: frozenset[str]
     """Names of those that have not been reaped: `<round>/<local rank>`."""
-    exits: tuple[Exit, ...] = ()
+    exits: tuple[WorkerExit, ...] = ()
     killed: bool = False
     """They are being ended by us: their exits mean nothing."""
     kill_at: float = math.inf
@@ -323,7 +323,7 @@ def _exited(local: Local, event: Exited, now: float) -> Local:
         return local
     rank, exits = int(event.id.rpartition("/")[2]), workers.exits
     if not workers.killed and all(exit_.local_rank != rank for exit_ in exits):
-        exits = (*exits, Exit(rank, event.code, now))
+        exits = (*exits, WorkerExit(rank, event.code, now))
     if event.gone:
         return replace(
             local, workers=replace(workers, alive=workers.alive - {event.id}, exits=exits)

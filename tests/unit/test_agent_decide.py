@@ -14,12 +14,12 @@ from spotelastic.agent.duties import CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
 from spotelastic.agent.leaving import STUCK
 from spotelastic.agent.observe import (
     GONE_WITHIN,
-    Exit,
     Local,
     Outrun,
     Pace,
     RoundStore,
     StorageClaim,
+    WorkerExit,
     Workers,
     look,
     observe,
@@ -127,7 +127,7 @@ def test_workers_are_looked_at_several_times_within_the_stall_time() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"attached": False}, {"left": True}, {"exits": (Exit(0, 0, NOW),)}],
+    [{"attached": False}, {"left": True}, {"exits": (WorkerExit(0, 0, NOW),)}],
     ids=["no Checkpointer", "has left it", "one has ended"],
 )
 def test_only_workers_in_their_loop_are_looked_at(changed: dict[str, object]) -> None:
@@ -175,11 +175,14 @@ def test_workers_of_an_old_round_are_killed_at_once(cause: Cause) -> None:
 def test_what_a_worker_left_behind_keeps_it_alive_but_tells_its_end() -> None:
     ended = observe(local(), Exited("r1/1", 1, gone=False), NOW)
     assert ended.workers is not None
-    assert (ended.workers.exits, ended.workers.alive) == ((Exit(1, 1, NOW),), WORKERS.alive)
+    assert (ended.workers.exits, ended.workers.alive) == ((WorkerExit(1, 1, NOW),), WORKERS.alive)
     assert decided(ended, seen(), NOW).actions == (do.KillWorkers(), do.ReportFailure(ROUND))
     gone = observe(ended, Exited("r1/1", 1), NOW + 1)
     assert gone.workers is not None
-    assert (gone.workers.exits, gone.workers.alive) == ((Exit(1, 1, NOW),), frozenset({"r1/0"}))
+    assert (gone.workers.exits, gone.workers.alive) == (
+        (WorkerExit(1, 1, NOW),),
+        frozenset({"r1/0"}),
+    )
 
 
 def test_a_worker_that_cannot_be_ended_makes_its_node_leave() -> None:
