@@ -16,17 +16,16 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
-from spotelastic_checkpoints import fence, restore, slots, wire
+from spotelastic_checkpoints import fence, remembered, restore, slots, wire
 from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.commits import Commits
-from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed, StorageUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.furnishing import Furnishing
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.pipeline import Pipeline, Save
-from spotelastic_checkpoints.restore import Opened, Surroundings
+from spotelastic_checkpoints.restore import Surroundings
 from spotelastic_checkpoints.retention import Keep
+from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
 
@@ -37,7 +36,6 @@ UPLOADS, MOST_UPLOADS = 4, 32
 """Files on their way to the store at a time: per worker, and on a node."""
 NICENESS = 10
 """Of threads that talk to the store: where processors are short, training goes first."""
-EPOCHS_KEPT = 64
 
 
 @dataclass
@@ -59,23 +57,6 @@ class Client:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
-@dataclass
-class Fetching:
-    """A restore under way or done, shared by the local ranks."""
-
-    task: "asyncio.Task[Opened]"
-    read_by: set[int] = field(default_factory=set)
-    """Local ranks that are done with it."""
-
-
-class Remembered(msgspec.Struct, frozen=True):
-    """What outlives a daemon, beside the slots."""
-
-    round: RoundInfo | None = None
-    epochs: dict[str, int] = {}
-    """Storage epochs of recent rounds, by incarnation."""
-
-
 class Service:
     def __init__(
         self,
@@ -92,17 +73,16 @@ class Service:
         self._furnishing = Furnishing(arena, most_slots, self._grant_waiting, self.tell_problem)
         self._warned = False
         self.owner = owner
-        self.node = node
+        self._node = node
         self._credentials = credentials
         self.listen = ""
         self._storage = storage
         self._commits: Commits | None = None
         self._executor = _stepping_back(8, "store")
-        self._remembered = self._recall()
+        self._remembered = remembered.recall(arena.folder)
         self._clients: list[Client] = []
         self._subscribers: list[Client] = []
-        self._fetches: dict[bytes, Fetching] = {}
-        self._last_fetch = 0
+        self._restores = Restores(arena.workers, self._surroundings)
         self._settled = asyncio.Event()
         self._left = asyncio.Event()
         self.pipeline = Pipeline(
@@ -134,7 +114,7 @@ class Service:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self._forget_fetches()
+        self._restores.forget()
 
     def connected(self, client: Client) -> None:
         self._clients.append(client)
@@ -204,11 +184,11 @@ class Service:
             wire.Subscribe: lambda client, ident, r: self._subscribers.append(client),
             wire.Attach: lambda client, ident, r: self._attach(client, r),
             wire.Open: lambda client, ident, r: self._open(r.resume),
-            wire.Fetch: lambda client, ident, r: self._fetch(r),
+            wire.Fetch: lambda client, ident, r: self._restores.fetch(r.id, r.ranges),
             wire.FindCommit: lambda client, ident, r: self._in_thread(
                 lambda: self.commits().newest(step=r.step, before=r.before)
             ),
-            wire.Restored: lambda client, ident, r: self._restored(client, r.id),
+            wire.Restored: lambda client, ident, r: self._restores.done(r.id, client.local_rank),
             wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
             wire.AwaitSlots: lambda client, ident, r: self._furnishing.wait(r.local_rank),
             wire.Reserve: lambda client, ident, r: self._reserve(client, ident),
@@ -226,14 +206,10 @@ class Service:
 
     def begin(self, round_: RoundInfo) -> None:
         known = self.round is not None and self.round.incarnation == round_.incarnation
-        epochs = dict(list(self._remembered.epochs.items())[-EPOCHS_KEPT:])
-        if round_.epoch:
-            epochs[round_.incarnation] = round_.epoch
-        self._remembered = Remembered(round_, epochs)
-        self._path.with_suffix(".new").write_bytes(msgspec.json.encode(self._remembered))
-        self._path.with_suffix(".new").rename(self._path)
+        self._remembered = self._remembered.begun(round_)
+        remembered.keep(self.arena.folder, self._remembered)
         if not known:
-            self._forget_fetches()
+            self._restores.forget()
             for local, page in enumerate(self.arena.pages):
                 page.reset(round_.incarnation, round_.own.first_rank + local)
                 page.set_deadline(self.pipeline.hurried)
@@ -258,7 +234,7 @@ class Service:
             client.rank, client.awaiting = -1, None
         self.arena.drop_torn()
         self._emit_points(all_written=True)
-        self._forget_fetches()
+        self._restores.forget()
         self._want_due()
 
     def _set_target(self, request: wire.SetTarget) -> list[wire.WorkerStep]:
@@ -378,27 +354,18 @@ class Service:
         return str(self.arena.page_path(local))
 
     async def _open(self, resume: Resume) -> RestoreSet:
-        """Once per node: the local ranks that ask for the same get the same."""
-        key = msgspec.msgpack.encode(resume)
-        if key not in self._fetches:
-            self._last_fetch += 1
-            loop = asyncio.get_running_loop()
-
-            def warn(message: str) -> None:
-                loop.call_soon_threadsafe(self.tell_problem, message)
-
-            around = Surroundings(self.arena, self.commits, self.node, self._credentials, warn)
-            work = asyncio.to_thread(restore.open_source, self._last_fetch, resume, around)
-            self._fetches[key] = Fetching(loop.create_task(work))
-        fetching = self._fetches[key]
-        try:
-            opened = await asyncio.shield(fetching.task)
-        except CheckpointsError:
-            self._fetches.pop(key, None)
-            raise
-        if opened.restore_set.items:
+        opened = await self._restores.open(resume)
+        if opened.items:
             self._make_room(resume)
-        return opened.restore_set
+        return opened
+
+    def _surroundings(self) -> Surroundings:
+        loop = asyncio.get_running_loop()
+
+        def warn(message: str) -> None:
+            loop.call_soon_threadsafe(self.tell_problem, message)
+
+        return Surroundings(self.arena, self.commits, self._node, self._credentials, warn)
 
     def _make_room(self, resume: Resume) -> None:
         """What is fetched takes the place of slots that the next saves would overwrite anyway, so
@@ -414,30 +381,6 @@ class Service:
                     break
                 views = [view for view in views if view.path != path]
                 self._furnishing.discard(path)
-
-    async def _fetch(self, request: wire.Fetch) -> None:
-        for fetching in self._fetches.values():
-            if _succeeded(fetching.task) and fetching.task.result().restore_set.id == request.id:
-                await asyncio.to_thread(fetching.task.result().fetcher.fetch, request.ranges)
-                return
-        raise RestoreFailed("what was to be restored has been put away: another round has begun")
-
-    def _restored(self, client: Client, number: int) -> None:
-        """When the last local rank has read it, the copies are no longer needed."""
-        for key, fetching in list(self._fetches.items()):
-            if _succeeded(fetching.task) and fetching.task.result().restore_set.id == number:
-                fetching.read_by.add(client.local_rank)
-                if len(fetching.read_by) == self.arena.workers:
-                    fetching.task.result().fetcher.remove()
-                    del self._fetches[key]
-
-    def _forget_fetches(self) -> None:
-        for fetching in self._fetches.values():
-            if fetching.task.done():
-                _remove_copies(fetching.task)
-            else:
-                fetching.task.add_done_callback(_remove_copies)
-        self._fetches.clear()
 
     def _prepare(self, client: Client, nbytes: int) -> None:
         client.slots = self._furnishing.begin(client.local_rank, nbytes)
@@ -459,7 +402,7 @@ class Service:
 
     def _sealing(self, client: Client, request: wire.Sealing) -> object:
         client.sealed, client.waiting = request.step, request.waiting
-        self._forget_fetches()
+        self._restores.forget()
         workers = [c for c in self._clients if c.rank >= 0 and c.round == client.round]
         ranks = {c.rank for c in workers if c.sealed == request.step}
         round_ = self.round
@@ -519,18 +462,6 @@ class Service:
         if points:
             self.emit(wire.Points(points))
 
-    # -- memory of its own ------------------------------------------------------------------------
-
-    @property
-    def _path(self) -> Path:
-        return self.arena.folder / "round.json"
-
-    def _recall(self) -> Remembered:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Remembered)
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return Remembered()
-
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
@@ -550,12 +481,3 @@ def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
 
 _LATER = object()
 """The answer comes from somewhere else, or none is expected."""
-
-
-def _succeeded(task: "asyncio.Task[Any]") -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
-
-
-def _remove_copies(task: "asyncio.Task[Opened]") -> None:
-    if not task.cancelled() and task.exception() is None:
-        task.result().fetcher.remove()

@@ -1,0 +1,82 @@
+"""Restores of a node: local ranks that ask for the same source share what is fetched of it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from spotelastic_checkpoints import restore
+from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.restore import Opened, Surroundings
+from spotelastic_checkpoints.wire import RestoreSet, Resume
+
+
+@dataclass
+class _Restore:
+    """Under way or done."""
+
+    task: "asyncio.Task[Opened]"
+    read_by: set[int] = field(default_factory=set)
+    """Local ranks that are done with it."""
+
+    @property
+    def opened(self) -> Opened | None:
+        task = self.task
+        good = task.done() and not task.cancelled() and task.exception() is None
+        return task.result() if good else None
+
+
+class Restores:
+    """Lives in the daemon's event loop."""
+
+    def __init__(self, ranks: int, surroundings: Callable[[], Surroundings]) -> None:
+        self._ranks = ranks
+        self._surroundings = surroundings
+        self._restores: dict[bytes, _Restore] = {}
+        self._last = 0
+
+    async def open(self, resume: Resume) -> RestoreSet:
+        """Once per source, whoever asks. Raises what opening it raised."""
+        key = msgspec.msgpack.encode(resume)
+        if key not in self._restores:
+            self._last += 1
+            work = asyncio.to_thread(restore.open_source, self._last, resume, self._surroundings())
+            self._restores[key] = _Restore(asyncio.get_running_loop().create_task(work))
+        try:
+            opened = await asyncio.shield(self._restores[key].task)
+        except CheckpointsError:
+            self._restores.pop(key, None)
+            raise
+        return opened.restore_set
+
+    async def fetch(self, ident: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Returns when these ranges of the file that all share are there."""
+        for each in self._restores.values():
+            if each.opened is not None and each.opened.restore_set.id == ident:
+                await asyncio.to_thread(each.opened.fetcher.fetch, ranges)
+                return
+        raise RestoreFailed("what was to be restored has been put away: another round has begun")
+
+    def done(self, ident: int, local_rank: int) -> None:
+        """When the last local rank has read it, the copies are no longer needed."""
+        for key, each in list(self._restores.items()):
+            if each.opened is not None and each.opened.restore_set.id == ident:
+                each.read_by.add(local_rank)
+                if len(each.read_by) == self._ranks:
+                    each.opened.fetcher.remove()
+                    del self._restores[key]
+
+    def forget(self) -> None:
+        """The copies go at once, or when what is under way is done."""
+        for each in self._restores.values():
+            if each.task.done():
+                _remove_copies(each.task)
+            else:
+                each.task.add_done_callback(_remove_copies)
+        self._restores.clear()
+
+
+def _remove_copies(task: "asyncio.Task[Opened]") -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().fetcher.remove()
