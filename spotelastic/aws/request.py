@@ -108,7 +108,6 @@ class Plan:
 
 
 def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan:
-    its = Names(request.name)
     kinds = types.describe(aws, request.instance_types)
     kind, cards = types.check_alike(kinds), types.efa_cards(kinds)
     offered = _offers(aws, request)
@@ -127,17 +126,33 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
     bucket = _bucket(request, known) or shared
     if bucket != shared:
         account.check_bucket(aws, bucket)
-    workers_per_node = request.settings.workers or kind.workers
-    settings = replace(request.settings, workers=workers_per_node)
+    spec = _spec(request, kind, bucket, network)
+    parameters = {
+        "Cluster": request.name,
+        "Run": spec.run,
+        "Bucket": bucket,
+        **_data(aws, bucket, request),
+        **network,
+        "PlacedIn": placed,
+        "PrivateWorkers": "yes" if cards > 1 else "no",
+        "ControlImage": _image(aws, AMAZON_LINUX),
+        "ControlType": request.control_type,
+        "BootScript": boot_script(),
+    }
+    return Plan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
+
+
+def _spec(request: Request, kind: InstanceType, bucket: str, network: Mapping[str, str]) -> JobSpec:
+    its, run = Names(request.name), request.run or request.name
     etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
-    spec = JobSpec(
+    return JobSpec(
         cluster=request.name,
-        run=request.run or request.name,
+        run=run,
         script=request.script,
         args=request.args,
         code=request.code,
-        settings=settings,
-        storage=f"s3://{bucket}/{request.run or request.name}/checkpoints",
+        settings=replace(request.settings, workers=request.settings.workers or kind.workers),
+        storage=f"s3://{bucket}/{run}/checkpoints",
         etcd=etcd,
         etcd_members=MEMBERS,
         etcd_version=request.etcd.version if request.etcd else "",
@@ -155,19 +170,6 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
         vpc=network["GivenVpc"],
         subnets=zones.given(network["GivenSubnets"]),
     )
-    parameters = {
-        "Cluster": request.name,
-        "Run": spec.run,
-        "Bucket": bucket,
-        **_data(aws, bucket, request),
-        **network,
-        "PlacedIn": placed,
-        "PrivateWorkers": "yes" if cards > 1 else "no",
-        "ControlImage": _image(aws, AMAZON_LINUX),
-        "ControlType": request.control_type,
-        "BootScript": boot_script(),
-    }
-    return Plan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
 
 
 def _placed(

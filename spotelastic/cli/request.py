@@ -104,13 +104,7 @@ def check(request: Request, folder: Path) -> Checked:
         maximum=request.maximum,
         per_node=request.nproc_per_node,
     )
-    checks.at_least_one(keep_last=request.keep_last)
-    checks.not_negative(
-        keep_every=request.keep_every,
-        max_restarts=request.max_restarts,
-        stall_timeout=request.stall_timeout,
-        exit_barrier_timeout=request.exit_barrier_timeout,
-    )
+    _check_numbers(request)
     name = request.name or request.resume or checks.default_name(request.script)
     name = Names(name).cluster
     _check_combination(request)
@@ -123,32 +117,7 @@ def check(request: Request, folder: Path) -> Checked:
         checks.ports(CLIENT_PORT, PEER_PORT)
         workers = request.nproc_per_node or 1
         checks.room(request.maximum, workers, folder=Path(tempfile.gettempdir()))
-    settings = Settings(
-        min_nodes=request.minimum,
-        max_nodes=request.maximum,
-        # 0 lets AWS tell the number of GPUs; a local node is a process on this machine.
-        workers=request.nproc_per_node or (1 if request.local else 0),
-        max_restarts=request.max_restarts,
-        gang=request.gang,
-        stall_timeout=request.stall_timeout,
-        exit_barrier=request.exit_barrier_timeout,
-        snapshot_every=checks.interval("--snapshot-every", request.snapshot_every),
-        checkpoint_every=checks.interval("--checkpoint-every", request.checkpoint_every),
-        keep_last=request.keep_last,
-        keep_every=request.keep_every,
-    )
-    if request.local:
-        settings = replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
-    bought = capacity(
-        request.on_demand,
-        request.spot_patience,
-        request.maximum,
-        zones=request.zones,
-        max_price=request.max_price,
-        max_cost=request.max_cost,
-        deadline=ends_at(request.deadline, wall()),
-        keep_failed=request.keep_failed,
-    )
+    settings, bought = _settings(request), _capacity(request)
     env, secrets = given.variables(request.env, request.env_file, request.secrets, os.environ)
     archive = workdir.pack(folder)
     return Checked(
@@ -167,11 +136,54 @@ def check(request: Request, folder: Path) -> Checked:
     )
 
 
+def _settings(request: Request) -> Settings:
+    settings = Settings(
+        min_nodes=request.minimum,
+        max_nodes=request.maximum,
+        # 0 lets AWS tell the number of GPUs; a local node is a process on this machine.
+        workers=request.nproc_per_node or (1 if request.local else 0),
+        max_restarts=request.max_restarts,
+        gang=request.gang,
+        stall_timeout=request.stall_timeout,
+        exit_barrier=request.exit_barrier_timeout,
+        snapshot_every=checks.interval("--snapshot-every", request.snapshot_every),
+        checkpoint_every=checks.interval("--checkpoint-every", request.checkpoint_every),
+        keep_last=request.keep_last,
+        keep_every=request.keep_every,
+    )
+    if request.local:
+        return replace(settings, lease=SHARED_LEASE, seen_within=SHARED_SEEN_WITHIN)
+    return settings
+
+
+def _capacity(request: Request) -> Capacity:
+    return capacity(
+        request.on_demand,
+        request.spot_patience,
+        request.maximum,
+        zones=request.zones,
+        max_price=request.max_price,
+        max_cost=request.max_cost,
+        deadline=ends_at(request.deadline, wall()),
+        keep_failed=request.keep_failed,
+    )
+
+
 def _requirement(request: Request) -> Requirement:
     memory = request.gpu_memory
     return Requirement(
         gpus=request.gpus or 0,
         gpu_memory=0 if memory is None else int(checks.size("--gpu-memory", memory)),
+    )
+
+
+def _check_numbers(request: Request) -> None:
+    checks.at_least_one(keep_last=request.keep_last)
+    checks.not_negative(
+        keep_every=request.keep_every,
+        max_restarts=request.max_restarts,
+        stall_timeout=request.stall_timeout,
+        exit_barrier_timeout=request.exit_barrier_timeout,
     )
 
 
