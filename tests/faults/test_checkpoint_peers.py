@@ -1,8 +1,8 @@
-"""Other nodes' daemons that die, hang or lie in the middle of a range: the next one fills in."""
+"""Restores from other nodes: where one dies, hangs or lies in the middle, the next one fills in."""
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from spotelastic_checkpoints import handshake, peers
 from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.handshake import Credentials
+from spotelastic_checkpoints.layout import Plan
 from spotelastic_checkpoints.peers import PeerServer
 from spotelastic_checkpoints.wire import FRAME, Branch, Holder, Read, Resume, frame
 from support.checkpoints import (
@@ -57,17 +58,23 @@ class Faulty(PeerServer):
         raise ConnectionError
 
 
+def sealed_on(nodes: Sequence[Node], step: int) -> Plan:
+    """Two nodes that hold a whole step of a round of both."""
+    plan = plan_of(2, 1)
+    for slot, node in enumerate(nodes):
+        node.begin(round_info("r1", slot, ["n0", "n1"], 1, 0))
+        worker = Worker(str(node.socket), "r1", slot, 0, plan)
+        worker.save(step)
+        worker.client.leave(clean=True)
+        node.agent.end()
+    return plan
+
+
 @contextmanager
 def filled(tmp_path: Path, fault: str, *, alone: bool) -> Iterator[tuple[Node, Resume, Faulty]]:
     """A node to be filled with a step that a faulty holder has, and a good one unless `alone`."""
     with cluster(tmp_path, count=3, storage=str(tmp_path / "never")) as nodes:
-        plan = plan_of(2, 1)
-        for slot in range(2):
-            nodes[slot].begin(round_info("r1", slot, ["n0", "n1"], 1, 0))
-            worker = Worker(str(nodes[slot].socket), "r1", slot, 0, plan)
-            worker.save(7)
-            worker.client.leave(clean=True)
-            nodes[slot].agent.end()
+        plan = sealed_on(nodes[:2], 7)
         faulty = Faulty(Arena(nodes[0].arena, 1), fault)
         holders = [Holder("n0", faulty.address, (0,))]
         if not alone:
@@ -145,3 +152,62 @@ def test_a_request_that_is_too_long_ends_the_connection(tmp_path: Path) -> None:
         peer.close()
     finally:
         server.close()
+
+
+def test_a_node_without_the_save_is_filled_by_two_peers(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=3, storage=str(tmp_path / "never")) as nodes:
+        plan = sealed_on(nodes[:2], 7)
+        holders = tuple(
+            Holder(node.name, node.agent.status().listen, (rank,))
+            for rank, node in enumerate(nodes[:2])
+        )
+        resume = Resume("memory", 7, "r1", plan.hash, holders)
+        newcomer = nodes[2]
+        newcomer.begin(round_info("r2", 2, ["n0", "n1", "n2"], 1, 0, lineage=[Branch("r1", 7)]))
+        worker = Worker(str(newcomer.socket), "r2", 2, 0, plan_of(3, 1))
+        restored = fetched(worker.client, resume)
+        assert is_content_of(restored, 7)
+        worker.client.restored(restored.id)
+        assert not list(newcomer.arena.glob("restore-*"))
+
+        # With one holder gone the other still has everything.
+        nodes[0].kill()
+        again = fetched(worker.client, resume)
+        assert is_content_of(again, 7)
+        worker.client.leave(clean=True)
+        assert not (tmp_path / "never" / "LATEST").exists()
+
+
+def test_a_peer_with_another_token_gets_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=2) as [holder, stranger]:
+        plan = plan_of(1, 1)
+        holder.begin(round_info("r1", 0, ["n0"], 1, 0))
+        worker = Worker(str(holder.socket), "r1", 0, 0, plan)
+        worker.save(1)
+        worker.client.leave(clean=True)
+        stranger.stop()
+        stranger.token = "guessed"
+        stranger.start()
+        stranger.begin(round_info("r2", 0, ["n1"], 1, 0))
+        newcomer = Worker(str(stranger.socket), "r2", 0, 0, plan)
+        holders = (Holder("n0", holder.agent.status().listen, (0,)),)
+        with pytest.raises(RestoreFailed, match="token"):
+            fetched(newcomer.client, Resume("memory", 1, "r1", plan.hash, holders))
+        newcomer.client.leave(clean=True)
+
+
+def test_two_halves_at_the_same_step_are_never_mixed(tmp_path: Path) -> None:
+    with cluster(tmp_path, count=2) as [one, other]:
+        plan = plan_of(2, 1)
+        for slot, (node, incarnation) in enumerate([(one, "half-a"), (other, "half-b")]):
+            node.begin(round_info(incarnation, slot, ["n0", "n1"], 1, 0))
+            worker = Worker(str(node.socket), incarnation, slot, 0, plan)
+            worker.save(9)
+            worker.client.leave(clean=True)
+        one.begin(round_info("r2", 0, ["n0"], 1, 0, lineage=[Branch("half-a", 9)]))
+        worker = Worker(str(one.socket), "r2", 0, 0, plan_of(1, 1))
+        holders = (Holder("n1", other.agent.status().listen, (1,)),)
+        with pytest.raises(RestoreFailed):
+            fetched(worker.client, Resume("memory", 9, "half-c", plan.hash, holders))
+        # The newest save off the lineage is the first to be overwritten, never the one on it.
+        worker.client.leave(clean=True)
