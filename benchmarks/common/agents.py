@@ -1,0 +1,151 @@
+"""Jobs of several agents on this machine, under `spotelastic run` and under torchrun."""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from common.measuring import until
+
+from spotelastic.store.server import free_ports
+
+SCRIPT = Path(__file__).parent.parent / "jobs" / "allreduce.py"
+HOST = "127.0.0.1"
+START_WITHIN = 120.0
+
+
+class Line(NamedTuple):
+    what: str
+    at: float
+    pid: int
+    world: int
+
+
+class Job:
+    """A job of several agents on this machine; `command` makes one node's command line."""
+
+    def __init__(self, folder: Path, command: Callable[[str], list[str]]) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._command = command
+        self._names = itertools.count()
+        self.agents: dict[str, subprocess.Popen[bytes]] = {}
+
+    def add(self) -> str:
+        name = f"node{next(self._names)}"
+        env = {
+            **os.environ,
+            "NODE": name,
+            "RECOVERY_NODE": f"{self.folder}/{name}",
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        with (self.folder / f"{name}.out").open("wb") as output:
+            self.agents[name] = subprocess.Popen(
+                [*self._command(name), str(SCRIPT), str(self.folder)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env=env,
+                start_new_session=True,
+            )
+        return name
+
+    def lines(self, node: str) -> list[Line]:
+        try:
+            text = (self.folder / f"{node}.steps").read_text()
+        except FileNotFoundError:
+            return []
+        rows = [row.split() for row in text.splitlines(keepends=True) if row.endswith("\n")]
+        return [Line(what, float(at), int(pid), int(world)) for what, at, pid, world in rows]
+
+    def worker(self, node: str) -> int:
+        return self.lines(node)[-1].pid
+
+    def signal_all(self, node: str, sig: int) -> None:
+        """Everything that runs on the node, the agent first."""
+        mark = f"RECOVERY_NODE={self.folder}/{node}\0".encode()
+        agent = self.agents[node].pid
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        for pid in sorted(pids, key=lambda pid: pid != agent):
+            with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+                if mark in Path(f"/proc/{pid}/environ").read_bytes():
+                    os.kill(pid, sig)
+
+    def forget(self, node: str) -> None:
+        self.signal_all(node, signal.SIGKILL)
+        self.agents.pop(node).wait()
+
+    def settle(self, steps: int) -> None:
+        """Waits until every node has done so many further all-reduces."""
+        done = {node: len(self.lines(node)) for node in self.agents}
+
+        def settled() -> bool:
+            return all(len(self.lines(node)) >= done[node] + steps for node in self.agents)
+
+        until(settled, "training that goes on", within=START_WITHIN, every=0.2)
+
+    def resume(self, nodes: Sequence[str], known: set[int], patience: float) -> dict[str, Line]:
+        """Waits until all these nodes do all-reduces in workers not `known`; each one's first."""
+
+        def first() -> dict[str, Line]:
+            found = {}
+            for node in nodes:
+                for line in self.lines(node):
+                    if (line.what, line.world) == ("step", len(nodes)) and line.pid not in known:
+                        found[node] = line
+                        break
+            return found if len(found) == len(nodes) else {}
+
+        # The workers' own times count, so that this looks seldom.
+        return until(first, f"a world of {len(nodes)}", within=patience)
+
+    def close(self) -> None:
+        agents = [*self.agents.values()]
+        for agent in agents:
+            with contextlib.suppress(ProcessLookupError):
+                agent.send_signal(signal.SIGTERM)
+        for agent in agents:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                agent.wait(10)
+        for node in [*self.agents]:
+            self.forget(node)
+
+
+@contextlib.contextmanager
+def ours(folder: Path, size: int, endpoint: str, run: str) -> Iterator[Job]:
+    def command(node: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "spotelastic", "run", "--nnodes", f"1:{size}"),
+            *("--rdzv-endpoint", endpoint, "--rdzv-id", run, "--max-restarts", "1000"),
+            *("--node-id", node, "--local-addr", HOST, "--storage", str(folder / "store")),
+        ]
+
+    with contextlib.closing(Job(folder, command)) as job:
+        yield job
+
+
+@contextlib.contextmanager
+def torchruns(folder: Path, size: int) -> Iterator[Job]:
+    (port,) = free_ports(1, HOST)
+    run = uuid.uuid4().hex
+
+    def command(node: str) -> list[str]:
+        # The node that holds torchrun's state stays: without it nothing can go on.
+        hosts = str(int(node == "node0"))
+        return [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes", f"1:{size}"),
+            *("--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", run),
+            *("--rdzv-endpoint", f"{HOST}:{port}", "--local-addr", HOST),
+            *("--rdzv-conf", f"is_host={hosts}", "--max-restarts", "1000"),
+        ]
+
+    with contextlib.closing(Job(folder, command)) as job:
+        yield job
