@@ -1,8 +1,8 @@
 """How one of the three etcd members comes up on its control node, whatever was lost before.
 
 A member's data are on its disk, which outlives its instances. What disks cannot say stands in the
-bucket (`records.py`): the newest generation, which is one life of the cluster's etcd, and what each
-member took part in.
+bucket (`generations.py`): the newest generation, which is one life of the cluster's etcd, and what
+each member took part in.
 
       its disk holds the generation ──────────────────────────────────► resume
       it never took part in the generation ───────────────────────────► begin, with its snapshot
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from spotelastic.aws.objects import Objects
 from spotelastic.controller import snapshots
-from spotelastic.controller.records import Claim, Generation, Records
+from spotelastic.controller.generations import Claim, Generation, Generations
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.store import roster
 from spotelastic.store.embedded import entry
@@ -114,7 +114,7 @@ class Seat:
 
     def __init__(self, config: SeatConfig, objects: Objects) -> None:
         self._config = config
-        self._records = Records(objects)
+        self._generations = Generations(objects)
         self._objects = objects
         self._binary = find_binary()
         self._generation = 0
@@ -150,7 +150,7 @@ class Seat:
         while True:
             self._pause.wait(FOLLOW)
             try:
-                found = self._records.generation()
+                found = self._generations.newest()
             except SpotelasticError as error:
                 self._config.say(str(error))
                 continue
@@ -185,17 +185,17 @@ class Seat:
 
     def _look(self) -> Sight:
         """Asks the others only where its own disk does not settle it."""
-        config, records = self._config, self._records
+        config, generations = self._config, self._generations
         name = config.member.name
-        generation = records.generation()
-        known = records.claims()
+        generation = generations.newest()
+        known = generations.claims()
         mine = Claim(known.get(name, Claim()).joined, _held(config.folder))
         claims = known | {name: mine}
         sight = Sight(name, tuple(config.endpoints), generation, claims, config.member.peer)
         number = 0 if generation is None else generation.number
         if mine.joined < number or mine.holds == number:
             return sight
-        records.put(name, mine)
+        generations.put(name, mine)
         others = [each for each in config.endpoints if each != name]
         answer = roster.ask([config.endpoints[each] for each in others], config.member.tls)
         newest = snapshots.newest(self._objects)
@@ -205,7 +205,7 @@ class Seat:
         if generation.number > 1:
             origin = generation.snapshot or "nothing: there is no snapshot"
             self._config.say(f"most members of etcd lost their disks: starting from {origin}")
-        self._records.open(generation)
+        self._generations.open(generation)
 
     def _enter(self, seen: Sight, how: str) -> MemberConfig | None:
         """None where a newer generation was recorded meanwhile."""
@@ -213,8 +213,8 @@ class Seat:
         assert generation is not None
         number, name = generation.number, config.member.name
         if how != "resume":
-            self._records.put(name, Claim(number, number))
-            if self._records.generation() != generation:
+            self._generations.put(name, Claim(number, number))
+            if self._generations.newest() != generation:
                 return None
         base = config.member
         found = replace(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import Clock, wall
-from spotelastic.controller.records import Records
+from spotelastic.controller.generations import Generations
 from spotelastic.errors import SpotelasticError, Unavailable
 from spotelastic.store.server import find_leader
 from spotelastic.store.snapshot import take
@@ -36,7 +36,7 @@ def save(objects: Objects, endpoints: Sequence[str], tls: Tls | None, now: float
         take(leader.endpoint, file, tls)
         file.seek(0)
         objects.put(name, file)
-    generation = Records(objects).generation()
+    generation = Generations(objects).newest()
     for old in objects.names(PREFIX)[:-KEPT]:
         if generation is None or old != generation.snapshot:  # which a late member still needs
             objects.delete(old)

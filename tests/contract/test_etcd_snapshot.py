@@ -9,7 +9,7 @@ import pytest
 from support.etcd import HOST, EtcdMember
 
 from spotelastic.controller import snapshots
-from spotelastic.controller.records import GENERATIONS, Generation
+from spotelastic.controller.generations import GENERATIONS, Generation
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.server import MemberConfig, find_binary, free_ports

@@ -8,7 +8,7 @@ from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, runni
 from spotelastic.aws import autoscaling, certificates
 from spotelastic.clock import wall
 from spotelastic.controller import snapshots
-from spotelastic.controller.records import Generation, Records
+from spotelastic.controller.generations import Generation, Generations
 from spotelastic.errors import Unavailable
 from spotelastic.store import roster
 from spotelastic.store.diagnose import diagnose
@@ -134,6 +134,6 @@ def lose(trial: Trial, *members: str) -> None:
 
 
 def generation(trial: Trial) -> Generation:
-    found = Records(trial.cluster.objects).generation()
+    found = Generations(trial.cluster.objects).newest()
     assert found is not None
     return found

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from spotelastic.aws.member import Holder, step
-from spotelastic.controller.records import Claim, Generation
+from spotelastic.controller.generations import Claim, Generation
 from spotelastic.controller.seat import Open, Sight, Start, Wait, decide
 from spotelastic.store.roster import Listed, Roster
 

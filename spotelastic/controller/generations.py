@@ -33,12 +33,12 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class Generations:
     """The bucket's part of it. All raise `Unavailable` on trouble."""
 
     objects: Objects
 
-    def generation(self) -> Generation | None:
+    def newest(self) -> Generation | None:
         names = self.objects.names(GENERATIONS)
         data = self.objects.get(names[-1]) if names else None
         return None if data is None else msgspec.json.decode(data, type=Generation)
