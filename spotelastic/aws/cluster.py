@@ -164,18 +164,30 @@ def _undo(name: str, bucket: str, say: Say, aws: Aws) -> None:
 
 
 def describe(cluster: Cluster, spec: JobSpec, archive: bytes = b"") -> Cluster:
-    """Gives the cluster's job another description, for nodes that come from now on.
+    """Gives the cluster's job this description, for nodes that come from now on.
 
     `archive` is its code, where that is another.
     """
-    objects, code = cluster.objects, f"code/{spec.code}.tar.gz"
+    spec = _prepare(cluster.objects, spec, archive)
+    cluster.objects.put(JOB, msgspec.json.encode(spec))
+    return replace(cluster, spec=spec)
+
+
+def change(cluster: Cluster, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> Cluster:
+    """The same, of what differs alone: what others change meanwhile stays."""
+    objects = cluster.objects
+    spec = objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
+    return replace(cluster, spec=spec)
+
+
+def _prepare(objects: Objects, spec: JobSpec, archive: bytes) -> JobSpec:
+    """What it names is in the bucket before it is."""
+    code = f"code/{spec.code}.tar.gz"
     if archive and not objects.has(code):
         objects.put(code, archive)
     if spec.environment is not None:
         environment.forget_failures(objects, spec.environment)
-    spec = replace(spec, settings=replace(spec.settings, code=spec.release))
-    objects.put(JOB, msgspec.json.encode(spec))
-    return replace(cluster, spec=spec)
+    return replace(spec, settings=replace(spec.settings, code=spec.release))
 
 
 def find(name: str, aws: Aws | None = None) -> Cluster | None:

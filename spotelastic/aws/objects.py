@@ -1,6 +1,6 @@
 """The objects of a cluster in its bucket: everything under `<cluster>/`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
@@ -8,7 +8,7 @@ from typing import IO, TypeVar
 import msgspec
 
 from spotelastic.aws.clients import Aws, Rejected, calling
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event, Point, Report, Status
 
@@ -22,9 +22,13 @@ USAGE = "usage.json"
 STOPPING = "stopping"
 """There while the cluster is being taken down, and after it; empty."""
 
+TRIES = 20
+"""To change an object that others change too."""
+
 T = TypeVar("T")
 _ABSENT = frozenset({"NoSuchKey", "NoSuchBucket", "404"})
-_TAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
+_OVERTAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey"})
+"""What S3 says to a conditional write when somebody else was there first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +43,15 @@ class Objects:
         return f"s3://{self.bucket}/{self.cluster}/{name}"
 
     def get(self, name: str) -> bytes | None:
+        found = self._read(name)
+        return None if found is None else found[0]
+
+    def _read(self, name: str) -> tuple[bytes, str] | None:
+        """The object and its version, as S3 names it."""
         try:
             with calling(f"read {self.url(name)}"):
                 answer = self.aws.s3.get_object(Bucket=self.bucket, Key=self._key(name))
-                data: bytes = answer["Body"].read()
-                return data
+                return answer["Body"].read(), answer["ETag"]
         except Rejected as error:
             if error.code in _ABSENT:
                 return None
@@ -55,13 +63,17 @@ class Objects:
 
     def create(self, name: str, data: bytes) -> bool:
         """False where the object is there already; of several at once one succeeds."""
+        return self._put_if("create", name, data, IfNoneMatch="*")
+
+    def _put_if(self, what: str, name: str, data: bytes, **condition: str) -> bool:
+        """False where the condition does not hold."""
         try:
-            with calling(f"create {self.url(name)}"):
+            with calling(f"{what} {self.url(name)}"):
                 self.aws.s3.put_object(
-                    Bucket=self.bucket, Key=self._key(name), Body=data, IfNoneMatch="*"
+                    Bucket=self.bucket, Key=self._key(name), Body=data, **condition
                 )
         except Rejected as error:
-            if error.code in _TAKEN:
+            if error.code in _OVERTAKEN:
                 return False
             raise
         return True
@@ -159,6 +171,22 @@ class Objects:
     def job(self) -> JobSpec | None:
         return self._decoded(JOB, JobSpec)
 
+    def change_job(self, change: Callable[[JobSpec], JobSpec]) -> JobSpec:
+        """The job's description, changed in what `change` says: what somebody else writes at the
+        same time stays. It may be called several times, and may refuse by raising.
+
+        Raises `EnvironmentFailure` where there is none.
+        """
+        for _ in range(TRIES):
+            found = self._read(JOB)
+            if found is None:
+                raise EnvironmentFailure(f"{self.url(JOB)} is gone: {self.cluster} has no job")
+            data, version = found
+            changed = change(self._decode(JOB, data, JobSpec))
+            if self._put_if("change", JOB, msgspec.json.encode(changed), IfMatch=version):
+                return changed
+        raise Unavailable(f"cannot change {self.url(JOB)}: others change it all the time")
+
     def status(self) -> Status | None:
         return self._decoded(STATUS, Status)
 
@@ -174,8 +202,9 @@ class Objects:
 
     def _decoded(self, name: str, kind: type[T]) -> T | None:
         data = self.get(name)
-        if data is None:
-            return None
+        return None if data is None else self._decode(name, data, kind)
+
+    def _decode(self, name: str, data: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:

@@ -19,6 +19,8 @@ MIB = 2**20
 UNITS = ("", "K", "M", "G", "T")
 DISK_PER_NODE = 100 * MIB
 """Of a local node: its copy of the code, logs, and its share of the object store."""
+MEMORY_PER_NODE = 256 * MIB
+"""Of a local node: its agent, its daemon, and what its workers do not share with each other."""
 SHM_PER_WORKER = 64 * MIB
 """Of a local worker: three slots of the example's state, and gloo's own needs."""
 CONTROL_NODES = 3
@@ -33,8 +35,9 @@ def linux(platform: str = sys.platform) -> None:
 
 def sizes(*, minimum: int, maximum: int, per_node: int | None) -> None:
     """Numbers of nodes and workers."""
-    if minimum < 1:
-        raise UsageError(f"--min {minimum}: a job needs at least one node")
+    for flag, value in (("--min", minimum), ("--max", maximum)):
+        if value < 1:
+            raise UsageError(f"{flag} {value}: a job needs at least one node")
     if maximum < minimum:
         raise UsageError(f"--min {minimum} is above --max {maximum}")
     if maximum > LARGEST_ARRAY:
@@ -193,18 +196,30 @@ def local_types(types: Sequence[str]) -> None:
 
 
 def room(nodes: int, workers: int, *, folder: Path, shm: Path = Path("/dev/shm")) -> None:
-    """Disk for all nodes, shared memory for all workers (`workers` per node) of a local cluster."""
-    _room(folder, (nodes + CONTROL_NODES) * DISK_PER_NODE, f"{nodes} local nodes")
-    _room(shm, nodes * workers * SHM_PER_WORKER, f"{nodes * workers} workers")
+    """Disk and memory for all nodes, shared memory for all workers (`workers` per node) of a local
+    cluster."""
+    whose = f"{nodes} local nodes"
+    _room(str(folder), _free(folder), (nodes + CONTROL_NODES) * DISK_PER_NODE, whose)
+    _room("this machine's memory", _free_memory(), nodes * MEMORY_PER_NODE, whose)
+    _room(str(shm), _free(shm), nodes * workers * SHM_PER_WORKER, f"{nodes * workers} workers")
 
 
-def _room(folder: Path, needed: int, whose: str) -> None:
+def _free(folder: Path) -> int:
     try:
-        free = shutil.disk_usage(folder).free
+        return shutil.disk_usage(folder).free
     except OSError as error:
         raise EnvironmentFailure(f"{folder} cannot be used: {error.strerror}") from None
+
+
+def _free_memory() -> int:
+    """What could be had without swapping."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else sys.maxsize
+
+
+def _room(where: str, free: int, needed: int, whose: str) -> None:
     if free < needed:
         raise EnvironmentFailure(
-            f"{folder} has {free // MIB} MiB free, {whose} need {needed // MIB} MiB: "
+            f"{where} has {free // MIB} MiB free, {whose} need {needed // MIB} MiB: "
             "free some space or lower --max"
         )

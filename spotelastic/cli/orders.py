@@ -23,7 +23,7 @@ from spotelastic.cli.place import status_of
 from spotelastic.clock import steady, wall
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.command import Command, CommandKind
-from spotelastic.model.job import ENDED, Capacity, JobSpec
+from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.model.progress import Status
 
 LOOK_EVERY = 0.25
@@ -31,6 +31,7 @@ ENDS_WITHIN = 200.0
 """Seconds that a job may take to save and end."""
 
 Say = Callable[[str], None]
+Change = Callable[[JobSpec], JobSpec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,11 @@ def restart(
     """With the code in `folder`, unless it is to be the same."""
     status = status_of(cluster)
     if status.state in ENDED:
-        capacity = _time_and_money(cluster, deadline, max_cost)
-        spec = replace(cluster.spec, capacity=capacity)
+        limits = _time_and_money(cluster, deadline, max_cost)
         if same_code:
-            clusters.describe(cluster, spec)
+            clusters.change(cluster, limits)
         else:
-            _ship(cluster, spec, folder, environment)
+            _ship(cluster, limits, folder, environment)
     text = _give(cluster, Command(uuid.uuid4().hex, "restart"))
     return Done(cluster.name, "restart", text, status_of(cluster).state)
 
@@ -98,7 +98,7 @@ def scale(
     its = Names(cluster.name)
     for group in (its.workers, its.on_demand):
         workers.allow(cluster.aws, group, high)
-    text = _give(cluster, Command(uuid.uuid4().hex, "scale", low, high))
+    text = _give(cluster, Command(uuid.uuid4().hex, "scale", minimum, maximum))
     return Done(cluster.name, "scale", text, status_of(cluster).state)
 
 
@@ -139,7 +139,8 @@ def _ended(cluster: Cluster) -> Status:
 # -- what goes before ----------------------------------------------------------------------------
 
 
-def _ship(cluster: Cluster, spec: JobSpec, folder: Path, environment: str | None) -> None:
+def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | None) -> None:
+    spec = cluster.spec
     if not (folder / spec.script).exists():
         raise UsageError(
             f"there is no {spec.script} here, which {cluster.name} runs: go to its folder, or add "
@@ -149,15 +150,18 @@ def _ship(cluster: Cluster, spec: JobSpec, folder: Path, environment: str | None
     archive = workdir.pack(folder)
     before = spec.environment.file if spec.environment is not None else "none"
     found = requirements.find(folder, environment or before, archive.sha256)
-    clusters.describe(cluster, replace(spec, code=archive.sha256, environment=found), archive.data)
+
+    def shipped(spec: JobSpec) -> JobSpec:
+        return replace(limits(spec), code=archive.sha256, environment=found)
+
+    clusters.change(cluster, shipped, archive.data)
 
 
-def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Capacity:
+def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Change:
     """What limits the job from now on. Raises `UsageError` for one that is reached already."""
     now, capacity = wall(), cluster.spec.capacity
-    if deadline is not None:
-        capacity = replace(capacity, deadline=ends_at(deadline, now))
-    elif capacity.deadline is not None and capacity.deadline <= now:
+    end = capacity.deadline if deadline is None else ends_at(deadline, now)
+    if deadline is None and end is not None and end <= now:
         raise UsageError(
             f"the deadline of {cluster.name} has passed: say how long it may go on, "
             "as --deadline 8h"
@@ -170,7 +174,7 @@ def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | No
             f"--max-cost {limit:g}: {cluster.name} has cost ${spent:.2f} already: say what it may "
             "cost in all"
         )
-    return replace(capacity, max_cost=limit)
+    return lambda spec: replace(spec, capacity=replace(spec.capacity, deadline=end, max_cost=limit))
 
 
 def _check_quota(cluster: Cluster, wanted: int, say: Say) -> None:

@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
 from spotelastic.aws import autoscaling, commands, teardown, workers
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.names import Names
-from spotelastic.aws.objects import JOB, Objects
+from spotelastic.aws.objects import Objects
 from spotelastic.clock import unbroken
 from spotelastic.controller import upkeep
 from spotelastic.controller.seen import (
@@ -221,11 +219,15 @@ class Actor:
 
     def _rescale(self, action: Rescale) -> None:
         """The next observation finds it, and gives it to the nodes."""
-        spec = self._objects.job()
-        if spec is None:
-            raise EnvironmentFailure(f"the bucket has no job for the cluster {self._spec.cluster}")
-        settings = replace(spec.settings, min_nodes=action.min_nodes, max_nodes=action.max_nodes)
-        self._objects.put(JOB, msgspec.json.encode(replace(spec, settings=settings)))
+
+        def resized(spec: JobSpec) -> JobSpec:
+            low, high = action.command.sizes(spec.settings)
+            if low > high:  # by what somebody else has written since it was looked at
+                raise Unavailable("cannot scale the job: its description has just changed")
+            settings = replace(spec.settings, min_nodes=low, max_nodes=high)
+            return replace(spec, settings=settings)
+
+        self._objects.change_job(resized)
 
     def _resettle(self, action: Resettle) -> None:
         print("controller: the settings are changed", flush=True)

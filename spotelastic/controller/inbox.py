@@ -87,8 +87,14 @@ class Inbox(Generic[T]):
                             self._handled.append(answer.id)
 
     def close(self) -> None:
-        """Nothing is called any more; a receive under way is left to its own end."""
-        self._closed.set()
+        """Nothing is called any more. What was not dealt with, and what a receive under way still
+        brings, goes back to the queue at once: somebody else may lead by now."""
+        with self._lock:
+            self._closed.set()
+            left, self._pending = tuple(self._pending.values()), {}
+        threading.Thread(
+            target=self._hand_back, args=(left,), name="hand back", daemon=True
+        ).start()
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -98,10 +104,28 @@ class Inbox(Generic[T]):
                 print(f"controller: {error}", file=sys.stderr, flush=True)
                 self._closed.wait(RETRY)
                 continue
-            if batch and not self._closed.is_set():
-                with self._lock:
-                    self._pending |= {message.receipt: message for message in batch}
-                self._arrived()
+            if batch and not self._keep(batch):
+                self._hand_back(batch)
+
+    def _keep(self, batch: Sequence[T]) -> bool:
+        """False once it is closed."""
+        with self._lock:
+            if self._closed.is_set():
+                return False
+            self._pending |= {message.receipt: message for message in batch}
+        self._arrived()
+        return True
+
+    def _hand_back(self, messages: Sequence[T]) -> None:
+        """Otherwise nobody sees them until the queue itself gives up on who received them."""
+        for message in messages:
+            try:
+                with calling("hand a message back"):
+                    self._aws.sqs.change_message_visibility(
+                        QueueUrl=self.url, ReceiptHandle=message.receipt, VisibilityTimeout=0
+                    )
+            except SpotelasticError as error:
+                print(f"controller: {error}", file=sys.stderr, flush=True)
 
     def _receive(self) -> list[T]:
         with calling("receive messages"):

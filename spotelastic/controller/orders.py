@@ -21,7 +21,7 @@ from spotelastic.controller.seen import (
     Tell,
 )
 from spotelastic.model.command import Answer, Command
-from spotelastic.model.job import Ending, Job
+from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.progress import Event
 
 
@@ -50,7 +50,7 @@ def _holds(seen: Seen, command: Command) -> bool:
         case "restart":
             return seen.ending is None
         case "scale":
-            return _sizes(seen) == (command.min_nodes, command.max_nodes)
+            return seen.wanted is not None and command.sizes(seen.wanted) == _sizes(seen.wanted)
 
 
 def _carry_out(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
@@ -95,15 +95,20 @@ def _restart(seen: Seen, command: Command, now: float) -> tuple[str, list[Action
 
 
 def _scale(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
-    low, high = command.min_nodes, command.max_nodes
+    if seen.wanted is None:
+        return "has no description any more", []
+    low, high = command.sizes(seen.wanted)
     if not 1 <= low <= high:
         return f"cannot have {low} to {high} nodes", []
-    if _sizes(seen) == (low, high):
+    if _sizes(seen.wanted) == (low, high):
         return f"has {low} to {high} nodes already", []
     text = f"{low} to {high} nodes"
     event = Event(now, "scale", f"the job is to have {text}", data={"min": low, "max": high})
-    return f"is to have {text}", [Rescale(low, high, command.id), Tell(event, command.id)]
+    return f"is to have {text}", [
+        Rescale(command, command.id),
+        Tell(event, command.id),
+    ]
 
 
-def _sizes(seen: Seen) -> tuple[int, int] | None:
-    return None if seen.wanted is None else (seen.wanted.min_nodes, seen.wanted.max_nodes)
+def _sizes(wanted: Settings) -> tuple[int, int]:
+    return wanted.min_nodes, wanted.max_nodes

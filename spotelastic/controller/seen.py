@@ -281,10 +281,9 @@ class Revive:
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Change the job's description."""
+    """Change the job's description as a command says."""
 
-    min_nodes: int
-    max_nodes: int
+    command: Command
     cause: str = ""
 
 

@@ -100,6 +100,7 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"script": Path()}, "is not a Python file"),
         ({"minimum": 5}, "--min 5 is above --max 4"),
         ({"minimum": 0}, "--min 0: a job needs at least one node"),
+        ({"maximum": 0}, "--max 0: a job needs at least one node"),
         ({"maximum": 5000}, "--max 5000: at most 1000 nodes"),
         ({"nproc_per_node": 0}, "--nproc-per-node 0"),
         ({"snapshot_every": "-1"}, "--snapshot-every -1: give steps (500), a time (10m), or auto"),
@@ -177,6 +178,9 @@ def test_too_little_room_is_told_with_the_numbers(
     free[tmp_path] = 100 * 2**20
     with pytest.raises(EnvironmentFailure, match=r"100 MiB free, 4 local nodes need 700 MiB"):
         checks.room(4, 1, folder=tmp_path)
+    free.update({tmp_path: 2**50, Path("/dev/shm"): 2**50})
+    with pytest.raises(EnvironmentFailure, match=r"memory has \d+ MiB free, 900000 local nodes"):
+        checks.room(900_000, 1, folder=tmp_path)
 
 
 @pytest.mark.parametrize("absent", ["moto", "torch"])

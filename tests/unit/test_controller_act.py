@@ -1,28 +1,40 @@
 """What the controller does when AWS fails it, at each of its calls in turn."""
 
+import io
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import SpotWarning
+from spotelastic.aws.packing import Zone
+from spotelastic.controller import upkeep
 from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide
 from spotelastic.controller.seen import (
     Action,
+    AskToEnd,
     Discard,
+    EndJob,
+    Failed,
     Forget,
     Message,
+    Order,
     Policy,
+    Reply,
+    Resettle,
     Revive,
     Seen,
     SetDesired,
+    Tell,
+    WriteDrain,
 )
-from spotelastic.controller.upkeep import BOOT, Examine
 from spotelastic.errors import LeaseLost
+from spotelastic.model.command import Command
 from spotelastic.model.job import Ending, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
@@ -50,59 +62,84 @@ TROUBLE = {
 class Client:
     """Takes every call; the one with the number `fails` is answered with `trouble`, once."""
 
-    def __init__(self, fails: int, trouble: Exception) -> None:
-        self.calls: list[tuple[str, str]] = []
+    def __init__(self, fails: int = -1, trouble: Exception | None = None) -> None:
+        self.calls: list[Call] = []
         self._fails, self._trouble = fails, trouble
         self._count = 0
 
     def __getattr__(self, name: str) -> Any:
         def call(**arguments: Any) -> dict[str, Any]:
             self._count += 1
-            if self._count - 1 == self._fails:
+            if self._count - 1 == self._fails and self._trouble is not None:
                 raise self._trouble
-            about = next((str(arguments[key]) for key in ABOUT if key in arguments), "")
-            self.calls.append((name, about))
+            about = [str(arguments[key]) for key in sorted(arguments) if key != "StartTime"]
+            self.calls.append((name, *about))
+            if name == "get_object":
+                return {"Body": io.BytesIO(msgspec.json.encode(SPEC)), "ETag": "v1"}
             return {}
 
         return call
 
 
-ABOUT = ("InstanceId", "InstanceIds", "DesiredCapacity", "ReceiptHandle")
-DONE = {
-    ("terminate_instance_in_auto_scaling_group", "i-noticed"),
-    ("terminate_instance_in_auto_scaling_group", "i-silent"),
-    ("complete_lifecycle_action", "i-drained"),
-    ("terminate_instances", "['i-stranger']"),
-    ("set_desired_capacity", "4"),
-    ("delete_message", "r1"),
-    ("delete_message", "r2"),
-}
+Call = tuple[str, ...]
+AnyAction = Action | upkeep.Action
+BY_ETCD_ALONE = {WriteDrain, Forget, Tell, AskToEnd, EndJob, Revive, Resettle}
+AS_DOWN = {upkeep.Dissolve}
+"""Its calls are those of `spotelastic down`, which are let fail where that is tested."""
+POLICY = Policy()
 
 
 def everything() -> Seen:
-    """A cluster in which something of every kind is to be done, by two messages among others."""
+    """A cluster in which all is to be done that AWS is asked for: by two messages, a command, a
+    zone that is dry, and what is wrong with instances."""
     states = {"i-noticed": "InService", "i-silent": "InService", "i-drained": "Terminating:Wait"}
     machines = {
-        name: Machine(name, "worker", "running", "t", "z", "", True, 0.0)
-        for name in (*states, "i-stranger")
+        name: Machine(name, "worker", "running", "t", "a", "", True, 0.0)
+        for name in (*states, "i-stranger", "i-dear")
     }
+    off = "Client.InstanceInitiatedShutdown"
+    machines["i-off"] = replace(machines["i-noticed"], id="i-off", state="terminated", reason=off)
     return Seen(
         desired=4,
         since=0.0,
         job=Job("running", 100.0),
-        group=Group("workers", 3, tuple(Place(name, state) for name, state in states.items())),
+        wanted=SPEC.settings,
+        group=Group(
+            "workers", 3, tuple(Place(name, state) for name, state in states.items()), ("net-a",)
+        ),
+        on_demand=Group("on-demand", 1, (Place("i-dear", "InService"),), ("net-a",)),
+        zones=(Zone("a", ("net-a",)), Zone("b", ("net-b",))),
+        failed={("workers", "a"): Failed(3, NOW - 1.0, "none left", "capacity")},
         machines=machines,
         nodes={"i-noticed": Node("i-noticed", "n1", "", "z", Fingerprint())},
         messages=(
             Message("r1", SpotWarning("e1", NOW - 1.0, "i-noticed"), NOW),
             Message("r2", SpotWarning("e2", NOW - 1.0, "i-of-somebody-else"), NOW),
         ),
+        orders=(Order("r3", Command("c1", "scale", 1, 8), NOW),),
     )
 
 
+def all_actions(seen: Seen) -> list[AnyAction]:
+    joined = frozenset(seen.machines) - {"i-off"}
+    standing = upkeep.Standing(1, joined=joined)
+    kept = upkeep.upkeep(seen, standing, NOW, upkeep.Policy(boot_within=-1.0)).actions
+    return [*kept, *decide(seen, NOW, POLICY).actions]
+
+
 def actor(client: Client, store: MemoryStore, leadership: Leadership) -> Actor:
-    aws: Any = SimpleNamespace(autoscaling=client, ec2=client, sqs=client)
+    aws: Any = SimpleNamespace(autoscaling=client, ec2=client, sqs=client, s3=client)
     return Actor(aws, store.client(), leadership, SPEC, "bucket", "queue", "commands")
+
+
+def recorded() -> list[tuple[Call, AnyAction]]:
+    """Every call of AWS that those actions come to, with its action."""
+    store, client = MemoryStore(lambda: NOW), Client()
+    acts, found = actor(client, store, leads(store)), list[tuple[Call, AnyAction]]()
+    for action in all_actions(everything()):
+        assert acts.perform([action]) == (action,)
+        found += [(call, action) for call in client.calls[len(found) :]]
+    return found
 
 
 @pytest.fixture
@@ -116,19 +153,33 @@ def leads(store: MemoryStore, name: bytes = b"i-control") -> Leadership:
     return leadership
 
 
+CALLS = recorded()
+
+
+def test_all_that_the_controller_asks_of_aws_is_among_the_calls_that_fail() -> None:
+    kinds = {*get_args(Action), *get_args(upkeep.Action)}
+    assert {type(action) for _, action in CALLS} == kinds - BY_ETCD_ALONE - AS_DOWN
+
+
 @pytest.mark.parametrize("trouble", TROUBLE)
-@pytest.mark.parametrize("fails", range(len(DONE)))
+@pytest.mark.parametrize("fails", range(len(CALLS)))
 def test_a_call_that_fails_keeps_back_its_message_only_and_is_made_at_the_next_turn(
     store: MemoryStore, fails: int, trouble: str
 ) -> None:
-    client = Client(fails, TROUBLE[trouble])
-    acts = actor(client, store, leads(store))
-    first = acts.perform(decide(everything(), NOW, Policy()).actions)
-    assert len(client.calls) == len(DONE) - 1 - noticed_was_kept_back(client)
-    kept = tuple(m for m in everything().messages if m.receipt not in discarded(first))
-    acts.perform(decide(replace(everything(), messages=kept), NOW, Policy()).actions)
-    assert set(client.calls) == DONE
-    assert client.calls.count(("delete_message", "r1")) == 1
+    client, (_, failed) = Client(fails, TROUBLE[trouble]), CALLS[fails]
+    acts, seen = actor(client, store, leads(store)), everything()
+    done = acts.perform(all_actions(seen))
+    own = [call for call, action in CALLS[fails:] if action == failed]
+    kept = [call for call, action in CALLS if goes_after(action, failed)]
+    assert client.calls == [call for call, _ in CALLS if call not in (*own, *kept)]
+
+    gone = {receipt for action in done if (receipt := receipt_of(action))}
+    messages = tuple(each for each in seen.messages if each.receipt not in gone)
+    orders = tuple(each for each in seen.orders if each.receipt not in gone)
+    acts.perform(all_actions(replace(seen, messages=messages, orders=orders)))
+    assert set(client.calls) == {call for call, _ in CALLS}
+    deleted = [call[-1] for call in client.calls if call[0] == "delete_message"]
+    assert sorted(deleted) == ["r1", "r2", "r3"], "each once"
     held = store.client().get(KEYS.drain("i-noticed"))
     assert held is not None
     assert decode(held.data, Drain).notice.source == "sqs"
@@ -139,25 +190,31 @@ def test_a_boot_whose_console_may_not_be_read_is_on_record_nevertheless(
 ) -> None:
     machine = Machine("i-off", "worker", "terminated", "t", "z", "", True, 0.0)
     acts = actor(Client(0, TROUBLE["denied"]), store, leads(store))
-    acts.perform((Examine(machine, "it has shut itself down", NOW),))
+    acts.perform((upkeep.Examine(machine, "it has shut itself down", NOW),))
     [event] = [decode(e.data, Event) for e in store.client().range(KEYS.event())[0]]
-    assert (event.kind, event.node) == (BOOT, "i-off")
+    assert (event.kind, event.node) == (upkeep.BOOT, "i-off")
     assert event.data["said"].startswith("controller: cannot read the console of i-off")
 
 
-def noticed_was_kept_back(client: Client) -> bool:
-    """Whether what the first message caused has failed, so that it was not deleted either."""
-    return ("terminate_instance_in_auto_scaling_group", "i-noticed") not in client.calls
+def goes_after(action: AnyAction, failed: AnyAction) -> bool:
+    same = action.cause == failed.cause and action != failed
+    return isinstance(action, Discard | Reply) and same
 
 
-def discarded(actions: tuple[Action, ...]) -> set[str]:
-    return {action.message.receipt for action in actions if isinstance(action, Discard)}
+def receipt_of(action: AnyAction) -> str:
+    """Of the message that it deletes."""
+    match action:
+        case Discard(message):
+            return message.receipt
+        case Reply(order):
+            return order.receipt
+    return ""
 
 
 def test_a_registration_is_dropped_only_of_the_incarnation_that_was_seen(
     store: MemoryStore,
 ) -> None:
-    acts = actor(Client(-1, ValueError()), store, leads(store))
+    acts = actor(Client(), store, leads(store))
     gone = Node("i-1", "first", "", "z", Fingerprint())
     store.client().put(KEYS.live("i-1"), encode(replace(gone, incarnation="second")))
     acts.perform([Forget(gone)])
@@ -173,7 +230,7 @@ def test_who_believes_to_lead_but_does_not_writes_nothing(store: MemoryStore) ->
     leads(store, b"i-other")
     node = Node("i-1", "first", "", "z", Fingerprint())
     store.client().put(KEYS.live("i-1"), encode(node))
-    client = Client(-1, ValueError())
+    client = Client()
     acts = actor(client, store, old)
     with pytest.raises(LeaseLost):
         acts.perform(decide(everything(), NOW, Policy()).actions)
@@ -202,7 +259,7 @@ def test_a_job_goes_on_after_its_end_with_its_history_and_a_new_budget(store: Me
     client.put(KEYS.job, encode(Job("failed", NOW - 60.0, "the script failed 4 times")))
     client.put(KEYS.ending, encode(Ending("stopped", NOW - 99.0, "stopped by command")))
     client.put(KEYS.settings, encode(Settings(1, 2, code="old")))
-    acts = actor(Client(-1, TROUBLE["denied"]), store, leads(store))
+    acts = actor(Client(), store, leads(store))
     again = Revive(Job("pending", NOW, "restarted"), Settings(1, 4, code="new"))
     assert acts.perform([again]) == (again,)
 

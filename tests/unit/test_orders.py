@@ -121,7 +121,7 @@ def test_a_restart_brings_new_nodes_and_leaves_none_of_the_old_ones(state: str) 
 
 
 def test_scale_changes_the_description_and_moves_nobody_by_itself() -> None:
-    assert only(cluster(grow(2, 8)), Rescale) == [Rescale(2, 8, "c3")]
+    assert only(cluster(grow(2, 8)), Rescale) == [Rescale(grow(2, 8), "c3")]
     assert only(cluster(grow(2, 8)), Replace, SetDesired) == []
 
 
