@@ -10,7 +10,7 @@ times are of one clock that nobody can set.
 import signal
 import sys
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -18,7 +18,6 @@ import msgspec
 from spotelastic.aws import autoscaling, commands, objects
 from spotelastic.aws.autoscaling import Group, Machine
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.events import AwsEvent, SpotWarning
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.packing import Zone, Zones
@@ -29,13 +28,14 @@ from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide, settled
 from spotelastic.controller.inbox import Inbox
 from spotelastic.controller.ledger import Usage
+from spotelastic.controller.news import Membership, only_warnings
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
 from spotelastic.controller.seen import Discard, Money, Policy, Seen, Tell, account
 from spotelastic.controller.snapshots import Snapshots
 from spotelastic.controller.upkeep import Examine, Postpone, Standing
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
-from spotelastic.model.job import Job, JobSpec
+from spotelastic.model.job import JobSpec
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
@@ -72,19 +72,6 @@ class ControllerConfig:
     tls: Tls | None = None
     """Of the etcd members."""
     policy: Policy = Policy()
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """What of the run's keys AWS's state depends on."""
-
-    nodes: Set[str]
-    drains: Set[str]
-    job: Job | None
-
-    @classmethod
-    def of(cls, records: Records) -> "Membership":
-        return cls(records.nodes.keys(), records.drains.keys(), records.job)
 
 
 class Controller:
@@ -299,8 +286,9 @@ class Term:
         """AWS is asked again when it tells of a change, when etcd does, and from time to time; but
         a node that is warned is replaced before: what is known of it is enough for that."""
         messages, orders = self._inbox.messages, self._orders.messages
-        membership = Membership.of(records)
-        if not orders and self._only_warned(membership, [each.event for each in messages]):
+        membership, events = Membership.of(records), [message.event for message in messages]
+        urgent = only_warnings(self._membership, membership, events, self._groups.values())
+        if urgent and not orders:
             self._membership = None  # the next turn looks
         elif messages or orders or membership != self._membership or steady() >= self._look_at:
             self._look()
@@ -345,23 +333,6 @@ class Term:
             types = self._config.spec.instance_types
             seen = replace(seen, zones=self._zones.offers(seen.zones, types, wanted.max_nodes))
         return replace(seen, money=self._money(seen, now))
-
-    def _only_warned(self, membership: Membership, events: Sequence[AwsEvent]) -> bool:
-        """Whether warnings are all that is new, to nodes that were in their groups just now."""
-        known = self._membership
-        warnings = [event for event in events if isinstance(event, SpotWarning)]
-        if known is None or len(warnings) < len(events):
-            return False
-        if (membership.nodes, membership.job) != (known.nodes, known.job):
-            return False
-        warned = {event.instance for event in warnings} | (membership.drains - known.drains)
-        staying = {
-            place.instance
-            for group in self._groups.values()
-            for place in group.places
-            if not place.leaving
-        }
-        return bool(warned) and warned <= staying
 
     def _zones_of(self, group: Group | None) -> tuple[Zone, ...]:
         """Those that nodes may be in, if they are to be in one."""
