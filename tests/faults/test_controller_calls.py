@@ -1,0 +1,282 @@
+"""A controller that leads, in an account where each of its calls fails the first time it is made.
+
+The calls are found by recording, not by a list: a call is an operation of AWS's, and for S3 its
+object. Whatever fails, the controller does at another turn, and at each point of the story AWS
+holds what the decision says.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ReadTimeoutError
+from support.account import DENIED, LOST_ANSWER, NETWORK, THROTTLED, TIMED_OUT, Fault, account
+from support.local_cloud import until
+from support.remains import remains
+
+from spotelastic.aws import autoscaling, commands, workers
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.identity import CLUSTER, ROLE
+from spotelastic.aws.names import Names
+from spotelastic.aws.objects import Objects
+from spotelastic.aws.prices import AwsPrices
+from spotelastic.aws.request import Request
+from spotelastic.clock import unbroken
+from spotelastic.controller import inbox, orders, publish, run
+from spotelastic.controller.observe import Mirror
+from spotelastic.controller.run import ControllerConfig, Term
+from spotelastic.controller.seen import Policy
+from spotelastic.model.command import Command
+from spotelastic.model.job import Job, Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.store.codec import encode
+from spotelastic.store.election import campaign
+from spotelastic.store.keys import Keys
+from spotelastic.store.memory import MemoryStore
+from spotelastic.store.port import Value
+
+pytestmark = pytest.mark.soak
+
+NAME = "quokka"
+ITS, KEYS = Names(NAME), Keys(NAME)
+TYPES = ("c5.large", "m5.large", "c5.xlarge")
+"""Enough for placement scores."""
+WAYS = (THROTTLED, LOST_ANSWER, TIMED_OUT, DENIED)
+TURN = int(os.environ.get("SOAK_TURN", "0"))
+POLICY = Policy(boot_within=3.0, strange_for=0.0)
+PATIENCE = 60.0
+WARNING = """{{"id": "w-{0}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
+"detail-type": "EC2 Spot Instance Interruption Warning",
+"detail": {{"instance-id": "{0}", "instance-action": "terminate"}}}}"""
+NO_CAPACITY = """{{"id": "f-{0}", "source": "aws.autoscaling", "time": "2026-01-01T00:00:00Z",
+"detail-type": "EC2 Instance Launch Unsuccessful",
+"detail": {{"AutoScalingGroupName": "{1}", "EC2InstanceId": "", "StatusMessage": "no capacity",
+"Details": {{"Availability Zone": "{2}"}}}}}}"""
+
+
+class FirstTimes:
+    """Lets every call of one boto3 session fail once."""
+
+    def __init__(self, aws: Aws, fault: Fault) -> None:
+        self.struck: set[str] = set()
+        self._fault, self._lock, self._silenced = fault, threading.Lock(), threading.local()
+        events = aws._session.events
+        events.register("before-call", self._before)
+        events.register("after-call", self._after)
+
+    def _before(self, model: Any, params: Any, **_: Any) -> Any:
+        name = f"{model.service_model.service_name}.{model.name}"
+        if model.service_model.service_name == "s3":
+            name += " " + re.sub(r"\d{6,}|\?.*|(?<=commands/).*", "", params["url_path"])
+        with self._lock:
+            first = name not in self.struck
+            self.struck.add(name)
+        self._silenced.now = first and self._fault.executed
+        if not first or self._fault.executed:
+            return None
+        if not self._fault.code:
+            raise ReadTimeoutError(endpoint_url="https://aws")
+        error = {"Code": self._fault.code, "Message": self._fault.name}
+        answer = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": self._fault.status}}
+        return SimpleNamespace(status_code=self._fault.status), answer
+
+    def _after(self, **_: Any) -> None:
+        if self._silenced.now:
+            raise ReadTimeoutError(endpoint_url="https://aws")
+
+
+class Story:
+    """A cluster, seen by who suffers no faults, and its nodes, of which only the keys are there."""
+
+    def __init__(self, cluster: Cluster, store: MemoryStore) -> None:
+        self.cluster, self.aws, self.store = cluster, cluster.aws, store
+        self.boots = True
+        """Whether instances come up."""
+
+    def group(self) -> autoscaling.Group:
+        found = autoscaling.group(self.aws, ITS.workers)
+        assert found is not None
+        return found
+
+    def staying(self) -> set[str]:
+        return {place.instance for place in self.group().places if not place.leaving}
+
+    def machines(self) -> dict[str, autoscaling.Machine]:
+        return {each.id: each for each in autoscaling.machines(self.aws, NAME)}
+
+    def live(self) -> None:
+        """Agents come and go as their instances do."""
+        staying = self.staying()
+        for name in staying:
+            if self.boots and self.store.get(KEYS.live(name)) is None:
+                node = Node(name, f"{name}-1", "", "", Fingerprint())
+                self.store.put(KEYS.live(name), encode(node))
+        for value in self.store.range(KEYS.live())[0]:
+            if value.key.removeprefix(KEYS.live()) not in staying:
+                self.store.delete(value.key)
+
+    def until(self, met: Callable[[], object]) -> None:
+        def look() -> object:
+            self.live()
+            return met()
+
+        until(look, PATIENCE)
+
+    def tell(self, queue: str, body: str) -> None:
+        url = commands.queue_url(self.aws, queue)
+        self.aws.sqs.send_message(QueueUrl=url, MessageBody=body)
+
+    def heard_all(self) -> bool:
+        """Of the events: none waits, and none is being dealt with."""
+        counts = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        url = commands.queue_url(self.aws, ITS.queue)
+        found = self.aws.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=counts)
+        return all(found["Attributes"][name] == "0" for name in counts)
+
+
+@contextmanager
+def leading(cluster: Cluster, store: MemoryStore, fault: Fault) -> Iterator[FirstTimes]:
+    """One controller's term, of which every call fails the first time."""
+    wake, over = threading.Event(), threading.Event()
+    mirror = Mirror(KEYS, wake.set)
+    watch = store.watch(KEYS.root, mirror)
+    leadership = campaign(store, KEYS.leader, b"i-control", store.grant(1e6))
+    assert leadership is not None
+    aws = Aws()
+    config = ControllerConfig(
+        cluster.spec, cluster.bucket, aws.region, "i-control", "", None, POLICY
+    )
+    objects = Objects(aws, cluster.bucket, NAME)
+    config = replace(config, spec=replace(config.spec, etcd=(), etcd_members=()))
+    term = Term(config, aws, store, objects, mirror, leadership, wake, AwsPrices(aws))
+    struck = FirstTimes(aws, fault)
+    thread = threading.Thread(target=term.lead, args=(over,), name="term")
+    thread.start()
+    try:
+        yield struck
+    finally:
+        over.set()
+        wake.set()
+        thread.join(PATIENCE)
+        term.close()
+        watch.close()
+
+
+@pytest.mark.parametrize("fault", [WAYS[TURN % len(WAYS)]], ids=lambda fault: fault.name)
+def test_every_call_of_a_controller_fails_once_and_all_comes_right(
+    fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where, name in ((run, "BUSY"), (run, "SOON"), (inbox, "RETRY"), (publish, "EVERY")):
+        monkeypatch.setattr(where, name, 0.05)
+    monkeypatch.setattr(inbox, "LONG_POLL", 1)
+    monkeypatch.setattr(orders, "LIFETIME", PATIENCE)
+    with account(tmp_path):
+        cluster = clusters.create(REQUEST, lambda _: None, Aws())
+        store = MemoryStore(unbroken)
+        store.put(KEYS.job, encode(Job("running", unbroken())))
+        story = Story(cluster, store.client())
+        with leading(cluster, store, fault) as calls:
+            it_is_looked_after(story)
+            a_warned_node_is_replaced_and_goes(story)
+            a_stranger_is_ended(story)
+            it_is_scaled_into_another_zone(story)
+            an_instance_that_does_not_come_up_is_examined(story)
+            it_is_scaled_down_and_ends(story)
+            until(lambda: remains_of_workers(story) == [], PATIENCE)
+        assert calls.struck >= {"autoscaling.UpdateAutoScalingGroup", "ec2.GetConsoleOutput"}
+        clusters.delete(NAME, aws=cluster.aws)
+        assert remains(NAME) == []
+
+
+REQUEST = Request(
+    name=NAME,
+    script="train.py",
+    args=(),
+    code="c0de",
+    archive=b"an archive",
+    settings=Settings(1, 2, workers=1),
+    instance_types=TYPES,
+    network=NETWORK,
+    linger=0.0,
+)
+
+
+def it_is_looked_after(story: Story) -> None:
+    story.until(lambda: len(story.staying()) == 2)
+    story.until(lambda: (status := story.cluster.objects.status()) and len(status.nodes) == 5)
+
+
+def a_warned_node_is_replaced_and_goes(story: Story) -> None:
+    victim = min(story.staying())
+    story.tell(ITS.queue, WARNING.format(victim))
+    story.until(lambda: len(story.staying() - {victim}) == 2)
+    story.until(lambda: story.group().place(victim) is None)
+    story.until(story.heard_all)
+
+
+def a_stranger_is_ended(story: Story) -> None:
+    tags = [{"Key": CLUSTER, "Value": NAME}, {"Key": ROLE, "Value": "worker"}]
+    launched = story.aws.ec2.run_instances(
+        ImageId="ami-12345678",
+        InstanceType=TYPES[0],
+        SubnetId=story.group().subnets[0],
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+    )
+    stranger = launched["Instances"][0]["InstanceId"]
+    story.until(lambda: story.machines()[stranger].state == "terminated")
+
+
+def it_is_scaled_into_another_zone(story: Story) -> None:
+    home = {story.machines()[name].zone for name in story.staying()}
+    before, (zone,) = story.group().subnets, home
+    for number in range(3):
+        story.tell(ITS.queue, NO_CAPACITY.format(number, ITS.workers, zone))
+    story.until(story.heard_all)
+    assert story.group().subnets == before, "nothing is missing there"
+    workers.allow(story.aws, ITS.workers, 3)
+    is_scaled_to(story, 3)
+    story.until(lambda: len(story.staying()) == 3)
+    assert story.group().subnets != before
+
+
+def is_scaled_to(story: Story, count: int) -> None:
+    """Done already, when only its answer failed, is a success as well."""
+    command = Command(f"to-{count}", "scale", None, count)
+    commands.send(story.aws, NAME, command)
+    story.until(lambda: commands.answer_to(story.cluster.objects, command.id))
+    answer = commands.answer_to(story.cluster.objects, command.id)
+    assert answer is not None
+    assert (f"1 to {count} nodes" in answer.text, answer.accepted) == (True, True)
+
+
+def an_instance_that_does_not_come_up_is_examined(story: Story) -> None:
+    story.boots = False
+    story.tell(ITS.queue, WARNING.format(min(story.staying())))
+    story.until(lambda: any(b"did not boot" in held.data for held in events(story)))
+    story.boots = True
+    story.until(lambda: len(story.staying()) == 3)
+
+
+def events(story: Story) -> tuple[Value, ...]:
+    return story.store.range(KEYS.event())[0]
+
+
+def it_is_scaled_down_and_ends(story: Story) -> None:
+    is_scaled_to(story, 1)
+    story.until(lambda: len(story.staying()) == 1)
+    story.store.put(KEYS.job, encode(Job("succeeded", unbroken(), "done")))
+
+
+def remains_of_workers(story: Story) -> list[str]:
+    return [m.id for m in story.machines().values() if m.state != "terminated"]
