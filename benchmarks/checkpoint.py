@@ -15,8 +15,8 @@ Three servers, because one that shares the machine is part of what is measured:
 - `sink` throws away what comes in, which costs next to nothing: as with S3 itself, the client is
   what takes time. Nothing can be restored from it. Training beside an upload is measured with it.
 
-What a server can take at most, from a client that only sends, stands in the table: where that is
-less than a bar asks for, no client reaches it.
+What a server can take and give at most, with a client that does nothing else, stands in the table:
+where that is less than a bar asks for, no client reaches it, and the table says so.
 
 A stall is never shorter than one copy of the state. Where `dcp.async_save` takes less than four
 warm copies (its allocator has kept the memory of the last save), or twenty at first, the ratio is
@@ -39,7 +39,7 @@ from common.measuring import conduct, where
 from jobs import memory, peers, s3_servers, world
 from jobs.node import Node, from_store, node
 from jobs.s3_servers import Server
-from jobs.saving import first_stall, memory_over, save_ours, send
+from jobs.saving import first_stall, memory_over, receive, save_ours, send
 from jobs.states import Saves, Shape
 from jobs.training import train_beside_uploads
 
@@ -68,7 +68,7 @@ class Row:
     bar: str = ""
     met: bool | None = None
     reachable: bool = True
-    """By a copy of the state, which is the least that a save can take."""
+    """By a copy of the state, or as fast as the server goes."""
 
 
 def alone(work: Callable[..., T], *arguments: Any) -> T:
@@ -121,6 +121,7 @@ def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
         f"dcp.save, s3fs: {theirs:.0f} MB/s",
         ">= 2.5 x",
         mine >= 2.5 * theirs,
+        ceiling >= 2.5 * theirs,
     )
     try:
         other = alone(peers.save_theirs, "connector", server.url("connector"), shape, PEER_SAVES)
@@ -129,7 +130,7 @@ def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
     else:
         theirs = rate(shape, other.until_committed)
         yield Row("", f"{mine:.0f} MB/s", f"s3torchconnector: {theirs:.0f} MB/s", ">= 1.5 x",
-                  mine >= 1.5 * theirs)  # fmt: skip
+                  mine >= 1.5 * theirs, ceiling >= 1.5 * theirs)  # fmt: skip
     server.empty()
     yield Row("daemon's CPU", f"{ours.cpu:.2f} s/GiB", "", "<= 1.2", ours.cpu <= 1.2)
     yield Row("daemon's own memory", f"{ours.own_memory >> 20} MiB", "", "<= 256 MiB",
@@ -163,6 +164,9 @@ def _beside(name: str, stall: float, copy: float) -> str:
 
 def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     """Replicated state, several ranks of one node."""
+    ceiling = alone(receive, server.url("ceiling"), shape)
+    server.empty()
+    yield Row("the server gives at most", f"{rate(shape, ceiling):.0f} MB/s")
     with node(server.url("ours"), workers=RANKS) as here:
         here.begin("r1", epoch=here.claim().epoch)
         ranks(world.rank_saves, shape)
@@ -178,11 +182,16 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
             yield Row("bytes read from S3", f"{share:.2f} x the state", "stock: 4 x", "<= 1.05 x",
                       share <= 1.05)  # fmt: skip
     server.empty()
-    ranks(world.rank_saves_stock, server.url("stock"), shape)
-    theirs = max(ranks(world.rank_loads, server.url("stock"), shape))
+    what, took = f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)"
+    try:
+        ranks(world.rank_saves_stock, server.url("stock"), shape)
+        theirs = max(ranks(world.rank_loads, server.url("stock"), shape))
+    except Exception as error:
+        yield Row(what, took, f"dcp.load, s3fs: does not run here: {_brief(error)}")
+    else:
+        yield Row(what, took, f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs,
+                  ceiling * 6 <= theirs)  # fmt: skip
     server.empty()
-    yield Row(f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)",
-              f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs)  # fmt: skip
 
 
 def sharding(server: Server, shape: Shape) -> Iterator[Row]:
@@ -284,7 +293,7 @@ def show(title: str, rows: Iterator[Row]) -> bool:
     for row in rows:
         verdict = {None: "", True: "met", False: "MISSED"}[row.met]
         if row.met is False and not row.reachable:
-            verdict = "out of reach: less than a copy"
+            verdict = "out of reach"
         print(f"  {row.what:<28} {row.ours:<22} {row.theirs:<38} {row.bar:<12} {verdict}",
               flush=True)  # fmt: skip
         met = met and (row.met is not False or not row.reachable)

@@ -9,7 +9,8 @@ import obstore
 from jobs.node import DEADLINE, Crash, node
 from jobs.states import Saves, Shape, warm_copy
 from obstore.store import S3Store
-from spotelastic_checkpoints import service, shards
+from spotelastic_checkpoints import restore, service, shards
+from spotelastic_checkpoints.storage.s3 import S3Storage
 
 import spotelastic as se
 
@@ -76,16 +77,43 @@ def send(storage: str, shape: Shape, times: int = 3) -> float:
         client_options={"allow_http": True},
     )
     data = memoryview(b"\1" * shards.FILE)
-    sizes = [min(shards.FILE, shape.nbytes - at) for at in range(0, shape.nbytes, shards.FILE)]
     took = []
     for _ in range(times):
         begun = time.perf_counter()
         with ThreadPoolExecutor(service.UPLOADS) as pool:
             sent = [
                 pool.submit(obstore.put, store, str(number), data[:size], use_multipart=False)
-                for number, size in enumerate(sizes)
+                for number, size in enumerate(_sizes(shape))
             ]
             for answer in sent:
                 answer.result(DEADLINE)
         took.append(time.perf_counter() - begun)
     return min(took)
+
+
+def receive(storage: str, shape: Shape) -> float:
+    """Seconds that it takes to give them back, the first time."""
+    send(storage, shape, times=1)
+    store, most = S3Storage(storage), restore.STORE_RANGE
+
+    def read(number: int, start: int) -> None:
+        length = min(most, sizes[number] - start)
+        assert store.read(str(number), start, memoryview(bytearray(length))) == length
+
+    sizes = _sizes(shape)
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(restore.STORE_AT_ONCE) as pool:
+        given = [
+            pool.submit(read, number, start)
+            for start in range(0, shards.FILE, most)
+            for number in range(len(sizes))
+            if start < sizes[number]
+        ]
+        for answer in given:
+            answer.result(DEADLINE)
+    return time.perf_counter() - begun
+
+
+def _sizes(shape: Shape) -> list[int]:
+    """Of the objects, which are called 0, 1, 2, …"""
+    return [min(shards.FILE, shape.nbytes - at) for at in range(0, shape.nbytes, shards.FILE)]
