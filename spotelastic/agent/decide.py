@@ -171,10 +171,11 @@ def _hold(
     local: Local, seen: Seen, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
     """Whoever holds the election key decides for all; anybody may."""
-    if not local.registered or seen.settings is None:
+    if not local.registered or local.node is None or seen.settings is None:
         return
     if local.leadership is None:
-        if not seen.holder:
+        # The key may be this node's own: of a history that the store has gone back to.
+        if seen.holder in ("", local.node.id):
             yield Campaign()
         return
     if not local.nodes_seen:

@@ -228,7 +228,7 @@ class Participant:
         if not self._registered or seen.settings is None:
             return math.inf
         if self._leadership is None:
-            if seen.holder:
+            if seen.holder not in ("", self._node.id):
                 return math.inf
             lease, name = self._session.lease, self._node.id.encode()
             self._leadership = campaign(self._store, self._keys.holder, name, lease)

@@ -66,6 +66,13 @@ def after(cause: Cause) -> Round:
     return replace(ROUND, number=2, incarnation="r2", phase="proposed", parent="r1", cause=cause)
 
 
+def test_a_node_that_finds_its_own_name_as_the_holder_takes_that_up() -> None:
+    """A store that went back still has the key, under a lease that this node keeps alive."""
+    assert do.Campaign() in decided(local(), replace(seen(), holder="b"), NOW).actions
+    assert do.Campaign() in decided(local(), replace(seen(), holder=""), NOW).actions
+    assert do.Campaign() not in decided(local(), seen(), NOW).actions
+
+
 def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_while() -> None:
     first = replace(ROUND, members=(replace(MEMBERS[1], slot=0), replace(MEMBERS[0], slot=1)))
     claimed = replace(
