@@ -8,8 +8,8 @@ Each is a SecureString parameter that one role may read (`names.py`, the templat
                       checkpoint daemon among its peers
 
 `ensure` is what `up` calls, every time: it makes what is missing, and renews what has lived for
-half of its time. The authority outlives any cluster. `cryptography` is imported only there; nodes
-just read.
+half of its time. The authority stays what it is: etcd reads whom it trusts only when it starts, so
+that another one means another cluster. `cryptography` is imported only there; nodes just read.
 """
 
 from collections.abc import Mapping
@@ -25,6 +25,7 @@ from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import Names
 from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.validity import Validity
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -73,26 +74,30 @@ class Subject:
     address: str = ""
 
 
-def ensure(aws: Aws, its: Names, addresses: Mapping[str, str], now: datetime) -> tuple[str, ...]:
+def ensure(aws: Aws, its: Names, addresses: Mapping[str, str], now: datetime) -> Validity:
     """Makes and renews the cluster's certificates; `addresses` has each member's.
 
-    Returns the parameters that were written.
+    Returns until when they are good. Raises `EnvironmentFailure` when the authority has ended.
     """
     wanted = {
         its.member_certificate(member): Subject(MEMBER_NAME, address)
         for member, address in addresses.items()
     } | {its.worker_certificate: Subject(WORKER_NAME)}
-    authority, written = _read(aws, its.authority), list[str]()
+    authority = _read(aws, its.authority)
     if authority is None:
         authority = make_authority(its.cluster, now)
         _store(aws, its, its.authority, authority)
-        written.append(its.authority)
+    if end(authority) <= now.timestamp():
+        ended = Validity(authority=end(authority))
+        raise EnvironmentFailure(ended.warning(its.cluster, now.timestamp()))
+    ends = list[float]()
     for parameter, subject in wanted.items():
         found = _read(aws, parameter)
         if found is None or not fits(found, subject, authority, now):
-            _store(aws, its, parameter, issue(authority, subject, now))
-            written.append(parameter)
-    return tuple(written)
+            found = issue(authority, subject, now)
+            _store(aws, its, parameter, found)
+        ends.append(end(found))
+    return Validity(min(ends), end(authority))
 
 
 def fetch(aws: Aws, parameter: str) -> Certificate:
@@ -137,9 +142,10 @@ def issue(authority: Certificate, subject: Subject, now: datetime) -> Certificat
     signer = load_pem_private_key(authority.key.encode(), None)
     assert isinstance(signer, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
+    life = min(LIFE, _loaded(authority).not_valid_after_utc - now)
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     builder = (
-        _builder(now, LIFE)
+        _builder(now, life)
         .subject_name(_name(subject.name))
         .issuer_name(_loaded(authority).subject)
         .public_key(key.public_key())
@@ -173,6 +179,11 @@ def fits(found: Certificate, subject: Subject, authority: Certificate, now: date
     except x509.ExtensionNotFound:
         hosts = []
     return hosts == ([subject.address] if subject.address else [])
+
+
+def end(found: Certificate) -> float:
+    """When it ends, in seconds: none is good for longer than who signed it."""
+    return _loaded(found).not_valid_after_utc.timestamp()
 
 
 def _is_old(found: Certificate, now: datetime) -> bool:

@@ -31,6 +31,7 @@ from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import MEMBERS, Names
 from spotelastic.aws.objects import CURVE, EVENTS, JOB, REPORT, STATUS, STOPPING, USAGE, Objects
 from spotelastic.aws.request import Plan, Request, packed, plan_of
+from spotelastic.clock import wall
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import JobSpec
 
@@ -113,6 +114,8 @@ def _bring_up(request: Request, plan: Plan, aws: Aws, say: Say, *, new: bool) ->
             f"`spotelastic down {request.name}`, then run `spotelastic up` again"
         )
     cluster = _ship(cluster, request, new=new)
+    if warning := cluster.spec.validity.warning(request.name, wall()):
+        say(f"warning: {warning}")
     provisions.ship(objects, request.etcd, say)
     if new and Objects(aws, plan.bucket, plan.spec.run).has("checkpoints/LATEST"):
         say(f"going on from the checkpoints of the run {plan.spec.run}")
@@ -216,8 +219,9 @@ def _ship(cluster: Cluster, request: Request, *, new: bool) -> Cluster:
     _ensure_token(aws, its)
     hosts = (endpoint.rpartition(":")[0] for endpoint in spec.etcd)
     addresses = dict(zip(spec.etcd_members, hosts, strict=True))
-    certificates.ensure(aws, its, addresses, datetime.now(UTC))
-    spec = replace(spec, secrets=user_secrets.put(aws, spec.cluster, request.secrets))
+    validity = certificates.ensure(aws, its, addresses, datetime.now(UTC))
+    given = user_secrets.put(aws, spec.cluster, request.secrets)
+    spec = replace(spec, secrets=given, validity=validity)
     if new:
         # An earlier cluster of this name may have left its own account of things.
         for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from spotelastic.cli.options import AsJson, Name, Region, Where
+from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 
 LS_EXAMPLES = """[bold]Examples[/]
@@ -64,6 +65,8 @@ def status(
 
     cluster = Place.find(where, region).cluster(name)
     output.show(status_of(cluster), output.status_table, as_json=json)
+    if warning := cluster.spec.validity.warning(cluster.name, wall()):
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def logs(

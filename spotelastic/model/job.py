@@ -8,6 +8,7 @@ from typing import Literal
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.node import Node
+from spotelastic.model.validity import Validity
 
 RankPolicy = Literal["stable", "pinned"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
@@ -230,6 +231,8 @@ class JobSpec:
     """Variables of the script's processes."""
     secrets: Mapping[str, int] = field(default_factory=dict)
     """Variables whose values only the Parameter Store has: name -> version."""
+    validity: Validity = Validity()
+    """Of the certificates, as the last `up` left them."""
 
     @property
     def release(self) -> str:

@@ -3,20 +3,28 @@
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from spotelastic.aws.certificates import (
+    AUTHORITY_LIFE,
     LIFE,
     MEMBER_NAME,
     WORKER_NAME,
     Certificate,
     Subject,
+    end,
+    ensure,
     fits,
     issue,
     make_authority,
 )
+from spotelastic.aws.names import Names
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.validity import Validity
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 MEMBER = Subject(MEMBER_NAME, "10.64.0.253")
@@ -31,8 +39,8 @@ def authority() -> Certificate:
 def shake_hands(server: Certificate, client: Certificate, host: str, folder: Path) -> str:
     """In memory: the name that the server reads off the client's certificate."""
     ends = {}
-    for purpose, end in ((ssl.Purpose.CLIENT_AUTH, server), (ssl.Purpose.SERVER_AUTH, client)):
-        ca, cert, key = end.write(folder / purpose.name)
+    for purpose, side in ((ssl.Purpose.CLIENT_AUTH, server), (ssl.Purpose.SERVER_AUTH, client)):
+        ca, cert, key = side.write(folder / purpose.name)
         context = ssl.create_default_context(purpose, cafile=ca)
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_cert_chain(cert, key)
@@ -41,9 +49,9 @@ def shake_hands(server: Certificate, client: Certificate, host: str, folder: Pat
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     caller = ends[ssl.Purpose.SERVER_AUTH].wrap_bio(down, up, server_hostname=host or None)
     called = ends[ssl.Purpose.CLIENT_AUTH].wrap_bio(up, down, server_side=True)
-    for end in (caller, called, caller, called):
+    for side in (caller, called, caller, called):
         try:
-            end.do_handshake()
+            side.do_handshake()
         except ssl.SSLWantReadError:
             continue
     seen = called.getpeercert()
@@ -85,6 +93,55 @@ def test_a_certificate_that_only_calls_is_replaced(
     before = issue(authority, WORKER, NOW)
     monkeypatch.undo()
     assert not fits(before, WORKER, authority, NOW)
+
+
+def test_none_is_good_for_longer_than_who_signed_it() -> None:
+    authority = make_authority("demo", NOW)
+    late = NOW + AUTHORITY_LIFE - LIFE / 4
+    assert end(issue(authority, WORKER, NOW)) == (NOW + LIFE).timestamp()
+    assert end(issue(authority, WORKER, late)) == end(authority)
+
+
+class Parameters:
+    """A Parameter Store; `get` and `put` as boto3 has them."""
+
+    class exceptions:
+        class ParameterAlreadyExists(Exception): ...
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.ssm = self
+
+    def get_parameter(self, Name: str, **_: Any) -> Any:
+        if Name not in self.values:
+            raise ClientError({"Error": {"Code": "ParameterNotFound"}}, "GetParameter")
+        return {"Parameter": {"Value": self.values[Name]}}
+
+    def put_parameter(self, Name: str, Value: str, **_: Any) -> None:
+        self.values[Name] = Value
+
+
+def test_up_renews_certificates_for_as_long_as_the_authority_lives() -> None:
+    aws: Any = Parameters()
+
+    def ensure_at(now: datetime) -> Validity:
+        return ensure(aws, Names("demo"), {"a": "10.64.0.253"}, now)
+
+    ends = NOW + AUTHORITY_LIFE
+    assert ensure_at(NOW) == Validity((NOW + LIFE).timestamp(), ends.timestamp())
+    stored = dict(aws.values)
+    assert ensure_at(NOW + LIFE * 0.4) == ensure_at(NOW)
+    assert aws.values == stored
+    later = NOW + LIFE * 0.6
+    assert ensure_at(later).certificates == (later + LIFE).timestamp()
+    assert {name for name in stored if aws.values[name] == stored[name]} == {
+        Names("demo").authority
+    }
+    assert ensure_at(ends - LIFE / 4).certificates == ends.timestamp()
+    with pytest.raises(
+        EnvironmentFailure, match=r"authority .* has ended on 2039-12-30: .* down d"
+    ):
+        ensure_at(ends)
 
 
 def test_files_are_private_and_replaced_only_by_something_else(
