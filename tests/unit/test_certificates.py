@@ -49,9 +49,9 @@ def shake_hands(server: Certificate, client: Certificate, host: str, folder: Pat
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     caller = ends[ssl.Purpose.SERVER_AUTH].wrap_bio(down, up, server_hostname=host or None)
     called = ends[ssl.Purpose.CLIENT_AUTH].wrap_bio(up, down, server_side=True)
-    for side in (caller, called, caller, called):
+    for each in (caller, called, caller, called):
         try:
-            side.do_handshake()
+            each.do_handshake()
         except ssl.SSLWantReadError:
             continue
     seen = called.getpeercert()
