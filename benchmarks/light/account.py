@@ -36,6 +36,8 @@ NAME = "bench"
 TYPE = "g5.xlarge"
 IDLE = ("/bin/sh", "-c", "exec sleep 100000")
 BUCKET = "spotelastic-bench"
+AS_DEPLOYED = {"VisibilityTimeout": "5"}
+"""Of the queue of events, in `infra/cluster.yaml`."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def _make_queue(aws: Aws, name: str) -> None:
     """With all that EC2 and Auto Scaling say delivered to it."""
     import boto3
 
-    url = aws.sqs.create_queue(QueueName=name)["QueueUrl"]
+    url = aws.sqs.create_queue(QueueName=name, Attributes=AS_DEPLOYED)["QueueUrl"]
     wanted = ["QueueArn"]
     arn = aws.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=wanted)["Attributes"]
     events: Any = boto3.client("events", region_name=aws.region)

@@ -19,6 +19,7 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from support.account import DENIED, LOST_ANSWER, NETWORK, THROTTLED, TIMED_OUT, Fault, account
 from support.local_cloud import until
+from support.patience import PATIENT
 from support.remains import remains
 
 from spotelastic.aws import autoscaling, commands, workers
@@ -53,7 +54,6 @@ TYPES = ("c5.large", "m5.large", "c5.xlarge")
 WAYS = (THROTTLED, LOST_ANSWER, TIMED_OUT, DENIED)
 TURN = int(os.environ.get("SOAK_TURN", "0"))
 POLICY = Policy(boot_within=3.0, strange_for=0.0)
-PATIENCE = 60.0
 WARNING = """{{"id": "w-{0}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
 "detail-type": "EC2 Spot Instance Interruption Warning",
 "detail": {{"instance-id": "{0}", "instance-action": "terminate"}}}}"""
@@ -129,7 +129,7 @@ class Story:
             self.live()
             return met()
 
-        until(look, PATIENCE)
+        until(look, PATIENT)
 
     def tell(self, queue: str, body: str) -> None:
         url = commands.queue_url(self.aws, queue)
@@ -166,7 +166,7 @@ def leading(cluster: Cluster, store: MemoryStore, fault: Fault) -> Iterator[Firs
     finally:
         over.set()
         wake.set()
-        thread.join(PATIENCE)
+        thread.join(PATIENT)
         term.close()
         watch.close()
 
@@ -176,9 +176,9 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for where, name in ((run, "BUSY"), (run, "SOON"), (inbox, "RETRY"), (publish, "EVERY")):
-        monkeypatch.setattr(where, name, 0.05)
+        monkeypatch.setattr(where, name, 0.25)
     monkeypatch.setattr(inbox, "LONG_POLL", 1)
-    monkeypatch.setattr(orders, "LIFETIME", PATIENCE)
+    monkeypatch.setattr(orders, "LIFETIME", PATIENT)
     with account(tmp_path):
         cluster = clusters.create(REQUEST, lambda _: None, Aws())
         store = MemoryStore(unbroken)
@@ -191,7 +191,7 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
             it_is_scaled_into_another_zone(story)
             an_instance_that_does_not_come_up_is_examined(story)
             it_is_scaled_down_and_ends(story)
-            until(lambda: remains_of_workers(story) == [], PATIENCE)
+            until(lambda: remains_of_workers(story) == [], PATIENT)
         assert calls.struck >= {"autoscaling.UpdateAutoScalingGroup", "ec2.GetConsoleOutput"}
         clusters.delete(NAME, aws=cluster.aws)
         assert remains(NAME) == []

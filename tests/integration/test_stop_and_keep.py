@@ -1,9 +1,10 @@
 """Whole jobs on the local cloud that end before they are done, and what is left of them."""
 
+import re
 from pathlib import Path
 
 import pytest
-from support.trial import NAME, Trial, eventually, running_trial
+from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws.autoscaling import ALIVE
@@ -41,9 +42,20 @@ with se.Checkpointer({{"model": torch.nn.Linear(2, 1)}}) as checkpoint:
 """
 
 
+def executed(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "steps").read_text().split()]
+
+
 def alive(trial: Trial) -> set[str]:
     found = autoscaling.machines(trial.cluster.aws, NAME, "worker")
     return {machine.id for machine in found if machine.state in ALIVE}
+
+
+def commits(trial: Trial) -> set[int]:
+    """Their steps."""
+    names = trial.cluster.objects.names("checkpoints/")
+    found = (re.search(r"/step-(\d+)/\.metadata$", name) for name in names)
+    return {int(match[1]) for match in found if match}
 
 
 def restart(trial: Trial, folder: Path) -> None:
@@ -51,6 +63,26 @@ def restart(trial: Trial, folder: Path) -> None:
         trial.cluster, folder, same_code=True, environment=None, deadline=None, max_cost=None
     )
     assert told.text == "is restarted from its newest checkpoint"
+
+
+def test_a_stopped_job_has_committed_its_last_step_and_leaves_control_nodes_alone(
+    tmp_path: Path,
+) -> None:
+    script = SCRIPT.format(folder=str(tmp_path))
+    with running_trial(tmp_path, boot=cloud.BOOT, script=script, settings=SETTINGS) as trial:
+        trial.status(lambda status: status.step > 20, "a job that trains")
+        done = orders.stop(trial.cluster, wait=True, say=lambda _: None)
+        last = executed(tmp_path)[-1]
+        assert done.text == f"has stopped: stopped by command; step {last} is committed"
+        eventually(lambda: None if alive(trial) else True, "an end of all workers")
+        trial.status(
+            lambda status: (
+                controllers(status) == ONE_LEADS
+                and all(node.role == "control" for node in status.nodes)
+            ),
+            "control nodes and nobody else",
+        )
+        assert max(commits(trial)) == last
 
 
 def test_the_node_that_failed_a_job_is_kept_until_it_is_restarted(tmp_path: Path) -> None:
