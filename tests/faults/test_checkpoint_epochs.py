@@ -19,6 +19,7 @@ from support.checkpoints import (
     cluster,
     plan_of,
     round_info,
+    started,
 )
 from support.patience import PATIENT, eventually
 from support.stored import commits_of, restored_from_store
@@ -77,9 +78,7 @@ def test_a_round_that_was_fenced_cannot_move_latest(tmp_path: Path) -> None:
 
 def test_latest_that_is_lost_is_made_again_from_what_is_there(tmp_path: Path) -> None:
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
-        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
-        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        epoch, worker = started(node)
         worker.save(1)
         assert worker.client.flush(PATIENT)
         (Path(node.storage) / "LATEST").unlink()
@@ -150,9 +149,7 @@ def test_a_step_that_the_next_claim_outran_is_committed_when_that_round_begins(
 ) -> None:
     """A round claims its epoch when it is proposed; daemons hear of it only when it starts."""
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
-        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
-        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        epoch, worker = started(node)
         claim = node.agent.claim("test", timeout=10)
         worker.save(1, waiting=True, due=True)
         assert not node.agent.flush(PATIENT), "not ours to move LATEST"
@@ -167,9 +164,7 @@ def test_a_step_that_the_next_claim_outran_is_committed_when_that_round_begins(
 
 def test_a_step_that_the_next_round_did_not_branch_from_stays_uncommitted(tmp_path: Path) -> None:
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
-        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
-        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        _, worker = started(node)
         claim = node.agent.claim("test", timeout=10)
         worker.save(5, waiting=True, due=True)
         node.agent.flush(PATIENT)

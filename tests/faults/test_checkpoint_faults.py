@@ -27,6 +27,7 @@ from support.checkpoints import (
     is_content_of,
     plan_of,
     round_info,
+    started,
 )
 from support.patience import PATIENT, eventually
 from support.stored import commits_of, restored_from_store
@@ -105,9 +106,7 @@ def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
     tmp_path: Path, stage: str
 ) -> None:
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
-        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
-        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        epoch, worker = started(node)
         worker.save(1)
         assert worker.client.flush(PATIENT)
         worker.client.leave(clean=True)
@@ -132,9 +131,7 @@ def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
 
 def test_a_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
     with cluster(tmp_path) as [node]:
-        epoch = node.agent.claim("test", timeout=10).epoch
-        node.begin(round_info("r1", 0, ["n0"], 1, epoch))
-        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        epoch, worker = started(node)
         worker.save(1)
         assert worker.client.flush(PATIENT)
         shard = Path(node.storage) / folder(Commit(epoch, 1)) / "__0_0.distcp"

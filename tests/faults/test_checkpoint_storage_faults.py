@@ -17,13 +17,10 @@ from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit, DaemonEvent, Failed, Resume, Schedule
 from support.checkpoints import (
-    Node,
-    Worker,
     cluster,
     fetched,
     is_content_of,
-    plan_of,
-    round_info,
+    started,
     under_agent,
 )
 from support.faulty_s3 import Fault, FaultyS3
@@ -40,12 +37,6 @@ def s3(s3_endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     with FaultyS3(s3_endpoint, f"s3://{bucket}/run") as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         yield proxy
-
-
-def started(node: Node, round_: str = "r1") -> tuple[int, Worker]:
-    epoch = node.agent.claim("test", timeout=20).epoch
-    node.begin(round_info(round_, 0, [node.name], 1, epoch))
-    return epoch, Worker(str(node.socket), round_, 0, 0, plan_of(1, 1))
 
 
 def committed(storage: str) -> Commit | None:

@@ -271,6 +271,13 @@ def round_info(
     )
 
 
+def started(node: Node, round_: str = "r1") -> tuple[int, Worker]:
+    """A round of this node alone under a new storage epoch, and its worker."""
+    epoch = node.agent.claim("test", timeout=20).epoch
+    node.begin(round_info(round_, 0, [node.name], 1, epoch))
+    return epoch, Worker(str(node.socket), round_, 0, 0, plan_of(1, 1))
+
+
 @contextmanager
 def under_agent(
     node: Node,
