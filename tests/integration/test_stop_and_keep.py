@@ -65,9 +65,7 @@ def restart(trial: Trial, folder: Path) -> None:
     assert told.text == "is restarted from its newest checkpoint"
 
 
-def test_a_stopped_job_has_committed_its_last_step_and_leaves_control_nodes_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_stopped_job_has_committed_its_last_step_and_goes_on_after_it(tmp_path: Path) -> None:
     script = SCRIPT.format(folder=str(tmp_path))
     with running_trial(tmp_path, boot=cloud.BOOT, script=script, settings=SETTINGS) as trial:
         trial.status(lambda status: status.step > 20, "a job that trains")
@@ -83,6 +81,10 @@ def test_a_stopped_job_has_committed_its_last_step_and_leaves_control_nodes_alon
             "control nodes and nobody else",
         )
         assert max(commits(trial)) == last
+        restart(trial, tmp_path)
+        trial.status(lambda status: status.step > last + 10, "a job that goes on")
+        steps = executed(tmp_path)
+        assert steps == list(range(1, len(steps) + 1)), "each once, in order"
 
 
 def test_the_node_that_failed_a_job_is_kept_until_it_is_restarted(tmp_path: Path) -> None:
