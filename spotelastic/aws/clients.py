@@ -23,9 +23,10 @@ THROTTLED = frozenset(
     }
 )
 PRICING_REGION = "us-east-1"
-DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
+DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403"})
 EXPIRED = frozenset(
     {
+        "400",  # what a HEAD of S3, which can say no more, answers to expired credentials
         "ExpiredToken",
         "ExpiredTokenException",
         "RequestExpired",
@@ -154,6 +155,10 @@ class Rejected(EnvironmentFailure):
         self.code = code
 
 
+class SignedOut(Rejected):
+    """The credentials are not valid, or not any more: whoever uses them has to log in again."""
+
+
 @contextmanager
 def calling(what: str) -> Iterator[None]:
     """Turns what boto3 raises into our errors; `what` completes "cannot ..."."""
@@ -170,6 +175,8 @@ def calling(what: str) -> Iterator[None]:
             f"cannot {what}: no AWS credentials; run `aws configure`, set AWS_PROFILE, "
             "or use --local"
         ) from error
+    except (boto.SSOError, boto.TokenRetrievalError) as error:
+        raise _signed_out(what) from error
     except (boto.ConnectionError, boto.HTTPClientError) as error:
         raise Unavailable(f"cannot {what}: {error}") from error
     except boto.BotoCoreError as error:
@@ -184,9 +191,13 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     if code in THROTTLED or status >= 500:
         return Unavailable(f"cannot {what}: AWS is busy ({code}: {message})")
     if code in EXPIRED:
-        return Rejected(
-            f"cannot {what}: the AWS credentials are not valid (any more): log in again", code
-        )
+        return _signed_out(what, code)
     if code in DENIED:
         return Rejected(f"cannot {what}: not permitted ({message})", code)
     return Rejected(f"cannot {what}: {message} ({code})", code)
+
+
+def _signed_out(what: str, code: str = "ExpiredToken") -> SignedOut:
+    return SignedOut(
+        f"cannot {what}: the AWS credentials are not valid (any more): log in again", code
+    )

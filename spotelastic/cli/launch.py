@@ -2,13 +2,13 @@
 
 Nothing is started before all checks have passed, and whatever was started registers at once how it
 is undone, so that an error, a signal and an ordinary end all leave by the same door. Two things
-outlive the command on request: `--detach` and `--keep`. And one without: a job on AWS that trains
-goes on when only its watcher is interrupted.
+outlive the command on request: `--detach` and `--keep`. And one without: a cluster on AWS that is
+up goes on when only the command that watches or changes it is interrupted (staying.py).
 """
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +22,11 @@ from spotelastic.cli import chart, existing, failures, offer, output
 from spotelastic.cli.place import Place
 from spotelastic.cli.request import Checked, Request, check
 from spotelastic.cli.signals import Signals
+from spotelastic.cli.staying import Staying
 from spotelastic.cli.view import view
 from spotelastic.cli.watch import Outcome, ended, outcome, training, watch
 from spotelastic.clock import steady
-from spotelastic.errors import EnvironmentFailure, SpotelasticError
+from spotelastic.errors import SpotelasticError
 from spotelastic.local import cloud as local
 from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
@@ -58,16 +59,18 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
     with view() as shown:
         place = _place(request, undo, signals, shown.say)
         known = existing.find(place, request, checked)
-        found = survey(place.aws, _wish(request, checked, known))
-        for line in offer.headline(request, checked, found):
-            shown.say(line)
-        if request.plan:
-            spec = known.spec if known else None
-            for line in offer.plan(request, checked, found, spec):
+        stays = Staying(checked.name, checked.linger, undo, signals, shown.say)
+        with stays.changed() if known is not None else nullcontext():
+            found = survey(place.aws, _wish(request, checked, known))
+            for line in offer.headline(request, checked, found):
                 shown.say(line)
-            return 0
-        began, told = steady(), _earlier(known, shown.say)
-        cluster = _bring_up(request, checked, found, known, place, undo, signals, shown.say)
+            if request.plan:
+                spec = known.spec if known else None
+                for line in offer.plan(request, checked, found, spec):
+                    shown.say(line)
+                return 0
+            began, told = steady(), _earlier(known, shown.say)
+            cluster = _bring_up(request, checked, found, known, place, stays, shown.say)
         drill = _drill(request, place, shown.say)
         first = _FirstStep(began, shown.say) if known is None else None
 
@@ -77,7 +80,7 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
             if first:
                 first(status)
 
-        try:
+        with stays.watched() if place.shared or request.keep else nullcontext():
             status = watch(
                 cluster,
                 shown,
@@ -87,18 +90,12 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
                 silent=place.where_to_look,
                 told=told,
             )
-        except BaseException as error:
-            # A local cloud that has ended has nothing left that could stay up.
-            gone = place.cloud is not None and isinstance(error, EnvironmentFailure)
-            if (place.shared or request.keep) and not gone:
-                _leave(checked, undo, shown.say)
-            raise
         if request.detach and not ended(status):
-            _leave(checked, undo, shown.say)
+            stays.leave()
             return 0
         result = outcome(cluster, status)
         log = failures.keep_log(cluster, result) if failures.failed(result) else None
-    return _conclude(request, checked, result, log, drill, undo, shared=place.shared)
+    return _conclude(request, result, log, drill, replace(stays, say=print), shared=place.shared)
 
 
 def _earlier(known: Cluster | None, say: Say) -> int:
@@ -168,8 +165,7 @@ def _bring_up(
     found: Survey,
     known: Cluster | None,
     place: Place,
-    undo: ExitStack,
-    signals: Signals,
+    stays: Staying,
     say: Say,
 ) -> Cluster:
     """A new cluster, or the known one with what differs changed."""
@@ -204,8 +200,13 @@ def _bring_up(
         differences = list(offer.changes(request, checked, found, known.spec))
         say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
     cluster = clusters.create(wanted, say, place.aws)
+
+    def down() -> None:
+        with stays.ended():
+            place.down(checked.name, print)
+
     if place.shared:
-        undo.callback(_undoing(signals, lambda: place.down(checked.name, print)))
+        stays.undo.callback(_undoing(stays.signals, down))
     return cluster
 
 
@@ -215,15 +216,6 @@ def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
         undo()
 
     return undone
-
-
-def _leave(checked: Checked, undo: ExitStack, say: Say) -> None:
-    undo.pop_all()
-    say(
-        f"{checked.name} stays up: spotelastic status {checked.name}, "
-        f"spotelastic logs -f {checked.name}; come back with the same `spotelastic up`; "
-        f"end it with spotelastic down {checked.name}; {offer.lingers(checked.linger)}"
-    )
 
 
 def _drill(request: Request, place: Place, say: Say) -> Drill | None:
@@ -237,11 +229,10 @@ def _drill(request: Request, place: Place, say: Say) -> Drill | None:
 
 def _conclude(
     request: Request,
-    checked: Checked,
     result: Outcome,
     log: Path | None,
     drill: Drill | None,
-    undo: ExitStack,
+    cluster: Staying,
     *,
     shared: bool,
 ) -> int:
@@ -251,7 +242,7 @@ def _conclude(
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
     stays = result.status.state == "stopped" or (request.keep_failed and kept)
     if request.keep or (shared and stays):
-        _leave(checked, undo, print)  # for whoever stopped it, or wants to see why it failed
+        cluster.leave()  # for whoever stopped it, or wants to see why it failed
     for node in kept if request.keep_failed else ():
         print(f"{node} is kept: look at it with spotelastic shell {node}")
     missed = drill.missing if drill else ()

@@ -26,6 +26,10 @@ READ_TIMEOUT = 10.0
 """Seconds that a person waits for one answer."""
 
 
+class CloudEnded(EnvironmentFailure):
+    """The local cloud has ended, and all clusters with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """An account, real or local, and the clusters in it."""
@@ -63,9 +67,9 @@ class Place:
         return cls(Aws(cloud.region, read_timeout=READ_TIMEOUT), cloud)
 
     def check(self) -> None:
-        """Raises `EnvironmentFailure` once the local cloud has ended under its clusters."""
+        """Raises `CloudEnded` once the local cloud has ended under its clusters."""
         if self.cloud is not None and local.find() != self.cloud:
-            raise EnvironmentFailure("the local cloud has ended, and its clusters with it")
+            raise CloudEnded("the local cloud has ended, and its clusters with it")
 
     @property
     def where_to_look(self) -> str:

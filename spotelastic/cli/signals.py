@@ -16,6 +16,8 @@ class Signals:
     """
 
     def __init__(self) -> None:
+        self.meaning = "stopping"
+        """What the command does at a signal, in the word that it answers with."""
         self._received: signal.Signals | None = None
         self._before: dict[signal.Signals, object] = {}
 
@@ -47,7 +49,7 @@ class Signals:
         self._received = signal.Signals(number)
         if number == signal.SIGHUP:
             _leave_terminal()
-        print("\nstopping", file=sys.stderr, flush=True)
+        print(f"\n{self.meaning}", file=sys.stderr, flush=True)
         raise KeyboardInterrupt
 
 

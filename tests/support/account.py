@@ -5,6 +5,7 @@ that made it "die" there. `remains.py` then searches all that the account holds.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -150,16 +151,19 @@ class Fault:
     executed: bool = False
     """Whether AWS did what it was asked before the answer was lost."""
     lasting: bool = False
+    signal: int = 0
+    """What the process gets while it makes the call, which comes to pass."""
 
 
-THROTTLED = Fault("throttled", "Throttling")
+THROTTLED = Fault("throttled", "Throttling", 503)
 DENIED = Fault("denied", "AccessDenied", 403)
-NO_CAPACITY = Fault("no capacity", "InsufficientInstanceCapacity")
+NO_CAPACITY = Fault("no capacity", "InsufficientInstanceCapacity", 500)
 TIMED_OUT = Fault("timed out")
 LOST_ANSWER = Fault("answer lost", executed=True)
-EXPIRED = Fault("credentials expired", "ExpiredToken", 403, lasting=True)
+EXPIRED = Fault("credentials expired", "ExpiredToken", 400, lasting=True)
 KILLED = Fault("killed before", lasting=True)
 KILLED_AFTER = Fault("killed after", executed=True, lasting=True)
+CTRL_C = Fault("interrupted", signal=signal.SIGINT)
 FAULTS = (
     KILLED_AFTER,
     LOST_ANSWER,
@@ -203,8 +207,13 @@ class Laptop:
         fault = self._fault
         if fault is None or not self._strikes(fault) or (fault.executed and not self._past(fault)):
             return None
+        if fault.signal:
+            os.kill(os.getpid(), fault.signal)
+            return None
         if fault.code:
-            error = {"Code": fault.code, "Message": fault.name}
+            silent = model.http["method"] == "HEAD"  # which has no body to tell a code in
+            code = str(fault.status) if silent else fault.code
+            error = {"Code": code, "Message": fault.name}
             answer = {"Error": error, "ResponseMetadata": {"HTTPStatusCode": fault.status}}
             return SimpleNamespace(status_code=fault.status), answer
         raise self._silence(fault)

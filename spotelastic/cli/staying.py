@@ -1,0 +1,87 @@
+"""A cluster that goes on when the command that shows or changes it does not."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from spotelastic.aws.clients import SignedOut
+from spotelastic.cli.offer import lingers
+from spotelastic.cli.place import CloudEnded
+from spotelastic.cli.signals import Signals
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Staying:
+    """Whatever ends the command, its user reads that the cluster is up, and how to come back."""
+
+    name: str
+    linger: float | None
+    """Seconds from the end of the job to that of the cluster; None for ever."""
+    undo: ExitStack
+    """What would take the cluster down."""
+    signals: Signals
+    say: Callable[[str], None]
+
+    def leave(self) -> None:
+        """The cluster is not taken down."""
+        self.undo.pop_all()
+        self.say(
+            f"{self.name} stays up: spotelastic status {self.name}, "
+            f"spotelastic logs -f {self.name}; come back with the same `spotelastic up`; "
+            f"end it with spotelastic down {self.name}; {lingers(self.linger)}"
+        )
+
+    @contextmanager
+    def changed(self) -> Iterator[None]:
+        """While a cluster that is up already is made what was asked for."""
+        try:
+            with self._left():
+                yield
+        except KeyboardInterrupt:
+            self.say(
+                f"{self.name} stays up, and may be changed in part: the same `spotelastic up` does "
+                f"the rest and shows it; end it with spotelastic down {self.name}"
+            )
+            raise
+        except SignedOut as error:
+            raise EnvironmentFailure(
+                f"{error}; {self.name} goes on meanwhile, and may be changed in part: the same "
+                "`spotelastic up` does the rest"
+            ) from error
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While it is shown. What goes wrong meanwhile is the watcher's trouble, not the job's."""
+        try:
+            with self._left():
+                yield
+        except CloudEnded:
+            self.undo.pop_all()  # there is nothing left to take down
+            raise
+        except SpotelasticError as error:
+            self.undo.pop_all()
+            raise EnvironmentFailure(
+                f"{error}; {self.name} goes on meanwhile: the same `spotelastic up` shows it "
+                f"again, `spotelastic down {self.name}` ends it"
+            ) from error
+        except BaseException:
+            self.leave()
+            raise
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """While it is taken down after its job."""
+        try:
+            yield
+        except (SignedOut, Unavailable) as error:
+            raise EnvironmentFailure(
+                f"{error}; what is left of {self.name} ends with `spotelastic down {self.name}`"
+            ) from error
+
+    @contextmanager
+    def _left(self) -> Iterator[None]:
+        """A signal in it ends the command alone, and is answered so."""
+        before, self.signals.meaning = self.signals.meaning, "leaving"
+        yield
+        self.signals.meaning = before

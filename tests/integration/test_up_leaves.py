@@ -1,0 +1,111 @@
+"""What ends a command that shows or changes a cluster does not end the cluster, and is told so."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.account import CTRL_C, EXPIRED, NETWORK, Laptop, account
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.objects import STATUS
+from spotelastic.aws.request import Request
+from spotelastic.cli import launch, watch
+from spotelastic.cli.main import main
+from spotelastic.cli.place import Place
+from spotelastic.model.job import Settings
+from spotelastic.model.progress import Status
+
+pytestmark = pytest.mark.timeout(120)  # a watch that nothing ends lasts for ever
+
+NAME = "quokka"
+Told = tuple[int, str, str]
+"""Exit code, standard output and standard error."""
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
+    """Of an account in which the cluster is up, and says that it trains."""
+    with account(tmp_path_factory.mktemp("account")):
+        laptop = Laptop()
+        request = Request(
+            name=NAME,
+            script="train.py",
+            args=(),
+            code="c0de",
+            archive=b"an archive",
+            settings=Settings(1, 2, workers=1),
+            instance_types=("c5.large",),
+            network=NETWORK,
+        )
+        made = clusters.create(request, lambda _: None, laptop.aws)
+        made.objects.put(STATUS, msgspec.json.encode(Status(NAME, "running", 0.0)))
+        yield laptop
+
+
+@pytest.fixture
+def up(
+    laptop: Laptop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Callable[..., Told]]:
+    """Runs `up` on the cluster, which is there as before afterwards."""
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Place, "find", lambda *_: Place(laptop.aws, None))
+    monkeypatch.setattr(launch, "ETCD", None)  # it would be fetched
+    monkeypatch.setattr(watch, "EVERY", 0.01)
+
+    def run(*flags: str) -> Told:
+        monkeypatch.setattr(sys, "argv", ["spotelastic", "up", "--name", NAME, *flags])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    yield run
+    assert len(autoscaling.machines(laptop.aws, NAME)) == 5
+
+
+def test_credentials_that_expire_while_the_job_is_watched_are_one_line(
+    laptop: Laptop, up: Callable[..., Told]
+) -> None:
+    with laptop.trial(EXPIRED, at=40, of="s3.GetObject"):
+        code, out, err = up("--max", "2")
+    assert code == 2
+    assert "quokka is up already" in out and "stays up" not in out
+    assert err.count("\n") == 1
+    assert "the AWS credentials are not valid (any more): log in again; quokka goes on" in err
+    assert "the same `spotelastic up` shows it again, `spotelastic down quokka` ends it" in err
+
+
+def test_credentials_that_expire_while_it_is_changed_are_one_line(
+    laptop: Laptop, up: Callable[..., Told]
+) -> None:
+    with laptop.trial(EXPIRED, at=1, of="autoscaling.UpdateAutoScalingGroup"):
+        code, _, err = up("--max", "3")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "log in again; quokka goes on meanwhile, and may be changed in part" in err
+
+
+@pytest.mark.parametrize(
+    ("of", "at", "told"),
+    [
+        ("autoscaling.UpdateAutoScalingGroup", 1, "quokka stays up, and may be changed in part"),
+        ("s3.GetObject", 40, "quokka stays up: spotelastic status quokka"),
+    ],
+    ids=["changed", "watched"],
+)
+def test_a_signal_ends_the_command_alone_and_says_how_to_come_back(
+    laptop: Laptop, up: Callable[..., Told], of: str, at: int, told: str
+) -> None:
+    with laptop.trial(CTRL_C, at, of):
+        code, out, err = up("--max", "2")
+    assert (code, err) == (130, "\nleaving\n")
+    assert told in out
+    assert "the same `spotelastic up`" in out
+    assert "end it with spotelastic down quokka" in out
