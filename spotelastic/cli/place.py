@@ -12,7 +12,7 @@ from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.data import Data
 from spotelastic.aws.names import Names
-from spotelastic.aws.objects import USAGE
+from spotelastic.aws.objects import USAGE, Objects
 from spotelastic.aws.prices import STORED
 from spotelastic.clock import wall
 from spotelastic.controller.ledger import Usage
@@ -104,12 +104,26 @@ class Place:
             )
         return found
 
+    def told(self, name: str | None, note: Callable[[str], None]) -> Cluster:
+        """As `cluster`; or, by its name, one that is gone and has left its last account, which is
+        noted. Only its objects can be used then."""
+        if name is not None and clusters.find(Names(name).cluster, self.aws) is None:
+            objects = Objects(self.aws, self.bucket, name)
+            job = objects.job()
+            if job is not None:
+                note(f"{name} is gone: this is the last that it told")
+                return Cluster(self.aws, job, self.bucket)
+        return self.cluster(name)
+
     def _only_one(self) -> str:
         names = self.names()
         if len(names) > 1:
             raise UsageError(f"name one of the clusters: {', '.join(names)}")
         if not names:
-            raise UsageError("there is no cluster: start one with `spotelastic up SCRIPT`")
+            raise UsageError(
+                "there is no cluster: start one with `spotelastic up SCRIPT`, or name one that is "
+                "gone to see its status, events or report"
+            )
         return names[0]
 
     def data(self, name: str, bucket: str | None = None) -> Data:
@@ -140,6 +154,10 @@ class Place:
         bucket: str | None = None,
     ) -> None:
         """End one cluster; with its last cluster the local cloud ends too."""
+        if name is None and self.cloud is not None and not self.names():
+            say("ending the local cloud, in which no cluster is left, and all checkpoints in it")
+            local.stop(self.cloud)
+            return
         if name is None:
             name = self._only_one()
         elif name not in self.names() and keep_data:

@@ -63,7 +63,7 @@ def status(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place, status_of
 
-    cluster = Place.find(where, region).cluster(name)
+    cluster = Place.find(where, region).told(name, _note)
     output.show(status_of(cluster), output.status_table, as_json=json)
     if warning := cluster.spec.validity.warning(cluster.name, wall()):
         typer.echo(f"warning: {warning}", err=True)
@@ -92,7 +92,7 @@ def events(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where, region).cluster(name)
+    cluster = Place.find(where, region).told(name, _note)
     output.show(cluster.objects.events(), output.events_table, as_json=json)
 
 
@@ -103,7 +103,7 @@ def report(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where, region).cluster(name)
+    cluster = Place.find(where, region).told(name, _note)
     made = cluster.objects.report()
     if made is None:
         raise UsageError(f"{cluster.name} has no report yet: no round has begun")
@@ -117,5 +117,10 @@ def cost(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place, cost_of
 
-    cluster = Place.find(where, region).cluster(name)
+    cluster = Place.find(where, region).told(name, _note)
     output.show(cost_of(cluster), output.cost_table, as_json=json)
+
+
+def _note(line: str) -> None:
+    """Beside the result, which goes to stdout."""
+    typer.echo(line, err=True)

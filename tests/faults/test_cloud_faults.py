@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.account import DENIED, EXPIRED, FAULTS, Fault, Killed, Laptop, account, forget
 from support.asked import request
@@ -22,8 +23,10 @@ from spotelastic.aws import autoscaling, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import SWITCH, Names
+from spotelastic.aws.objects import STATUS
 from spotelastic.cli.place import Place
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.model.progress import Status
 
 pytestmark = pytest.mark.faults
 
@@ -204,5 +207,11 @@ def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(tri
     assert "0.01 GB, about $0.00 a month" in told[-1]
     assert cluster.objects.size("checkpoints/") == 5_000_000
     trial.nothing_is_left()
+    cluster.objects.put(STATUS, msgspec.json.encode(Status(NAME, "succeeded", 0.0, step=7)))
+    status = place.told(NAME, told.append).objects.status()
+    assert status is not None and status.step == 7
+    assert told[-1] == f"{NAME} is gone: this is the last that it told"
     place.down(NAME, told.append, keep_data=False)
     assert cluster.objects.size("") == 0
+    with pytest.raises(UsageError, match=f"there is no cluster named {NAME}"):
+        place.told(NAME, told.append)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.local_cloud import Laptop, environment, python, running_cloud, until
 
+from spotelastic.cli.main import main
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud, processes
 from spotelastic.local.cloud import CloudInfo
@@ -228,3 +229,15 @@ def test_a_machine_that_is_too_small_is_told_so_with_the_numbers(
     told = pytest.raises(EnvironmentFailure, match=r"/dev/shm has \d+ MiB free, .* needs")
     with environment(SPOTELASTIC_HOME=str(tmp_path)), told:
         cloud.start(detach=False)
+
+
+def test_a_cloud_whose_clusters_have_all_ended_by_themselves_ends_with_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["spotelastic", "down"])
+    with running_cloud(tmp_path) as info, environment(**cloud.environment(info)):
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        assert "ending the local cloud, in which no cluster is left" in capsys.readouterr().out
+        assert cloud.find() is None
