@@ -64,6 +64,8 @@ def template(script: str, minimum: int, maximum: int, types: Sequence[str]) -> s
 # see `spotelastic up --help`.
 script = {json.dumps(script)}
 # args = ["--epochs", "3"]
+# On a cloud that this machine emulates, instead of AWS:
+# local = true
 
 min = {minimum}
 max = {maximum}

@@ -167,7 +167,8 @@ def init(
             )
     except FileExistsError:
         raise UsageError(f"{FILE} is there already: edit it, or remove it first") from None
-    typer.echo(f"{FILE} is written: look at it, then `spotelastic up`")
+    lacking = "" if script.is_file() else f"write {script}, "
+    typer.echo(f"{FILE} is written: look at it, {lacking}then `spotelastic up`")
 
 
 def _listed(flag: str, text: str | None) -> tuple[str, ...]:

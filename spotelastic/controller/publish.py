@@ -25,8 +25,11 @@ from spotelastic.model.progress import Status
 
 EVERY = 0.25
 """Seconds between two publications at least."""
-REPORT_EVERY = 5.0
-"""Seconds between two reports of a job that runs."""
+PROGRESS_EVERY = 1.0
+"""Seconds between two of which only the step and the like differ. S3 counts them: four a second
+would cost more than the control nodes."""
+RARELY = {objects.REPORT: 5.0, objects.CURVE: 5.0}
+"""Seconds between two of these while the job runs."""
 HEARTBEAT = 10.0
 """Seconds after which the status is published even if nothing changed: somebody still leads."""
 BYTES_PER_SECOND = 500_000
@@ -113,8 +116,7 @@ class Publisher:
         if ended or records.round is not None:
             made[objects.REPORT] = lambda: msgspec.json.encode(_report(account, now))
         written = [self._put(name, make, force=ended or last) for name, make in made.items()]
-        self._put_status(account, now)
-        return all(written)
+        return all([*written, self._put_status(account, now, force=ended or last)])
 
     def _put(self, name: str, make: Callable[[], bytes], *, force: bool) -> bool:
         """Writes the object if it changed; False if, without `force`, it is not due yet."""
@@ -124,19 +126,29 @@ class Publisher:
         if self._written.get(name) != data:
             self._objects.put(name, data)
             self._written[name] = data
-            pause = REPORT_EVERY if name == objects.REPORT else EVERY
-            self._not_before[name] = steady() + pause + len(data) / BYTES_PER_SECOND
+            pause = RARELY.get(name, EVERY) + len(data) / BYTES_PER_SECOND
+            self._not_before[name] = steady() + pause
         return True
 
-    def _put_status(self, account: Account, now: float) -> None:
+    def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
+        """False if there is news of progress alone, which is not due yet."""
         made = status(
             self._objects.cluster, account.records, account.machines, self._etcd_leader(), now
         )
-        same = self._status is not None and replace(made, at=0.0) == replace(self._status, at=0.0)
-        if same and now - self._status_at < HEARTBEAT:
-            return
+        before, age = self._status, now - self._status_at
+        if before is not None and age < HEARTBEAT and replace(made, at=before.at) == before:
+            return True
+        early = age < PROGRESS_EVERY and not force
+        if before is not None and early and _standing(made) == _standing(before):
+            return False
         self._objects.put(objects.STATUS, msgspec.json.encode(made))
         self._status, self._status_at = made, now
+        return True
+
+
+def _standing(status: Status) -> Status:
+    """How things stand, whatever step training is at."""
+    return replace(status, at=0.0, step=0, loss=None, step_time=0.0, upload=None)
 
 
 def _report(account: Account, now: float) -> object:

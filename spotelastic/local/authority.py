@@ -7,7 +7,7 @@ kept, so that tests can ask what each role has used, and what it was not permitt
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -136,6 +136,11 @@ class Request:
 
 def accesses(request: Request) -> list[Access]:
     """What the call needs permission for: its action on what it names, and roles that it passes."""
+    where = {"aws:RequestedRegion": request.region}
+    return [replace(each, context=where | dict(each.context)) for each in _accesses(request)]
+
+
+def _accesses(request: Request) -> list[Access]:
     action = f"{request.service}:{request.operation}"
     reading = request.operation.startswith(("Describe", "List", "Get"))
     reading = reading and action not in _READ_BY_NAME

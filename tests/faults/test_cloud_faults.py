@@ -17,6 +17,7 @@ import pytest
 from support.account import DENIED, EXPIRED, FAULTS, Fault, Killed, Laptop, account, forget
 from support.asked import request
 from support.local_cloud import until
+from support.own_network import ZONES, Own
 from support.remains import kinds, remains
 
 from spotelastic.aws import autoscaling, teardown
@@ -24,6 +25,8 @@ from spotelastic.aws import cluster as clusters
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import SWITCH, Names
 from spotelastic.aws.objects import STATUS
+from spotelastic.aws.request import Request
+from spotelastic.aws.survey import Wish, survey
 from spotelastic.cli.place import Place
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.progress import Status
@@ -42,12 +45,15 @@ PARTS = 2
 @dataclass(frozen=True)
 class Trial:
     laptop: Laptop
+    request: Request
+    keep_data: bool = True
 
     def up(self) -> Cluster:
-        return clusters.create(REQUEST, lambda _: None, self.laptop.aws)
+        return clusters.create(self.request, lambda _: None, self.laptop.aws)
 
     def down(self) -> None:
-        teardown.delete(NAME, aws=self.laptop.aws)
+        keep, bucket = self.keep_data, self.request.bucket
+        teardown.delete(NAME, bucket=bucket, keep_data=keep, aws=self.laptop.aws)
 
     def nothing_is_left(self, told: str = "") -> None:
         assert remains(NAME) == [], told
@@ -78,7 +84,7 @@ REQUEST = request(NAME, 2, instance_types=("c5.large", "m5.large"))
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[Trial]:
     with account(tmp_path):
-        yield Trial(Laptop())
+        yield Trial(Laptop(), REQUEST)
 
 
 def pairs(calls: list[str]) -> Iterator[tuple[int, Fault]]:
@@ -158,6 +164,74 @@ def test_a_down_that_goes_wrong_anywhere_can_be_run_again(trial: Trial) -> None:
         clear(trial.attempt(trial.down, fault, at), fault, told)
         trial.down()
         trial.nothing_is_left(told)
+
+
+@pytest.mark.soak
+def test_what_only_other_flags_call_may_go_wrong_as_well(trial: Trial) -> None:
+    """A network and a bucket of the user's, a placement group, and the end of the checkpoints."""
+    usual = {*trial.calls(trial.up), *trial.calls(trial.down)}
+    own = of_ones_own(trial)
+    of_up = own.calls(own.up)
+    stock(own)
+    of_down = own.calls(own.down)
+    own.nothing_is_left()
+    assert {*of_up, *of_down} - usual >= {"s3.HeadBucket", "s3.DeleteObjects", "ec2.DescribeVpcs"}
+    for at, fault in (each for each in one_each(of_up) if of_up[each[0] - 1] not in usual):
+        told = f"{fault.name} at call {at} of up, {of_up[at - 1]}"
+        clear(own.attempt(own.up, fault, at), fault, told)
+        own.up()
+        own.down()
+        own.nothing_is_left(told)
+    for at, fault in (each for each in one_each(of_down) if of_down[each[0] - 1] not in usual):
+        told = f"{fault.name} at call {at} of down, {of_down[at - 1]}"
+        own.up()
+        stock(own)
+        clear(own.attempt(own.down, fault, at), fault, told)
+        own.down()
+        own.nothing_is_left(told)
+        listed = own.laptop.aws.s3.list_objects_v2(Bucket=own.request.bucket)
+        assert listed["KeyCount"] == 0, told
+
+
+def of_ones_own(trial: Trial) -> Trial:
+    aws = trial.laptop.aws
+    network = Own(aws)
+    aws.s3.create_bucket(Bucket="our-team")
+    wanted = network.request(NAME, bucket="our-team", placement="cluster", zones=ZONES)
+    return replace(trial, request=wanted, keep_data=False)
+
+
+def stock(trial: Trial) -> None:
+    """What a job leaves in the bucket: a checkpoint, and one that was never finished."""
+    s3, bucket = trial.laptop.aws.s3, trial.request.bucket
+    s3.put_object(Bucket=bucket, Key=f"{NAME}/checkpoints/1/step-1/.metadata", Body=b"weights")
+    s3.create_multipart_upload(Bucket=bucket, Key=f"{NAME}/checkpoints/1/step-2/0.distcp")
+
+
+def one_each(calls: list[str]) -> Iterator[tuple[int, Fault]]:
+    """Every call with one of the faults, which is another one in another turn."""
+    for at in range(1, len(calls) + 1):
+        yield at, FAULTS[(at + TURN) % len(FAULTS)]
+
+
+def test_a_look_at_the_account_that_goes_wrong_is_one_line(trial: Trial) -> None:
+    """What `up` asks before it makes anything: types, quotas, prices, zones, the user's network."""
+    own = of_ones_own(trial).request
+    for wish in (
+        Wish(NAME, ("c5.large",), 1, 2, packed=True),
+        Wish(NAME, ("c5.large",), 1, 2, placed=True, vpc=own.vpc, subnets=own.subnets),
+    ):
+
+        def look(wish: Wish = wish) -> None:
+            survey(trial.laptop.aws, wish)
+
+        calls = trial.calls(look)
+        assert len(calls) > 5
+        for at, fault in pairs(calls):
+            outcome = trial.attempt(look, fault, at)
+            if not outcome.startswith("succeeded"):  # as without today's prices
+                clear(outcome, fault, f"{fault.name} at call {at}, {calls[at - 1]}")
+    trial.nothing_is_left()
 
 
 def test_a_cluster_that_is_half_gone_is_not_brought_back(trial: Trial) -> None:

@@ -1,6 +1,8 @@
 """The local cloud asks IAM: a role does what its policies say, to its own cluster, and no more."""
 
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -10,11 +12,17 @@ from support.account import REGION, account
 from support.asked import request
 
 from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
+from spotelastic.aws import commands
+from spotelastic.aws.clients import Aws, Rejected
 from spotelastic.aws.names import Names
+from spotelastic.aws.survey import Wish, survey
 from spotelastic.aws.template import infra
 from spotelastic.cli.given import folders
+from spotelastic.cli.place import Place, status_of
+from spotelastic.cli.tail import tail
+from spotelastic.model.command import Command
 
+Policy = dict[str, Any]
 OURS, THEIRS = "quokka", "wombat"
 READ = folders("read", ["s3://datasets/train"])
 WRITE = folders("write", ["s3://results/ours/"])
@@ -230,23 +238,79 @@ def test_up_again_gives_other_folders_and_takes_back_the_first(
             worker.get_object(Bucket="datasets", Key=key)
 
 
-def test_the_laptop_needs_no_more_than_the_policy_that_is_shipped_for_it(
-    roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
+# -- whoever runs the commands -------------------------------------------------------------------
+
+DOCUMENT = Path(__file__).parents[2] / "docs/aws.md"
+
+
+def shipped() -> Policy:
+    return dict(json.loads(infra("laptop.json").read_text()))
+
+
+def documented() -> Policy:
+    """The short list that a reader of the documentation copies."""
+    text = DOCUMENT.read_text().partition("```json")[2].partition("```")[0]
+    return dict(json.loads(text.replace("ACCOUNT", "123456789012").replace("REGION", REGION)))
+
+
+def looking() -> Policy:
+    """What the documentation calls enough for the commands that only look."""
+    first = documented()["Statement"][0]
+    objects = {
+        "Effect": "Allow",
+        "Action": ["s3:GetObject", "s3:ListBucket"],
+        "Resource": "arn:aws:s3:::spotelastic-*",
+    }
+    return {"Version": "2012-10-17", "Statement": [first, objects]}
+
+
+def signed_in(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """As a user of the account who may do what the policy says."""
     iam = boto3.client("iam", region_name=REGION)
-    iam.create_user(UserName="engineer")
-    iam.put_user_policy(
-        UserName="engineer",
-        PolicyName="spotelastic",
-        PolicyDocument=infra("laptop.json").read_text(),
-    )
-    key = iam.create_access_key(UserName="engineer")["AccessKey"]
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName="spotelastic", PolicyDocument=json.dumps(policy))
+    key = iam.create_access_key(UserName=name)["AccessKey"]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
-    aws = Aws(REGION)
+    return Place(Aws(REGION), None)
+
+
+@pytest.mark.parametrize("policy", [shipped, documented])
+def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documented(
+    roles: Callable[[str], boto3.Session],
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Callable[[], Policy],
+) -> None:
+    place = signed_in(policy(), policy.__name__, monkeypatch)
+    told: list[str] = []
+    for wish in (
+        Wish("engineered", ("c5.large",), 1, 1, packed=True),
+        Wish("engineered", (), 1, 1),
+    ):
+        assert not [line for line in survey(place.aws, wish).warnings if "permitted" in line]
     for _ in range(2):
-        clusters.create(request("engineered"), lambda _: None, aws)
-    assert clusters.all_names(aws) == ("engineered", OURS, THEIRS)
-    clusters.delete("engineered", keep_data=False, aws=aws)
+        wanted = request("engineered", placement="cluster")
+        cluster = clusters.create(wanted, lambda _: None, place.aws)
+    assert [each.name for each in place.listing()] == ["engineered", OURS, THEIRS]
+    assert list(tail(cluster, follow=False, rank=None, node=None)) == []
+    commands.send(place.aws, "engineered", Command("1", "stop"))
+    cluster.objects.put("checkpoints/1", b"state")
+    place.aws.s3.create_multipart_upload(Bucket=BUCKET, Key="engineered/checkpoints/2")
+    place.down("engineered", told.append, keep_data=False)
+    assert place.names() == (OURS, THEIRS)
+    assert cluster.objects.names("") == ()
     with pytest.raises(ClientError, match="not authorized to perform: iam:ListUsers"):
-        aws.iam.list_users()
+        place.aws.iam.list_users()
+
+
+def test_commands_that_look_need_little(
+    roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = signed_in(looking(), "looking", monkeypatch)
+    assert [each.name for each in place.listing()] == [OURS, THEIRS]
+    cluster = place.told(OURS, print)
+    assert status_of(cluster).state == "pending"
+    assert (cluster.objects.events(), cluster.objects.report()) == ([], None)
+    assert list(tail(cluster, follow=False, rank=None, node=None)) == []
+    with pytest.raises(Rejected, match="not permitted"):
+        place.down(OURS, print)

@@ -19,9 +19,7 @@ import pytest
 from spotelastic import __version__
 from spotelastic.aws import provisions, wheel
 from spotelastic.aws.provisions import CURRENT, PROGRAMS, Release
-from spotelastic.aws.template import infra
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.store.server import MINIMUM
 
 
 class Bucket:
@@ -143,10 +141,3 @@ def test_what_is_not_the_release_is_never_installed(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailure, match=r"s3://bucket/demo/boot/etcd.* is not etcd"):
         provisions.install(bucket, release, tmp_path / "bin")  # type: ignore[arg-type]
     assert not (tmp_path / "bin").exists()
-
-
-def test_images_and_nodes_have_the_same_etcd() -> None:
-    text = infra("../Dockerfile").read_text()
-    assert f"ARG ETCD={provisions.ETCD.version}\n" in text
-    assert f"--checksum=sha256:{provisions.ETCD.sha256} " in text
-    assert tuple(map(int, provisions.ETCD.version.split("."))) >= MINIMUM

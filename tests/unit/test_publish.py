@@ -1,0 +1,70 @@
+"""What the leader publishes, and how often: each object that is written costs a little."""
+
+import threading
+from dataclasses import dataclass, field
+
+import msgspec
+from support.patience import PATIENT
+
+from spotelastic.aws.objects import CURVE, EVENTS, STATUS
+from spotelastic.controller.observe import Records
+from spotelastic.controller.publish import PROGRESS_EVERY, Account, Publisher
+from spotelastic.model.job import Job
+from spotelastic.model.progress import Event, Point, Status
+
+
+@dataclass
+class Bucket:
+    """As `Objects`, of which only what is written counts."""
+
+    cluster: str = "demo"
+    written: list[tuple[str, bytes]] = field(default_factory=list)
+    news: threading.Condition = field(default_factory=threading.Condition)
+
+    def put(self, name: str, data: bytes) -> None:
+        with self.news:
+            self.written.append((name, data))
+            self.news.notify_all()
+
+    def of(self, name: str) -> list[bytes]:
+        return [data for each, data in self.written if each == name]
+
+    def wait(self, name: str, count: int) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.of(name)) == count, timeout=PATIENT)
+
+    def steps(self) -> list[int]:
+        return [msgspec.json.decode(data, type=Status).step for data in self.of(STATUS)]
+
+
+def at_step(step: int, state: str = "running") -> Account:
+    events = tuple(Event(float(n), "test", "") for n in range(step))
+    points = tuple(Point(n, None, float(n)) for n in range(1, step + 1))
+    return Account(Records(job=Job(state, 0.0, ""), events=events, points=points))
+
+
+def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
+    bucket, now = Bucket(), 100.0
+    publisher = Publisher(bucket, lambda: "a", lambda: now)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    publisher.offer(at_step(2))
+    bucket.wait(EVENTS, 2)  # so that it was looked at
+    publisher.offer(at_step(3, "succeeded"))
+    bucket.wait(STATUS, 2)
+    now += PROGRESS_EVERY
+    publisher.offer(at_step(4, "succeeded"))
+    bucket.wait(STATUS, 3)
+    publisher.close()
+    assert bucket.steps() == [1, 3, 4]
+
+
+def test_the_last_word_is_written_whatever_came_just_before_it() -> None:
+    bucket = Bucket()
+    publisher = Publisher(bucket, lambda: "a", lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    publisher.offer(at_step(2))
+    publisher.close(timeout=PATIENT)
+    assert bucket.steps() == [1, 2]
+    assert len(bucket.of(CURVE)) == 2
