@@ -169,6 +169,8 @@ def _spec(request: Request, kind: InstanceType, bucket: str, network: Mapping[st
         linger=request.linger,
         vpc=network["GivenVpc"],
         subnets=zones.given(network["GivenSubnets"]),
+        read=request.read,
+        write=request.write,
     )
 
 

@@ -60,7 +60,7 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
         place = _place(request, undo, signals, shown.say)
         known = existing.find(place, request, checked)
         stays = Staying(checked.name, checked.linger, undo, signals, shown.say)
-        with stays.changed() if known is not None else nullcontext():
+        with stays.changed() if known is not None and not request.plan else nullcontext():
             found = survey(place.aws, _wish(request, checked, known))
             for line in offer.headline(request, checked, found):
                 shown.say(line)

@@ -1,11 +1,11 @@
 """Pure: what a request comes to, as people read it before anything is made."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from spotelastic.aws.estimate import AS_OF, Estimate
 from spotelastic.aws.survey import Survey
 from spotelastic.cli.request import Checked, Request
-from spotelastic.model.job import JobSpec
+from spotelastic.model.job import Capacity, JobSpec
 
 
 def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]:
@@ -62,29 +62,15 @@ def lingers(seconds: float | None) -> str:
 
 def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -> Iterator[str]:
     """What differs from the job that the cluster has."""
-    old, new = known.settings, checked.settings
     pairs = {
-        "min": (old.min_nodes, new.min_nodes),
-        "max": (old.max_nodes, new.max_nodes),
-        "max-restarts": (old.max_restarts, new.max_restarts),
-        "snapshot-every": (old.snapshot_every, new.snapshot_every),
-        "checkpoint-every": (old.checkpoint_every, new.checkpoint_every),
-        "keep-last": (old.keep_last, new.keep_last),
-        "keep-every": (old.keep_every, new.keep_every),
-        "instance-types": (
-            ",".join(known.instance_types),
-            ",".join(kind.name for kind in found.types),
-        ),
-        "zones": (known.capacity.zones, checked.capacity.zones),
-        "script": (known.script, checked.script),
-        "args": (" ".join(known.args), " ".join(request.args)),
-        "setup": (known.setup, request.setup),
-        "image": (known.container, request.image),
-        "linger": (_time(known.linger), _time(checked.linger)),
+        **_of_its_nodes(checked, found, known),
+        **_of_the_job(request, checked, known),
     }
     for name, (was, now) in pairs.items():
         if was != now:
             yield f"{name} {_shown(was)} -> {_shown(now)}"
+    if known.capacity.deadline != checked.capacity.deadline:
+        yield "deadline"
     if known.code != checked.archive.sha256:
         yield "code"
     if known.environment != checked.environment:
@@ -95,8 +81,56 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
         yield "secrets"
 
 
+Pairs = Mapping[str, tuple[object, object]]
+"""By flag: what the cluster has, and what is asked for."""
+
+
+def _of_the_job(request: Request, checked: Checked, known: JobSpec) -> Pairs:
+    old, new = known.settings, checked.settings
+    return {
+        "max-restarts": (old.max_restarts, new.max_restarts),
+        "snapshot-every": (old.snapshot_every, new.snapshot_every),
+        "checkpoint-every": (old.checkpoint_every, new.checkpoint_every),
+        "keep-last": (old.keep_last, new.keep_last),
+        "keep-every": (old.keep_every, new.keep_every),
+        "gang": (old.gang, new.gang),
+        "stall-timeout": (old.stall_timeout, new.stall_timeout),
+        "exit-barrier-timeout": (old.exit_barrier, new.exit_barrier),
+        "nproc-per-node": (old.workers, request.nproc_per_node or old.workers),
+        "script": (known.script, checked.script),
+        "args": (" ".join(known.args), " ".join(request.args)),
+        "setup": (known.setup, request.setup),
+        "image": (known.container, request.image),
+    }
+
+
+def _of_its_nodes(checked: Checked, found: Survey, known: JobSpec) -> Pairs:
+    old, new = known.capacity, checked.capacity
+    types = tuple(kind.name for kind in found.types)
+    return {
+        "min": (known.settings.min_nodes, checked.settings.min_nodes),
+        "max": (known.settings.max_nodes, checked.settings.max_nodes),
+        "instance-types": (",".join(known.instance_types), ",".join(types)),
+        "zones": (old.zones, new.zones),
+        "on-demand": (_bought(old), _bought(new)),
+        "spot-patience": (_time(old.spot_patience), _time(new.spot_patience)),
+        "max-price": (old.max_price, new.max_price),
+        "max-cost": (old.max_cost, new.max_cost),
+        "keep-failed": (old.keep_failed, new.keep_failed),
+        "read": (" ".join(known.read), " ".join(checked.read)),
+        "write": (" ".join(known.write), " ".join(checked.write)),
+        "linger": (_time(known.linger), _time(checked.linger)),
+    }
+
+
+def _bought(capacity: Capacity) -> str:
+    return f"base={capacity.base}" if capacity.base else capacity.on_demand
+
+
 def _shown(value: object) -> str:
-    return "none" if value == "" else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value in ("", None) else str(value)
 
 
 def _choice(checked: Checked, found: Survey) -> Iterator[str]:

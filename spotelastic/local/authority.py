@@ -18,6 +18,8 @@ _MADE = {"ec2:CreateVolume": "volume"}
 """Calls that make something, of which no part is named."""
 _READ_BY_NAME = frozenset({"ec2:GetConsoleOutput"})
 """Those of EC2 that are permitted for some of its resources and not for others."""
+_PREFIXES = {"service-quotas": "servicequotas"}
+"""Of services that policies call otherwise than their API does."""
 OPEN = frozenset({"sts:GetCallerIdentity"})
 """What every caller may do."""
 _EC2_KINDS = {
@@ -141,7 +143,7 @@ def accesses(request: Request) -> list[Access]:
 
 
 def _accesses(request: Request) -> list[Access]:
-    action = f"{request.service}:{request.operation}"
+    action = f"{_PREFIXES.get(request.service, request.service)}:{request.operation}"
     reading = request.operation.startswith(("Describe", "List", "Get"))
     reading = reading and action not in _READ_BY_NAME
     name = _RESOURCES.get(request.service)

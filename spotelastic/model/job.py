@@ -233,6 +233,10 @@ class JobSpec:
     """Variables whose values only the Parameter Store has: name -> version."""
     validity: Validity = Validity()
     """Of the certificates, as the last `up` left them."""
+    read: tuple[str, ...] = ()
+    """bucket/prefix of what workers may read besides; and"""
+    write: tuple[str, ...] = ()
+    """what they may read and write."""
 
     @property
     def release(self) -> str:

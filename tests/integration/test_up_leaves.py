@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,15 @@ from support.account import CTRL_C, EXPIRED, NETWORK, Laptop, account
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import SignedOut
 from spotelastic.aws.objects import STATUS
 from spotelastic.aws.request import Request
 from spotelastic.cli import launch, watch
 from spotelastic.cli.main import main
 from spotelastic.cli.place import Place
+from spotelastic.cli.signals import Signals
+from spotelastic.cli.staying import Staying
+from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Status
 
@@ -90,6 +95,13 @@ def test_credentials_that_expire_while_it_is_changed_are_one_line(
     assert code == 2
     assert err.count("\n") == 1
     assert "log in again; quokka goes on meanwhile, and may be changed in part" in err
+
+
+def test_credentials_that_expire_while_it_is_taken_down_leave_the_rest_to_down() -> None:
+    stays = Staying(NAME, None, ExitStack(), Signals(), print)
+    left = "log in again; what is left of quokka ends with `spotelastic down quokka`"
+    with pytest.raises(EnvironmentFailure, match=left), stays.ended():
+        raise SignedOut("cannot delete the stack: log in again", "ExpiredToken")
 
 
 @pytest.mark.parametrize(
