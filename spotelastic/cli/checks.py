@@ -89,6 +89,14 @@ def size(flag: str, text: str) -> float:
     return float(found[1]) * (1024.0 if found[3] else 1000.0) ** UNITS.index(found[2].upper())
 
 
+def gpu_memory(text: str) -> int:
+    """Bytes; a number alone is too few of them to be meant."""
+    found = int(size("--gpu-memory", text))
+    if found < 10**9:
+        raise UsageError(f"--gpu-memory {text}: expected a size of at least 1GB, such as 40GB")
+    return found
+
+
 def script(given: Path, folder: Path) -> None:
     """That the script, relative to `folder`, is a Python file."""
     path = folder / given

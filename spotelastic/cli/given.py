@@ -43,7 +43,9 @@ def read(file: Path) -> dict[str, str]:
     """A file of NAME=VALUE lines; blank lines, `#` comments, `export` and quotes are understood."""
     try:
         lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UsageError(f"--env-file {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise UsageError(f"--env-file {file} cannot be read: {error}") from None
     found = {}
     for number, line in enumerate(lines, start=1):

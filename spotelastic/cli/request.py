@@ -173,7 +173,7 @@ def _requirement(request: Request) -> Requirement:
     memory = request.gpu_memory
     return Requirement(
         gpus=request.gpus or 0,
-        gpu_memory=0 if memory is None else int(checks.size("--gpu-memory", memory)),
+        gpu_memory=0 if memory is None else checks.gpu_memory(memory),
     )
 
 

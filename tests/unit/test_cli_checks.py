@@ -121,6 +121,8 @@ def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: P
         ({"exit_barrier_timeout": -1.0}, "--exit-barrier-timeout -1"),
         ({"max_restarts": -1}, "--max-restarts -1"),
         ({"types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
+        ({"gpu_memory": "40", "types": ()}, "--gpu-memory 40: expected a size of at least 1GB"),
+        ({"gpu_memory": "big", "types": ()}, "--gpu-memory big: expected a size, such as 20GB"),
         ({"name": "Not A Name"}, "--name 'Not A Name'"),
         ({"drill": True, "local": False}, "add --local"),
         (
