@@ -7,20 +7,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.account import CTRL_C, EXPIRED, NETWORK, Laptop, account
+from support.account import CTRL_C, EXPIRED, Laptop, account
+from support.asked import request
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import SignedOut
 from spotelastic.aws.objects import STATUS
-from spotelastic.aws.request import Request
 from spotelastic.cli import launch, watch
 from spotelastic.cli.main import main
 from spotelastic.cli.place import Place
 from spotelastic.cli.signals import Signals
 from spotelastic.cli.staying import Staying
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.model.job import Settings
 from spotelastic.model.progress import Status
 
 pytestmark = pytest.mark.timeout(120)  # a watch that nothing ends lasts for ever
@@ -35,17 +34,7 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
     """Of an account in which the cluster is up, and says that it trains."""
     with account(tmp_path_factory.mktemp("account")):
         laptop = Laptop()
-        request = Request(
-            name=NAME,
-            script="train.py",
-            args=(),
-            code="c0de",
-            archive=b"an archive",
-            settings=Settings(1, 2, workers=1),
-            instance_types=("c5.large",),
-            network=NETWORK,
-        )
-        made = clusters.create(request, lambda _: None, laptop.aws)
+        made = clusters.create(request(NAME, 2), lambda _: None, laptop.aws)
         made.objects.put(STATUS, msgspec.json.encode(Status(NAME, "running", 0.0)))
         yield laptop
 
