@@ -255,7 +255,8 @@ def clear(outcome: str, fault: Fault, told: str) -> None:
     assert "\n" not in outcome, told
     if fault is EXPIRED and outcome != "succeeded":  # nor can anything be undone before the login
         assert outcome.endswith("log in again"), f"{told}: {outcome}"
-    assert outcome in ("killed", "succeeded") or outcome.startswith(("cannot ", "the ")), told
+    begins = ("cannot ", "the ", "--")
+    assert outcome in ("killed", "succeeded") or outcome.startswith(begins), told
 
 
 def complete(trial: Trial, told: str) -> None:
