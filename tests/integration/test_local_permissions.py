@@ -129,11 +129,11 @@ CALLS: dict[str, tuple[str, str, Callable[[boto3.Session, str], Any]]] = {
             QueueUrl=queue(name) + "-commands", WaitTimeSeconds=0
         ),
     ),
-    "status": (
+    "bill": (
         "Control",
         "AccessDenied",
         lambda s, name: s.client("s3").put_object(
-            Bucket=BUCKET, Key=f"{name}/status.json", Body=b"{}"
+            Bucket=BUCKET, Key=f"{name}/usage.json", Body=b"[]"
         ),
     ),
     "listing": (
