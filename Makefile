@@ -9,8 +9,8 @@ STAMP := $(VENV)/.installed
 #   make TORCH="torch==2.13.0 --index-url INDEX"
 TORCH ?= torch==2.13.0
 SOAK ?= 10
-# Most tests wait for processes and leases: two files at a time keep two cores no more than busy.
-AT_ONCE ?= 2
+# Most tests wait for processes and leases: three files at a time keep two cores no more than busy.
+AT_ONCE ?= 3
 
 .PHONY: help install demo test test-aws soak bench clean lock
 
