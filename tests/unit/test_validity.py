@@ -42,7 +42,7 @@ def test_status_warns_beside_what_programs_read(
 
     def look(validity: Validity) -> tuple[str, str]:
         cluster = SimpleNamespace(name="demo", spec=replace(spec, validity=validity))
-        found = SimpleNamespace(cluster=lambda _: cluster)
+        found = SimpleNamespace(told=lambda *_: cluster)
         monkeypatch.setattr(place.Place, "find", lambda *_: found)
         monkeypatch.setattr(place, "status_of", lambda _: Status("demo", "running", NOW))
         show.status("demo", json=True)
