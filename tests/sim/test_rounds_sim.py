@@ -210,15 +210,20 @@ def test_clocks_that_differ_cost_no_node_no_restart_and_no_step(clocks: tuple[fl
     assert len(world.started) == 5
 
 
-@pytest.mark.parametrize("clock", [HOUR, 0, -HOUR])
-def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock: float) -> None:
-    """The holder charges a failure and vanishes; who follows it knows better, by its own clock."""
+def two_that_train(clock: float = 0.0) -> tuple[World, str, str]:
+    """Nodes that no failure may be charged to; the holder, and the other. `clock`: the second's."""
     world = World(replace(SETTINGS, min_nodes=1, max_nodes=2, max_restarts=0), 300)
     world.add("n0")
     world.add("n1", clock=clock)
     world.run(lambda: world.trains("n0", "n1"), 20)
     world.run(lambda: world.step() > 25, 60)
-    held, other = world.holder, next(name for name in ("n0", "n1") if name != world.holder)
+    return world, world.holder, next(name for name in ("n0", "n1") if name != world.holder)
+
+
+@pytest.mark.parametrize("clock", [HOUR, 0, -HOUR])
+def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock: float) -> None:
+    """The holder charges a failure and vanishes; who follows it knows better, by its own clock."""
+    world, held, other = two_that_train(clock)
     world.nodes[other].worker_exits(world.started[0].incarnation, 1)
     world.run(lambda: world.rounds[-1].charged != (), 5)
     world.nodes[held].kill()
@@ -229,12 +234,7 @@ def test_a_failure_that_a_loss_explains_is_not_charged_whatever_the_clocks(clock
 
 def test_a_loss_that_is_told_late_because_leases_were_renewed_is_not_charged_either() -> None:
     """As by a member of etcd that begins to lead: it gives each its time again, and some more."""
-    world = World(replace(SETTINGS, min_nodes=1, max_nodes=2, max_restarts=0), 300)
-    world.add("n0")
-    world.add("n1")
-    world.run(lambda: world.trains("n0", "n1"), 20)
-    world.run(lambda: world.step() > 25, 60)
-    held, other = world.holder, next(name for name in ("n0", "n1") if name != world.holder)
+    world, held, other = two_that_train()
     world.nodes[other].worker_exits(world.started[0].incarnation, 1)
     world.run(lambda: world.rounds[-1].charged != (), 5)
     client, lease = world.nodes[other].client, world.nodes[held].lease
@@ -247,12 +247,7 @@ def test_a_loss_that_is_told_late_because_leases_were_renewed_is_not_charged_eit
 
 def test_a_loss_that_is_told_late_because_etcd_was_away_is_not_charged_either() -> None:
     """As when a zone goes with its member of etcd: its leases are no proof until later."""
-    world = World(replace(SETTINGS, min_nodes=1, max_nodes=2, max_restarts=0), 300)
-    world.add("n0")
-    world.add("n1")
-    world.run(lambda: world.trains("n0", "n1"), 20)
-    world.run(lambda: world.step() > 25, 60)
-    held, other = world.holder, next(name for name in ("n0", "n1") if name != world.holder)
+    world, held, other = two_that_train()
     world.nodes[held].client.cut()
     world.nodes[other].kill()
     world.after(1.0, world.nodes[held].client.heal)
