@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from spotelastic_checkpoints import manifest, retention, shards, stages, wire
+from spotelastic_checkpoints import manifest, shards, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, Fenced, Outrun, StorageUnavailable
 from spotelastic_checkpoints.manifest import Manifest, Shard
-from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.shards import Cut
 from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.wire import Commit, Item
@@ -103,16 +102,16 @@ class Pipeline:
         moved_on: Callable[[], None],
         executor: Executor,
         uploads: Executor,
-        keep: Keep,
+        committed: Callable[[Commit], None],
     ) -> None:
+        """`committed` hears of each commit of ours, `moved_on` of each save that needs no slot
+        any more."""
         self._commits = commits
         self._emit = emit
         self._moved_on = moved_on
         self._executor = executor
         self._uploads = uploads
-        self._keep = keep
-        self._swept = 0
-        """The epoch in which unfinished uploads of earlier ones were ended."""
+        self._committed = committed
         self._changed = asyncio.Event()
         self._wanted: Save | None = None
         self._active: Save | None = None
@@ -127,11 +126,6 @@ class Pipeline:
         """The newest save of ours that needs nothing more: committed, or of no use."""
         self.epoch = 0
         """Of the current round; moves LATEST."""
-        self.collects = False
-        """Whether this node collects old checkpoints: one node per round does."""
-        self.collecting = False
-        self.hurried = 0.0
-        """Epoch seconds at which this node will be gone; 0: none known."""
 
     @property
     def pinned(self) -> set[Path]:
@@ -239,8 +233,8 @@ class Pipeline:
                 self.learned(save.commit)
                 self._emit(wire.Committed(save.commit.epoch, save.commit.step, time.time()))
                 self._active = None
+                self._committed(save.commit)
                 self._moved_on()
-                await self._collect(save.commit)
             return
 
     async def _shards(self, save: Save) -> None:
@@ -321,22 +315,6 @@ class Pipeline:
             await self._pause(wait)
             wait = min(wait * 1.5, _LOOK_MOST)
         return False
-
-    async def _collect(self, latest: Commit) -> None:
-        if not self.collects or self.hurried:
-            return
-        self.collecting = True
-        try:
-            await self._in_thread(
-                retention.collect, self._commits(), latest, self.epoch, self._keep
-            )
-            if self._swept != self.epoch == latest.epoch:
-                await self._in_thread(retention.sweep_uploads, self._commits(), self.epoch)
-                self._swept = self.epoch
-        except CheckpointsError as error:
-            self._complain(f"old checkpoints were not collected: {error}")
-        finally:
-            self.collecting = False
 
     def _settle(self, commit: Commit) -> None:
         self.settled = max(filter(None, (self.settled, commit)))

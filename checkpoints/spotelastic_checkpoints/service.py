@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from spotelastic_checkpoints import fence, remembered, restore, slots, wire
 from spotelastic_checkpoints.arena import Arena, SlotHeader
+from spotelastic_checkpoints.collector import Collector
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.furnishing import Furnishing
@@ -72,6 +73,8 @@ class Service:
         self.arena = arena
         self._furnishing = Furnishing(arena, most_slots, self._grant_waiting, self.tell_problem)
         self._warned = False
+        self._hurried = 0.0
+        """Epoch seconds at which this node will be gone; 0: none known."""
         self.owner = owner
         self._node = node
         self._credentials = credentials
@@ -91,8 +94,9 @@ class Service:
             self._uploads_changed,
             self._executor,
             _stepping_back(min(UPLOADS * arena.workers, MOST_UPLOADS), "upload"),
-            keep,
+            self._committed,
         )
+        self._collector = Collector(self.commits, self.tell_problem, self._executor, keep)
         self._handlers = self._table()
         restore.forget_copies(arena)
         self._adopt_round()
@@ -104,6 +108,7 @@ class Service:
         self._want_due()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pipeline.run())
+            group.create_task(self._collector.run())
             group.create_task(self._pass_on_points())
 
     def commits(self) -> Commits:
@@ -147,6 +152,9 @@ class Service:
 
     def tell_problem(self, message: str) -> None:
         self.emit(wire.Failed(message))
+
+    def _committed(self, commit: Commit) -> None:
+        self._collector.committed(commit, self.pipeline.epoch)
 
     def _uploads_changed(self) -> None:
         """A save was settled or given up: its slots may be overwritten."""
@@ -212,7 +220,7 @@ class Service:
             self._restores.forget()
             for local, page in enumerate(self.arena.pages):
                 page.reset(round_.incarnation, round_.own.first_rank + local)
-                page.set_deadline(self.pipeline.hurried)
+                page.set_deadline(self._hurried)
                 page.set_schedule(round_.schedule)
         self._adopt_round()
         self._want_due()
@@ -222,7 +230,7 @@ class Service:
         round_ = self.round
         if round_ is None:
             return
-        self.pipeline.collects = round_.slot == 0
+        self._collector.on = round_.slot == 0 and not self._hurried
         self.pipeline.adopt(
             round_.epoch,
             lambda save: slots.on_lineage(round_, save.incarnation, save.commit.step),
@@ -296,11 +304,11 @@ class Service:
             commit=self.pipeline.newest,
             workers=tuple(self._workers()),
             upload=upload,
-            error=self.pipeline.outage,
+            error=self.pipeline.outage or self._collector.problem,
             ready=self._furnishing.done,
             arena=sum(slot.size for slot in self.arena.slots()),
             commit_time=self.pipeline.commit_time,
-            collecting=self.pipeline.collecting,
+            collecting=self._collector.busy,
         )
 
     async def flush(self, timeout: float) -> bool:
@@ -335,7 +343,7 @@ class Service:
         return Commit(round_.epoch, max(steps)) if steps else None
 
     def _hurry(self, deadline: float) -> None:
-        self.pipeline.hurried = deadline
+        self._hurried, self._collector.on = deadline, False
         for page in self.arena.pages:
             page.set_deadline(deadline)
         self._want_due(every_save=True)

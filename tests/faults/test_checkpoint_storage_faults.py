@@ -4,6 +4,7 @@ goes on, and what is committed in the end is complete."""
 import os
 import resource
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,27 @@ def test_a_store_that_comes_back_gets_the_newest_save(tmp_path: Path, s3: Faulty
         s3.away = False
         eventually(lambda: node.agent.status().commit == Commit(epoch, 11))
         assert committed(s3.url) == Commit(epoch, 11)
-        assert node.agent.status().error == ""
+        eventually(lambda: node.agent.status().error == "")
+        worker.client.leave(clean=True)
+
+
+def test_no_save_waits_for_the_collection_of_old_ones(tmp_path: Path, s3: FaultyS3) -> None:
+    deletion = s3.hold("POST", "delete")
+    with cluster(tmp_path, storage=s3.url) as [node]:
+        epoch, worker = started(node)
+        for step in range(1, 7):
+            worker.save(step)
+            assert worker.client.flush(PATIENT), step
+        assert deletion.there.wait(PATIENT)
+        node.agent.hurry(time.time() + 120)
+        worker.step(7)
+        assert worker.client.flush(PATIENT)
+        assert committed(s3.url) == Commit(epoch, 7)
+        assert node.agent.status().collecting
+        deletion.go_on.set()
+        # What fell due meanwhile is collected, up to the last commit before the notice.
+        eventually(lambda: not node.agent.status().collecting)
+        assert verified(s3.url) == [Commit(epoch, step) for step in (4, 5, 6, 7)]
         worker.client.leave(clean=True)
 
 

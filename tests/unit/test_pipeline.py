@@ -15,7 +15,6 @@ from spotelastic_checkpoints.errors import Outrun, StorageUnavailable
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.pipeline import Pipeline, Save
-from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.wire import Commit
 
 ROWS = 1000
@@ -110,7 +109,7 @@ def run(commits: object, work: Callable[[Pipeline], None]) -> list[wire.DaemonEv
                 moved.set,
                 pool,
                 uploads,
-                Keep(),
+                lambda commit: None,
             )
             running = asyncio.create_task(pipeline.run())
             work(pipeline)

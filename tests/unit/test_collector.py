@@ -1,0 +1,109 @@
+"""Collections go one at a time, and what falls due meanwhile makes one more."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from spotelastic_checkpoints.catalog import Catalog
+from spotelastic_checkpoints.collector import Collector
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.errors import StorageUnavailable
+from spotelastic_checkpoints.retention import Keep
+from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.wire import Commit
+from support.committing import put_all
+from support.patience import PATIENT, eventually
+
+
+class Held(FolderStorage):
+    """Holds back each collection's listing until it is told to go on, and may be away then."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.listings = 0
+        self.away = False
+        self.listed, self.go_on = threading.Event(), threading.Event()
+
+    def keys(self, prefix: str = "") -> list[str]:
+        if not prefix and threading.current_thread() is not threading.main_thread():
+            self.listings += 1
+            self.listed.set()
+            assert self.go_on.wait(PATIENT)
+            if self.away:
+                raise StorageUnavailable("away")
+        return super().keys(prefix)
+
+
+def collecting(
+    storage: Held, work: Callable[[Collector, Callable[[int], None]], Awaitable[None]]
+) -> list[str]:
+    """What a collector tells while `work` is done, which may commit steps."""
+    told: list[str] = []
+    commits = Commits(storage, "test")
+    epoch = commits.claim().epoch
+
+    async def main() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            collector = Collector(lambda: commits, told.append, pool, Keep(last=1))
+            collector.on = True
+            running = asyncio.create_task(collector.run())
+
+            def commit(step: int) -> None:
+                put_all(commits, epoch, step)
+                assert commits.commit(Commit(epoch, step), epoch)
+                collector.committed(Commit(epoch, step), epoch)
+
+            await work(collector, commit)
+            running.cancel()
+
+    asyncio.run(main())
+    return told
+
+
+async def idle(collector: Collector) -> None:
+    await asyncio.to_thread(eventually, lambda: not collector.busy)
+
+
+def steps(storage: Held) -> list[int]:
+    return [entry.step for entry in Catalog(storage).entries()]
+
+
+def test_commits_made_during_a_collection_are_collected_together_after_it(tmp_path: Path) -> None:
+    storage = Held(tmp_path)
+
+    async def work(collector: Collector, commit: Callable[[int], None]) -> None:
+        commit(1)
+        assert await asyncio.to_thread(storage.listed.wait, PATIENT)
+        for step in (2, 3, 4):
+            commit(step)
+        assert storage.listings == 1
+        storage.go_on.set()
+        await idle(collector)
+        assert (storage.listings, steps(storage)) == (2, [4])
+        collector.on = False
+        commit(5)
+        await idle(collector)
+        assert (storage.listings, steps(storage)) == (2, [4, 5])
+
+    assert collecting(storage, work) == []
+
+
+def test_what_could_not_be_collected_is_told_once_and_collected_later(tmp_path: Path) -> None:
+    storage = Held(tmp_path)
+    storage.away = True
+    storage.go_on.set()
+
+    async def work(collector: Collector, commit: Callable[[int], None]) -> None:
+        for step in (1, 2):
+            commit(step)
+            await idle(collector)
+            assert "away" in collector.problem
+        storage.away = False
+        commit(3)
+        await idle(collector)
+        assert (collector.problem, steps(storage)) == ("", [3])
+
+    [told] = collecting(storage, work)
+    assert told == "old checkpoints were not collected: away"
