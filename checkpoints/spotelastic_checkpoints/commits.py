@@ -15,6 +15,7 @@ call may be made again.
 
 import os
 import re
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -90,6 +91,7 @@ class Commits:
     def __init__(self, storage: Storage, owner: str) -> None:
         self.storage = storage
         self.owner = owner
+        self._one_claim = threading.Lock()
         self._claiming: tuple[str, int] | None = None
         """Nonce of a claim that has not been answered to its end, and the epoch before it."""
         self._conditions_seen = False
@@ -97,7 +99,14 @@ class Commits:
     # -- epochs -----------------------------------------------------------------------------------
 
     def claim(self, *, take_over: bool = False) -> Claim:
-        """Fence every earlier round, and adopt what the last one finished but did not record."""
+        """Fence every earlier round, and adopt what the last one finished but did not record.
+
+        One at a time: a proposal that is replaced leaves its claim under way.
+        """
+        with self._one_claim:
+            return self._claim(take_over)
+
+    def _claim(self, take_over: bool) -> Claim:
         if not self._conditions_seen:
             self._see_conditions()
         latest, etag = self._read_latest()
@@ -115,7 +124,7 @@ class Commits:
             claimed = Latest(self.owner, latest.epoch + 1, newest, os.urandom(8).hex())
             self._claiming = claimed.nonce, latest.epoch
             if not self._write_latest(claimed, etag):
-                return self.claim(take_over=take_over)
+                return self._claim(take_over)
             latest = claimed
         stages.reached(Stage.EPOCH_CLAIMED)
         newest = self._recorded(self._claiming[1], latest.commit)

@@ -175,6 +175,10 @@ class Service:
                 result = await result
         except CheckpointsError as error:
             client.send(wire.frame(ident, f"{type(error).__name__}: {error}", None))
+        except Exception as error:
+            # Who asked would wait until its deadline; the daemon's log has the traceback.
+            client.send(wire.frame(ident, f"{type(error).__name__}: {error!r}", None))
+            raise
         else:
             if result is not _LATER:
                 client.send(wire.frame(ident, "", result))

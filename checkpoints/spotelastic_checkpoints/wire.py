@@ -149,7 +149,7 @@ class DaemonStatus(Value, frozen=True):
     workers: tuple[WorkerStep, ...]
     upload: Upload | None = None
     error: str = ""
-    """Why the last upload did not get on, if it did not."""
+    """Why the last upload or collection did not get on, if it did not."""
     ready: bool = False
     """Slots were asked for, and all of them are in memory: no save pays for fresh pages."""
     arena: int = 0

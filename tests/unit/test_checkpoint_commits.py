@@ -1,5 +1,6 @@
 """Commits, pins, tombstones and epochs on a folder. What races and fails is in tests/sim."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,11 @@ def test_a_damaged_manifest_of_an_unfinished_step_holds_up_no_claim(tmp_path: Pa
     put_all(commits, epoch, 2)
     (tmp_path / str(epoch) / "step-00000002" / "manifests/1.json").write_bytes(b"{")
     assert commits.claim().commit == Commit(epoch, 1)
+
+
+def test_claims_of_one_daemon_that_meet_each_have_an_epoch(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    with ThreadPoolExecutor(4) as pool:
+        claims = [pool.submit(commits.claim) for _ in range(40)]
+        epochs = [claim.result().epoch for claim in claims]
+    assert sorted(epochs) == list(range(1, 41))
