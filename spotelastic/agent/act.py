@@ -18,11 +18,12 @@ from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions
 from spotelastic.agent.blot import blotter
-from spotelastic.agent.checkpoints import newest_commit, snapshots, upload_of
+from spotelastic.agent.checkpoints import newest_commit, snapshots
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.machine import Machine, Post, stacks
 from spotelastic.agent.observe import Local, StorageClaim
+from spotelastic.agent.telling import progress
 from spotelastic.agent.workers.pool import read_error_file, read_stack
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
@@ -31,7 +32,7 @@ from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Event, Progress
+from spotelastic.model.progress import Event
 from spotelastic.model.round import (
     Acknowledgement,
     Commit,
@@ -360,31 +361,17 @@ class Actor:
     @_do.register
     def _(self, action: actions.TellProgress, local: Local, seen: Seen) -> Local:
         status = self._machine.daemon.status()
+        told = progress(self.config.node, local, status, unbroken())
         commit = newest_commit(status, local.commit)
-        step = max((w.step for w in status.workers), default=local.step)
-        progress = Progress(
-            node=self.config.node,
-            round=seen.round.number if seen.round is not None else 0,
-            step=step,
-            at=unbroken(),
-            points=local.points,
-            committed=commit.step if commit is not None else 0,
-            upload=upload_of(status),
-            step_time=max((w.step_time for w in status.workers), default=0.0),
-            stall=max((w.stall for w in status.workers), default=0.0),
-            commit_time=status.commit_time,
-            whole=bool(status.snapshots) and status.snapshots[-1].whole,
-            at_risk=local.notice is not None and local.notice.kind == "rebalance",
-        )
         key = self.keys.progress(self.config.node)
-        self._store.put(key, encode(progress), self._session.lease)
+        self._store.put(key, encode(told), self._session.lease)
         return replace(
             local,
             points=(),
-            step=step,
+            step=told.step,
             commit=commit,
-            told_at=progress.at,
-            told_step=step,
+            told_at=told.at,
+            told_step=told.step,
             told_commit=commit,
         )
 

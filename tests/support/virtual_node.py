@@ -332,7 +332,7 @@ class SimNode:
         training = self.world.trainings.get(round_.incarnation) if round_ is not None else None
         return Progress(
             self.name,
-            round_.number if round_ is not None else 0,
+            self.local.workers.number if self.local.workers is not None else 0,
             self.local.step,
             self.now,
             step_time=STEP if training is not None and training.stepped else 0.0,

@@ -1,0 +1,27 @@
+"""Pure: what a node tells of itself, from what its agent and its daemon know."""
+
+from spotelastic_checkpoints.wire import DaemonStatus
+
+from spotelastic.agent.checkpoints import newest_commit, upload_of
+from spotelastic.agent.observe import Local
+from spotelastic.model.progress import Progress
+
+
+def progress(node: str, local: Local, status: DaemonStatus, now: float) -> Progress:
+    """The round is that of the workers whose steps these are: when the next round has begun, they
+    are those of the last one for as long as its workers are not started."""
+    commit = newest_commit(status, local.commit)
+    return Progress(
+        node=node,
+        round=local.workers.number if local.workers is not None else 0,
+        step=max((w.step for w in status.workers), default=local.step),
+        at=now,
+        points=local.points,
+        committed=commit.step if commit is not None else 0,
+        upload=upload_of(status),
+        step_time=max((w.step_time for w in status.workers), default=0.0),
+        stall=max((w.stall for w in status.workers), default=0.0),
+        commit_time=status.commit_time,
+        whole=bool(status.snapshots) and status.snapshots[-1].whole,
+        at_risk=local.notice is not None and local.notice.kind == "rebalance",
+    )
