@@ -25,6 +25,19 @@ def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]
     )
     for warning in found.warnings:
         yield f"warning: {warning}"
+    yield from _too_dear(checked.capacity, found.price)
+
+
+def _too_dear(capacity: Capacity, price: float) -> Iterator[str]:
+    """No error: prices fall, and who set a limit may want to wait for that."""
+    limit = capacity.max_price
+    if limit is None or price <= limit:
+        return
+    instead = " but those on demand" if capacity.on_demand != "never" or capacity.base else ""
+    yield (
+        f"warning: --max-price {limit:g} is below today's {_usd(price)}: "
+        f"there will be no nodes{instead} until the price falls"
+    )
 
 
 def _where(found: Survey) -> str:

@@ -118,12 +118,16 @@ def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) ->
 def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -> None:
     flags = ("--min", "1", "--max", "4", "--linger", "2h", "--name", "demo")
     other = ("--max-cost", "5", "--on-demand", "base=1", "--read", "s3://data/train", "--gang")
+    other += ("--max-price", "0.001")
     told = terminal("up", "--local", "--plan", *flags, *other)
     assert told.returncode == 0, told.stderr
     assert (
         "would change the cluster demo: max 2 -> 4; on-demand never -> base=1; "
-        "max-cost none -> 5.0; read none -> data/train; linger 10 min -> 120 min; gang no -> yes\n"
+        "max-price none -> 0.001; max-cost none -> 5.0; read none -> data/train; "
+        "linger 10 min -> 120 min; gang no -> yes\n"
     ) in told.stdout
+    assert "warning: --max-price 0.001 is below today's 0." in told.stdout
+    assert "there will be no nodes but those on demand until the price falls" in told.stdout
     assert "by itself it ends 120 min after its job" in told.stdout
     assert "public IPv4 address" in told.stdout
     assert len(terminal.json("status")["nodes"]) == 5
