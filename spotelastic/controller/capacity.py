@@ -123,7 +123,8 @@ def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Ite
         )
     )
     for place in goes[:count]:
-        yield Remove(place.instance, "the job should have fewer nodes")
+        instance = place.instance
+        yield Remove(instance, "the job should have fewer nodes", seen.warning(instance))
 
 
 def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
@@ -140,7 +141,7 @@ def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     node = max(goes, key=lambda name: (name not in seen.nodes, _launched_at(seen, name)))
     if len(there) - (node in there) < seen.least:
         return
-    yield Remove(node, "spot is back")
+    yield Remove(node, "spot is back", seen.warning(node))
     data = {"committed": seen.committed}
     text = f"on-demand node {node} is given back after the commit of step {seen.committed}"
     yield Tell(Event(now, "give-back", text, node, data))

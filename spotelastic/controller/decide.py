@@ -10,7 +10,7 @@ many nodes of which kind there should be (`capacity.py`) and in which zone (`pac
 the job (`limits.py`), and here each node's fate.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.autoscaling import ALIVE, GONE, Group, Machine
@@ -49,7 +49,6 @@ class Decision:
 def decide(seen: Seen, now: float, policy: Policy) -> Decision:
     actions = list(messages.read(seen, now))
     new = {a.drain.node: a.drain for a in actions if isinstance(a, WriteDrain)}
-    causes = {a.drain.node: a.cause for a in actions if isinstance(a, WriteDrain)}
     seen = replace(seen, drains={**new, **seen.drains})
     told = {account(a.event) for a in actions if isinstance(a, Tell)}
     seen = replace(seen, told=seen.told | told)
@@ -67,7 +66,7 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
         actions += sized
         actions += packing.change(seen, now, policy, removed)
         for group in seen.groups:
-            actions += _replacements(seen, group, removed, now, policy, causes)
+            actions += _replacements(seen, group, removed, now, policy)
         actions += _strangers(seen, now, policy)
     for group in seen.groups:
         actions += _drained(seen, group)
@@ -116,12 +115,7 @@ def _forgotten(seen: Seen) -> Iterator[Forget]:
 
 
 def _replacements(
-    seen: Seen,
-    group: Group,
-    removed: set[str],
-    now: float,
-    policy: Policy,
-    causes: Mapping[str, str],
+    seen: Seen, group: Group, removed: set[str], now: float, policy: Policy
 ) -> Iterator[Replace]:
     for place in group.places:
         machine = seen.machines.get(place.instance)
@@ -136,9 +130,8 @@ def _replacements(
             continue  # nobody new is needed any more
         elif place.instance in seen.drains:
             drain = seen.drains[place.instance]
-            yield Replace(
-                place.instance, f"it has a {drain.notice.kind}", causes.get(place.instance, "")
-            )
+            reason = f"it has a {drain.notice.kind}"
+            yield Replace(place.instance, reason, seen.warning(place.instance))
         elif now >= _patience(seen, machine, policy):
             yield Replace(place.instance, "it runs, but its node does not answer")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from spotelastic.aws.autoscaling import Group, Machine, Place
-from spotelastic.aws.events import AwsEvent
+from spotelastic.aws.events import AwsEvent, SpotWarning
 from spotelastic.aws.packing import Zone
 from spotelastic.model.command import Answer, Command
 from spotelastic.model.job import ENDED, Capacity, Ending, Job, Settings
@@ -170,6 +170,11 @@ class Seen:
     def place(self, instance: str) -> Place | None:
         found = (group.place(instance) for group in self.groups)
         return next((place for place in found if place is not None), None)
+
+    def warning(self, instance: str) -> str:
+        """Id of the message that warns of it, "" for none: who ends the instance answers it."""
+        found = (each.event for each in self.messages if isinstance(each.event, SpotWarning))
+        return next((event.id for event in found if event.instance == instance), "")
 
     def restarts(self, node: str, incarnation: str) -> bool:
         """Whether it went only to come back with other code."""

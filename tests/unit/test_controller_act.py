@@ -185,6 +185,23 @@ def test_a_call_that_fails_keeps_back_its_message_only_and_is_made_at_the_next_t
     assert decode(held.data, Drain).notice.source == "sqs"
 
 
+def test_a_warning_is_deleted_only_once_its_node_is_replaced(store: MemoryStore) -> None:
+    """However often that fails: its drain is known from the first turn on."""
+    leadership, deleted = leads(store), []
+    place, (warning, _) = Place("i-noticed", "InService"), everything().messages
+    machine = everything().machines["i-noticed"]
+    seen = Seen(1, 0.0, group=Group("workers", 1, (place,)), machines={"i-noticed": machine})
+    seen = replace(seen, messages=(warning,))
+    for fails in (0, 0, -1):
+        client = Client(fails, TROUBLE["throttled"])
+        actor(client, store, leadership).perform(decide(seen, NOW, POLICY).actions)
+        deleted.append([call[-1] for call in client.calls if call[0] == "delete_message"])
+        held = store.client().get(KEYS.drain("i-noticed"))
+        assert held is not None
+        seen = replace(seen, drains={"i-noticed": decode(held.data, Drain)})
+    assert deleted == [[], [], ["r1"]]
+
+
 def test_a_boot_whose_console_may_not_be_read_is_on_record_nevertheless(
     store: MemoryStore,
 ) -> None:
