@@ -86,22 +86,26 @@ def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
             yield from _tell_notice(seen, notice, now, id)
         case StateChange(id, at, instance, state) if state in GONE:
             yield from _tell_loss(seen, instance, at, f"EC2 says {state}", now, id)
-        case GroupActivity(id, _, instance, group, name, True):
-            machine = seen.machines.get(instance)
-            what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
-            verb = "is launched" if name == "launch" else "has ended"
-            pool = {"group": group, "zone": _pool(seen, message.event)}
-            yield Tell(Event(now, name, f"{what} {verb}", instance, pool), id)
-        case GroupActivity(id, _, instance, group, name, False, why):
-            text = _explained(seen, message.event)
-            data = {
-                "failed": True,
-                "group": group,
-                "zone": _pool(seen, message.event),
-                "id": id,
-                "cause": _cause_of(why),
-            }
-            yield Tell(Event(now, name, text, instance, data), id)
+        case GroupActivity(id):
+            event = _activity(seen, message.event, now)
+            if account(event) not in seen.told:  # it may be delivered again
+                yield Tell(event, id)
+
+
+def _activity(seen: Seen, activity: GroupActivity, now: float) -> Event:
+    name, instance = activity.name, activity.instance
+    data: dict[str, object] = {
+        "group": activity.group,
+        "zone": _pool(seen, activity),
+        "id": activity.id,
+    }
+    if not activity.succeeded:
+        data |= {"failed": True, "cause": _cause_of(activity.message)}
+        return Event(now, name, _explained(seen, activity), instance, data)
+    machine = seen.machines.get(instance)
+    what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
+    verb = "is launched" if name == "launch" else "has ended"
+    return Event(now, name, f"{what} {verb}", instance, data)
 
 
 def _tell_notice(seen: Seen, notice: Notice, now: float, cause: str) -> Iterator[Tell]:

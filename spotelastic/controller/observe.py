@@ -134,10 +134,13 @@ class Mirror:
             self._add_points(value.points)
 
     def _remember_event(self, event: Event) -> None:
+        again = account(event) in self._told
         self._told.add(account(event))
         pool = str(event.data.get("group", "")), str(event.data.get("zone", ""))
         step = int(event.data.get("committed", 0))
         if event.kind == "launch" and event.data.get("failed"):
+            if again:  # told twice: whoever did had no answer from etcd
+                return
             before = self._failed.get(pool)
             count = 1 if before is None else before.count + 1
             cause = str(event.data.get("cause", ""))

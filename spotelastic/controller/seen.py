@@ -357,6 +357,8 @@ class Decision:
 
 
 def account(event: Event) -> tuple[str, str, str]:
-    """What makes two accounts of one thing the same."""
+    """What makes two accounts of one thing the same: the id of AWS's event, where there is one."""
+    if id := str(event.data.get("id", "")):
+        return event.kind, event.node, id
     which = (str(event.data.get(name, "")) for name in ("kind", "source", "incarnation"))
     return event.kind, event.node, ":".join(which)

@@ -112,6 +112,18 @@ def test_the_mirror_follows_the_store_and_knows_who_left() -> None:
     store.close()
 
 
+def test_a_failed_launch_that_is_on_record_twice_counts_once() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    for name, id in (("1", "e1"), ("2", "e1"), ("3", "e2")):
+        data = {"failed": True, "group": "workers", "zone": "", "id": id, "cause": "capacity"}
+        store.put(KEYS.event(name), encode(Event(1.0, "launch", "no capacity", "", data)))
+    assert mirror.records().failed["workers", ""].count == 2
+    watch.close()
+    store.close()
+
+
 def test_steps_add_up_over_publications_nodes_and_what_the_leader_before_wrote() -> None:
     store = MemoryStore(lambda: 0.0)
     mirror = Mirror(KEYS, lambda: None)

@@ -170,6 +170,19 @@ def test_a_launch_that_fails_is_told_with_its_reason() -> None:
     assert "InsufficientInstanceCapacity" in told.event.message
 
 
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_an_activity_of_a_group_is_told_once_however_often_it_is_delivered(succeeded: bool) -> None:
+    def delivered(id: str, seen: Seen) -> list[Action]:
+        activity = GroupActivity(id, 999.0, "", GROUP, "launch", succeeded, "no capacity")
+        return only(decide(replace(seen, messages=(message(activity),)), NOW, POLICY), Tell)
+
+    (told,) = delivered("e1", healthy("a"))
+    assert isinstance(told, Tell)
+    later = replace(healthy("a"), told=frozenset({account(told.event)}))
+    assert delivered("e1", later) == []
+    assert len(delivered("e2", later)) == 1
+
+
 # -- losses --------------------------------------------------------------------------------------
 
 
