@@ -107,6 +107,8 @@ class Actor:
         for action in actions:
             if isinstance(action, Discard | Reply) and action.cause in failed:
                 continue
+            if isinstance(action, Tell) and not all(each in done for each in action.after):
+                continue
             try:
                 self._handlers[type(action)](action)
                 done.append(action)

@@ -141,10 +141,11 @@ def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     node = max(goes, key=lambda name: (name not in seen.nodes, _launched_at(seen, name)))
     if len(there) - (node in there) < seen.least:
         return
-    yield Remove(node, "spot is back", seen.warning(node))
+    gives = Remove(node, "spot is back", seen.warning(node))
+    yield gives
     data = {"committed": seen.committed}
     text = f"on-demand node {node} is given back after the commit of step {seen.committed}"
-    yield Tell(Event(now, "give-back", text, node, data))
+    yield Tell(Event(now, "give-back", text, node, data), after=(gives,))
 
 
 def wakes(seen: Seen, policy: Policy) -> Iterator[float]:

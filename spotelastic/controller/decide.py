@@ -95,14 +95,16 @@ def _end(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
         life = {"incarnation": str(seen.job.at if seen.job else 0.0)}
         step = f"the newest commit is of step {seen.committed}"
         limit = Event(now, "limit", f"the job is {end.state}: {end.reason}; {step}", data=life)
-        yield AskToEnd(end)
+        ends = AskToEnd(end)
+        yield ends
         if account(limit) not in seen.told:
-            yield Tell(limit)
+            yield Tell(limit, after=(ends,))
         seen = replace(seen, ending=end)
     job = limits.overdue(seen, now, policy)
     if job is not None:
-        yield EndJob(job)
-        yield Tell(Event(now, "job", f"{job.state}: {job.reason}"))
+        over = EndJob(job)
+        yield over
+        yield Tell(Event(now, "job", f"{job.state}: {job.reason}"), after=(over,))
 
 
 def _forgotten(seen: Seen) -> Iterator[Forget]:

@@ -70,11 +70,8 @@ def _stop(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
     if seen.ending is not None:
         return "is being ended already", []
     event = Event(now, "stop", "the job is to stop once its last step is committed")
-    ending = Ending("stopped", now, "stopped by command")
-    return "stops once its last step is committed", [
-        AskToEnd(ending, command.id),
-        Tell(event, command.id),
-    ]
+    ends = AskToEnd(Ending("stopped", now, "stopped by command"), command.id)
+    return "stops once its last step is committed", [ends, Tell(event, command.id, (ends,))]
 
 
 def _restart(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
@@ -87,10 +84,11 @@ def _restart(seen: Seen, command: Command, now: float) -> tuple[str, list[Action
         return "has no description any more", []
     state = f"restarted: it had {seen.job.state}"
     left = [place for group in seen.groups for place in group.places if not place.leaving]
+    revives = Revive(Job("pending", now, state), seen.wanted, command.id)
     return "is restarted from its newest checkpoint", [
-        Revive(Job("pending", now, state), seen.wanted, command.id),
+        revives,
         *(Replace(place.instance, "its job was restarted", command.id) for place in left),
-        Tell(Event(now, "restart", f"the job is {state}"), command.id),
+        Tell(Event(now, "restart", f"the job is {state}"), command.id, (revives,)),
     ]
 
 
@@ -104,10 +102,8 @@ def _scale(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]
         return f"has {low} to {high} nodes already", []
     text = f"{low} to {high} nodes"
     event = Event(now, "scale", f"the job is to have {text}", data={"min": low, "max": high})
-    return f"is to have {text}", [
-        Rescale(command, command.id),
-        Tell(event, command.id),
-    ]
+    rescales = Rescale(command, command.id)
+    return f"is to have {text}", [rescales, Tell(event, command.id, (rescales,))]
 
 
 def _sizes(wanted: Settings) -> tuple[int, int]:

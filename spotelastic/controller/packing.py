@@ -58,13 +58,14 @@ def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     since = now - policy.remembers_for
     best = min(ranked(zones), key=lambda zone: max(since, seen.zones_left.get(zone.name, since)))
     why = f"{home.name} has no capacity" if home is not None else "all nodes are to be in one zone"
-    for group in seen.groups:
-        yield SetSubnets(group.name, best.subnets, why)
+    moves = tuple(SetSubnets(group.name, best.subnets, why) for group in seen.groups)
+    yield from moves
     price = f" at ${best.usd:.4g} an hour" if best.usd else ""
     score = f", placement score {best.score}" if best.score else ""
     left = home.name if home is not None else ""
     data = {"zone": best.name, "left": left, "committed": seen.committed}
-    yield Tell(Event(now, "zone", f"nodes go to {best.name}{price}{score}: {why}", data=data))
+    text = f"nodes go to {best.name}{price}{score}: {why}"
+    yield Tell(Event(now, "zone", text, data=data), after=moves)
 
 
 def _follow(
@@ -82,13 +83,13 @@ def _follow(
     count = max(1, min(len(stays) - len(behind), len(stays) - seen.least))
     behind.sort(key=lambda name: (-seen.machines[name].launched_at, name))
     goes = behind[:count]
-    for name in goes:
-        yield Replace(name, f"the job is in {home.name} now")
+    replaced = tuple(Replace(name, f"the job is in {home.name} now") for name in goes)
+    yield from replaced
     text = (
         f"after the commit of step {seen.committed} {', '.join(goes)} go for nodes in {home.name}"
     )
     data = {"zone": home.name, "committed": seen.committed}
-    yield Tell(Event(now, "zone", text, data=data))
+    yield Tell(Event(now, "zone", text, data=data), after=replaced)
 
 
 def _staying(seen: Seen) -> list[str]:

@@ -306,6 +306,8 @@ class Tell:
 
     event: Event
     cause: str = ""
+    after: tuple["Action", ...] = ()
+    """What it tells was done: it is told once that is."""
 
 
 @dataclass(frozen=True, slots=True)

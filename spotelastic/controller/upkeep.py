@@ -117,15 +117,17 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
     desired = seen.desired
     failed = hopeless(standing, seen.machines.values(), now, policy)
     if failed:
+        ends: tuple[EndJob, ...] = ()
         if len(seen.nodes) < standing.minimum:
             reason = _verdict(failed)
-            actions.append(EndJob(Job("failed", now, reason)))
+            ends = (EndJob(Job("failed", now, reason)),)
+            actions += ends
             event = Event(now, "job", f"failed: {reason}")
         else:
             desired = min(desired, len(seen.nodes))
             line = f"no more nodes are launched for now: {_summary(failed)}"
             event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
-        actions += [] if account(event) in seen.told else [Tell(event)]
+        actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
     return Upkeep(tuple(actions), desired, _postpone_at(standing, policy) if seen.group else None)
 
 

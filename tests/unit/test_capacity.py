@@ -100,6 +100,7 @@ def test_one_node_is_given_back_after_each_commit_when_spot_is_back() -> None:
     assert isinstance(removed, Remove) and isinstance(told, Tell)
     assert removed.instance == told.event.node == "d1"
     assert told.event.data["committed"] == 500
+    assert told.after == (removed,)
     assert only(replace(seen, given_back_at=500), FALLBACK, Remove) == []
     assert only(cluster(2, 1), Policy(capacity=Capacity("fallback", base=1)), Remove) == []
 

@@ -25,11 +25,13 @@ from spotelastic.controller.seen import (
     Message,
     Order,
     Policy,
+    Remove,
     Reply,
     Resettle,
     Revive,
     Seen,
     SetDesired,
+    SetSubnets,
     Tell,
     WriteDrain,
 )
@@ -137,6 +139,8 @@ def recorded() -> list[tuple[Call, AnyAction]]:
     store, client = MemoryStore(lambda: NOW), Client()
     acts, found = actor(client, store, leads(store)), list[tuple[Call, AnyAction]]()
     for action in all_actions(everything()):
+        if isinstance(action, Tell) and action.after:
+            continue  # it goes with what it tells of
         assert acts.perform([action]) == (action,)
         found += [(call, action) for call in client.calls[len(found) :]]
     return found
@@ -200,6 +204,18 @@ def test_a_warning_is_deleted_only_once_its_node_is_replaced(store: MemoryStore)
         assert held is not None
         seen = replace(seen, drains={"i-noticed": decode(held.data, Drain)})
     assert deleted == [[], [], ["r1"]]
+
+
+def test_what_was_not_done_is_not_told(store: MemoryStore) -> None:
+    """Else an on-demand node is paid for until the next commit, or a zone counts as left."""
+    gives, moves = Remove("i-dear", "spot is back"), SetSubnets("workers", ("net-b",), "a is dry")
+    told = [Tell(Event(NOW, kind, ""), after=(of,)) for kind, of in (("gb", gives), ("z", moves))]
+    leadership = leads(store)
+    for fails, kinds in ((0, ["z"]), (1, ["gb", "z"]), (-1, ["gb", "gb", "z", "z"])):
+        acts = actor(Client(fails, TROUBLE["throttled"]), store, leadership)
+        acts.perform([gives, moves, *told])
+        events = [decode(held.data, Event) for held in store.client().range(KEYS.event())[0]]
+        assert sorted(event.kind for event in events) == kinds
 
 
 def test_a_boot_whose_console_may_not_be_read_is_on_record_nevertheless(

@@ -114,6 +114,7 @@ def test_a_dry_zone_is_left_for_the_best_other_and_nobody_who_trains_goes_yet() 
     (told,) = only(seen, Tell)
     assert isinstance(told, Tell)
     assert told.event.data == {"zone": "c", "left": "a", "committed": 500}
+    assert told.after == (moved,)
     assert told.event.message == (
         "nodes go to c at $1 an hour, placement score 9: a has no capacity"
     )
@@ -166,6 +167,7 @@ def test_after_a_commit_as_many_follow_as_have_arrived_the_youngest_first() -> N
     assert gone(seen) == ["n3", "n2"]
     (told,) = only(seen, Tell)
     assert isinstance(told, Tell) and told.event.data["committed"] == 500
+    assert told.after == tuple(only(seen, Replace))
     assert gone(replace(seen, moved_at=500)) == [], "no commit since"
     assert gone(replace(seen, desired=6)) == [], "something is missing: is there capacity?"
     assert gone(replace(seen, zones_left={"b": NOW - 60.0})) == [], "it was left just now"
