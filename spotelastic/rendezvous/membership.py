@@ -130,17 +130,26 @@ def _rank(
 
 
 def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
-    """Make the node leave. Who saw the notice first wrote it; the deadline may come later, because
-    EventBridge does not tell it."""
+    """Make the node leave. Who saw the notice first wrote it, maybe just now, and what he did not
+    know is added: EventBridge does not tell the deadline. Of two deadlines the earlier one counts.
+    """
     key = keys.drain(drain.node)
-    known = store.get(key)
-    if known is not None:
-        notice = decode(known.data, Drain).notice
-        if notice.deadline is not None or drain.notice.deadline is None:
-            return
-        drain = Drain(drain.node, replace(notice, deadline=drain.notice.deadline))
-    revision = known.modified if known is not None else 0
-    store.commit([Compare(key, "modified", revision)], [Put(key, encode(drain))])
+    written, revision = drain, 0
+    while not store.commit(
+        [Compare(key, "modified", revision)], [Put(key, encode(written))]
+    ).succeeded:
+        known = store.get(key)
+        written, revision = drain, 0
+        if known is not None:
+            first = decode(known.data, Drain)
+            written, revision = _merged(first, drain), known.modified
+            if written == first:
+                return
+
+
+def _merged(first: Drain, other: Drain) -> Drain:
+    deadlines = [d for d in (first.notice.deadline, other.notice.deadline) if d is not None]
+    return replace(first, notice=replace(first.notice, deadline=min(deadlines, default=None)))
 
 
 def perform(

@@ -1,5 +1,7 @@
 """The writes of rendezvous/membership.py, on the store in memory."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,7 +20,7 @@ from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
-from spotelastic.store.port import Compare
+from spotelastic.store.port import Compare, Outcome, Value, Write
 
 KEYS = Keys("r")
 ROUND = Round(1, "one", "proposed", (Member("a", "a1", 0, "127.0.0.1", "z", 1),), "start", "x")
@@ -77,6 +79,56 @@ def test_the_deadline_joins_a_drain_that_was_written_without_one(store: MemorySt
     assert value is not None
     notice = decode(value.data, Drain).notice
     assert (notice.source, notice.deadline) == ("sqs", 130.0)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(130.0, None), (130.0, 90.0), (90.0, 130.0)])
+def test_the_earliest_deadline_holds_whoever_comes_between(
+    store: MemoryStore, mine: float, theirs: float | None
+) -> None:
+    """At every point of what this one reads and writes."""
+    drain = Drain("a", Notice("notice", "a", "imds", 10.5, 10.9, mine))
+    other = Drain("a", Notice("notice", "a", "sqs", 10.0, 11.0, theirs))
+    known = Drain("a", Notice("notice", "a", "sqs", 10.0, 11.0))
+    for there, call in itertools.product((False, True), range(3)):
+        store.delete(KEYS.drain("a"))
+        if there:
+            membership.write_drain(store, KEYS, known)
+        overtaken = Overtaken(store, call, other)
+        membership.write_drain(overtaken, KEYS, drain)  # type: ignore[arg-type]
+        if overtaken.calls <= call:
+            membership.write_drain(store, KEYS, other)
+        value = store.get(KEYS.drain("a"))
+        assert value is not None
+        assert decode(value.data, Drain).notice.deadline == min(mine, theirs or mine)
+
+
+class Overtaken:
+    """A store that somebody else writes a drain to just before its call of that number."""
+
+    def __init__(self, store: MemoryStore, number: int, drain: Drain) -> None:
+        self._store, self._number, self._drain = store, number, drain
+        self.calls = 0
+
+    def _count(self) -> None:
+        if self.calls == self._number:
+            membership.write_drain(self._store, KEYS, self._drain)
+        self.calls += 1
+
+    def get(self, key: str) -> Value | None:
+        self._count()
+        return self._store.get(key)
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+        self._count()
+        return self._store.commit(compares, writes)
+
+
+def test_a_notice_is_written_in_one_transaction(store: MemoryStore) -> None:
+    """Its two minutes are running."""
+    drain = Drain("a", Notice("notice", "a", "imds", 10.5, 10.9, 130.0))
+    counted = Overtaken(store, -1, drain)
+    membership.write_drain(counted, KEYS, drain)  # type: ignore[arg-type]
+    assert counted.calls == 1
 
 
 def test_a_commit_is_told_once_by_whoever_is_first(store: MemoryStore) -> None:
