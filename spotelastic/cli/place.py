@@ -16,7 +16,7 @@ from spotelastic.aws.objects import USAGE, Objects
 from spotelastic.aws.prices import STORED
 from spotelastic.clock import wall
 from spotelastic.controller.ledger import Usage
-from spotelastic.controller.usage import cost
+from spotelastic.controller.usage import closed, cost
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
@@ -195,17 +195,15 @@ def status_of(cluster: Cluster) -> Status:
 
 
 def cost_of(cluster: Cluster) -> Cost:
-    """From what the leading controller has put on record of every instance."""
+    """From what the leading controller has put on record of every instance. Of a cluster that is
+    gone, up to the last that was told of it: nobody was there to see its instances end."""
     objects = cluster.objects
     data = objects.get(USAGE)
-    bill = msgspec.json.decode(data, type=list[Usage]) if data else []
-    return cost(
-        cluster.name,
-        {item.instance: item for item in bill},
-        objects.report(),
-        wall(),
-        cluster.spec.capacity.max_cost,
-    )
+    bill = {item.instance: item for item in msgspec.json.decode(data or b"[]", type=list[Usage])}
+    if clusters.find(cluster.name, cluster.aws) is None:
+        bill = closed(bill, status_of(cluster).at)
+    limit = cluster.spec.capacity.max_cost
+    return cost(cluster.name, bill, objects.report(), wall(), limit)
 
 
 def _listed(name: str, cluster: Cluster | None) -> Listed:

@@ -204,6 +204,7 @@ class Term:
         self._job_of = spec.created_at
         self._asked_at = 0.0
         self._looked_at = 0.0
+        self._billed_at = 0.0
         self._look_at = 0.0
         self._membership: Membership | None = None
         self._told: set[tuple[str, str, str]] = set()
@@ -253,6 +254,8 @@ class Term:
         if bill:
             known = msgspec.json.decode(bill, type=list[Usage])
             self._bill = {each.instance: each for each in known}
+        status = self._objects.status()
+        self._billed_at = 0.0 if status is None else status.at
         self._mirror.remember(self._objects.curve())
 
     def _turn(self) -> float:
@@ -382,7 +385,9 @@ class Term:
         self._groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
         machines = autoscaling.machines(self._aws, spec.cluster)
         self._machines = {machine.id: machine for machine in machines}
-        self._bill = usage.account(self._bill, machines, self._prices, unbroken())
+        now = unbroken()
+        self._bill = usage.account(self._bill, machines, self._prices, now, self._billed_at)
+        self._billed_at = now
         if (job := self._objects.job()) is not None:  # `up` may have been run again
             self._wanted = job.settings
             if job.created_at != self._job_of:  # that is by the clock of a laptop

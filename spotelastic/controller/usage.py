@@ -18,21 +18,32 @@ Bill = Mapping[str, Usage]
 
 
 def account(
-    bill: Bill, machines: Iterable[Machine], prices: Prices, now: float
+    bill: Bill, machines: Iterable[Machine], prices: Prices, now: float, last: float = 0.0
 ) -> dict[str, Usage]:
-    """The bill after an observation: new machines are opened, those that are gone are closed.
+    """The bill after an observation: new machines are opened, those that are gone are closed; one
+    that EC2 does not know any more, at the time of the observation before, `last`.
 
     Each machine is charged at the price of the moment it was first seen.
     """
-    updated = dict(bill)
-    for machine in machines:
-        if machine.role != "worker":
-            continue
-        known = updated.get(machine.id) or _opened(machine, prices)
-        if machine.state in GONE and known.end is None:
+    workers = {machine.id: machine for machine in machines if machine.role == "worker"}
+    forgotten = {name: item for name, item in bill.items() if name not in workers}
+    updated = {**bill, **closed(forgotten, last)}
+    for name, machine in workers.items():
+        known = updated.get(name) or _opened(machine, prices)
+        if machine.state not in GONE:
+            known = replace(known, end=None)  # EC2 had left it out of an answer
+        elif known.end is None:
             known = replace(known, end=max(known.start, now))
-        updated[machine.id] = known
+        updated[name] = known
     return updated
+
+
+def closed(bill: Bill, at: float) -> dict[str, Usage]:
+    """As if all that still runs had ended then."""
+    return {
+        name: replace(item, end=max(item.start, at)) if item.end is None else item
+        for name, item in bill.items()
+    }
 
 
 def money(bill: Bill, now: float) -> Money:

@@ -1,20 +1,24 @@
 """The bill, the status and the mirror of etcd's keys."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import pytest
 
 from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.prices import shipped_table
+from spotelastic.cli import place
 from spotelastic.controller import usage
 from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.seen import Left
 from spotelastic.controller.status import status, step_time
-from spotelastic.model.job import Failure, Job
+from spotelastic.model.job import Capacity, Failure, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Event, NodeStatus, Point, Progress, Upload
+from spotelastic.model.progress import Event, NodeStatus, Point, Progress, Status, Upload
 from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -59,6 +63,32 @@ def test_a_machine_is_charged_from_launch_until_it_is_seen_gone_at_the_price_it_
     (only,) = bill.values()
     assert (only.start, only.end) == (100.0, 400.0)
     assert (only.usd_per_hour, only.on_demand_usd_per_hour) == (0.3, 1.0)
+
+
+def test_a_machine_that_ec2_forgot_unseen_is_charged_until_it_was_seen_last() -> None:
+    """As by a controller that leads again after hours."""
+    bill = usage.account({}, [machine("a"), machine("b")], Market(), 200.0)
+    bill = usage.account(bill, [machine("b")], Market(), 90_000.0, last=300.0)
+    assert (bill["a"].end, bill["b"].end) == (300.0, None)
+    bill = usage.account(bill, [machine("a"), machine("b")], Market(), 90_001.0, last=90_000.0)
+    assert bill["a"].end is None, "only an answer of EC2's had left it out"
+
+
+def test_what_a_cluster_that_is_gone_has_cost_grows_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bill = [Usage("a", "g5.xlarge", True, 0.0, None, 0.5, 1.0)]
+    status = Status("demo", "running", 3600.0)
+    told: Any = SimpleNamespace(
+        get=lambda _: msgspec.json.encode(bill), report=lambda: None, status=lambda: status
+    )
+    spec: Any = SimpleNamespace(capacity=Capacity(max_cost=10.0))
+    cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec, objects=told)
+    monkeypatch.setattr(place, "wall", lambda: 7200.0)
+    for there, cost, per_hour, left in ((cluster, 1.0, 0.5, 18.0), (None, 0.5, 0.0, None)):
+        monkeypatch.setattr(place.clusters, "find", lambda *_, there=there: there)
+        found = place.cost_of(cluster)
+        assert (found.cost_usd, found.usd_per_hour, found.hours_left) == (cost, per_hour, left)
 
 
 def test_control_nodes_are_not_on_the_bill_and_on_demand_costs_what_it_costs() -> None:
