@@ -33,6 +33,7 @@ from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
 from spotelastic.controller.seen import Discard, Money, Policy, Seen, Tell, account
 from spotelastic.controller.snapshots import Snapshots
+from spotelastic.controller.tariff import Tariff
 from spotelastic.controller.upkeep import Examine, Postpone, Standing
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.model.job import JobSpec
@@ -83,7 +84,7 @@ class Controller:
         self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
         listed = PriceList(self._aws)
         listed.prepare(config.spec.instance_types)
-        self._prices = AwsPrices(self._aws, listed)
+        self._prices = Tariff(AwsPrices(self._aws, listed), say)
         self._keys = Keys(config.spec.run)
         self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
         self._wake = threading.Event()
@@ -185,7 +186,7 @@ class Term:
         mirror: Mirror,
         leadership: Leadership,
         wake: threading.Event,
-        prices: AwsPrices,
+        prices: Tariff,
     ) -> None:
         spec = config.spec
         self._config = config

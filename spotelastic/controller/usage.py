@@ -81,7 +81,8 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
 
 def _opened(machine: Machine, prices: Prices) -> Usage:
     on_demand = prices.on_demand(machine.type)
-    spot = prices.spot(machine.type, machine.zone) if machine.spot else on_demand
+    # One whose price nobody knows is not free: spot costs that much at most.
+    spot = (prices.spot(machine.type, machine.zone) if machine.spot else 0.0) or on_demand
     return Usage(
         instance=machine.id,
         type=machine.type,

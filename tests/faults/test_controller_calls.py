@@ -36,6 +36,7 @@ from spotelastic.controller import inbox, orders, publish, run
 from spotelastic.controller.observe import Mirror
 from spotelastic.controller.run import ControllerConfig, Term
 from spotelastic.controller.seen import Policy
+from spotelastic.controller.tariff import Tariff
 from spotelastic.model.command import Command
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -157,7 +158,8 @@ def leading(cluster: Cluster, store: MemoryStore, fault: Fault) -> Iterator[Firs
     )
     objects = Objects(aws, cluster.bucket, NAME)
     config = replace(config, spec=replace(config.spec, etcd=(), etcd_members=()))
-    term = Term(config, aws, store, objects, mirror, leadership, wake, AwsPrices(aws))
+    prices = Tariff(AwsPrices(aws), print)
+    term = Term(config, aws, store, objects, mirror, leadership, wake, prices)
     struck = FirstTimes(aws, fault)
     thread = threading.Thread(target=term.lead, args=(over,), name="term")
     thread.start()

@@ -15,6 +15,8 @@ from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.seen import Left
 from spotelastic.controller.status import status, step_time
+from spotelastic.controller.tariff import ASKED_AGAIN_AFTER, Tariff
+from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import Capacity, Failure, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -101,6 +103,35 @@ def test_control_nodes_are_not_on_the_bill_and_on_demand_costs_what_it_costs() -
 def test_a_type_without_a_known_price_claims_no_saving() -> None:
     bill = usage.account({}, [machine("a")], Market(on_demand_price=0.0), 200.0)
     assert bill["a"].on_demand_usd_per_hour == bill["a"].usd_per_hour == 0.3
+
+
+def test_prices_that_cannot_be_looked_up_are_those_known_last_and_it_is_said_once() -> None:
+    said: list[str] = []
+    now, market = 0.0, Failing(0.3)
+    tariff = Tariff(market, said.append, lambda: now)  # type: ignore[arg-type]
+    assert tariff.spot("g5.xlarge", "a") == 0.3
+    market.fails = True
+    assert (tariff.spot("g5.xlarge", "a"), tariff.spot("g5.xlarge", "b")) == (0.3, 0.0)
+    bill = usage.account({}, [machine("a"), machine("b", zone="b")], tariff, 200.0)
+    assert [bill[name].usd_per_hour for name in "ab"] == [1.0, 1.0], "none is free"
+    assert (market.asked, len(said)) == (2, 1), "AWS is left in peace for a while"
+    now += ASKED_AGAIN_AFTER
+    tariff.spot("g5.xlarge", "a")
+    assert (market.asked, len(said)) == (3, 1)
+    now, market.fails, market.spot_price = 500.0, False, 0.4
+    assert tariff.spot("g5.xlarge", "a") == 0.4
+
+
+@dataclass
+class Failing(Market):
+    fails: bool = False
+    asked: int = 0
+
+    def spot(self, type: str, zone: str) -> float:
+        self.asked += 1
+        if self.fails:
+            raise EnvironmentFailure("not allowed to look up prices")
+        return super().spot(type, zone)
 
 
 def test_the_shipped_table_says_its_date() -> None:

@@ -1,0 +1,45 @@
+"""Prices as the controller goes by them: a look-up that fails stops none of its decisions."""
+
+from collections.abc import Callable
+
+from spotelastic.aws.prices import AwsPrices
+from spotelastic.clock import Clock, steady
+from spotelastic.errors import EnvironmentFailure, Unavailable
+
+ASKED_AGAIN_AFTER = 60.0
+"""Seconds without look-ups of a price after one that failed: each may take until its deadline."""
+
+
+class Tariff:
+    """As `prices`; where that fails, what was known last, and 0 where nothing was."""
+
+    def __init__(
+        self, prices: AwsPrices, say: Callable[[str], None], clock: Clock = steady
+    ) -> None:
+        """`say` hears of the first failure of several in a row."""
+        self._prices = prices
+        self._say = say
+        self._clock = clock
+        self._known: dict[tuple[str, str], float] = {}
+        self._silent_until = float("-inf")
+        self._failing = False
+
+    @property
+    def date(self) -> str:
+        """Of the on-demand prices."""
+        return self._prices.date
+
+    def on_demand(self, type: str) -> float:
+        return self._prices.on_demand(type)
+
+    def spot(self, type: str, zone: str) -> float:
+        if self._clock() >= self._silent_until:
+            try:
+                self._known[type, zone] = self._prices.spot(type, zone)
+                self._failing = False
+            except (Unavailable, EnvironmentFailure) as error:
+                self._silent_until = self._clock() + ASKED_AGAIN_AFTER
+                if not self._failing:
+                    self._say(f"going by the spot prices that were known last: {error}")
+                self._failing = True
+        return self._known.get((type, zone), 0.0)
