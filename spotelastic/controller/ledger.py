@@ -105,12 +105,11 @@ def report(
     runs = _runs(history, current, job, points)
     ordinary = _ordinary_step(points, runs)
     rounds = [run.round for run in runs]
-    prices = {item.instance: item.usd_per_hour for item in usage}
     rows = [
         row
         for transition in _transitions(runs)
         for row in _priced(
-            transition, _troubles(transition, rounds, events), events, ordinary, prices
+            transition, _troubles(transition, rounds, events), events, ordinary, usage
         )
     ]
     outages = _outages(events, points, ordinary)
@@ -308,9 +307,10 @@ def _priced(
     troubles: Sequence[Trouble],
     events: Sequence[Event],
     ordinary: float,
-    prices: Mapping[str, float],
+    usage: Sequence[Usage],
 ) -> list[Interruption]:
-    """Rows with their price. Steps are lost once: the least orderly trouble answers for them."""
+    """Rows with their price: all that was billed during the pause, and the nodes that execute the
+    lost steps again. Steps are lost once: the least orderly trouble answers for them."""
     resume = transition.resume
     lost = None if resume is None else max(0, transition.before.last - resume.step)
     blamed = min(
@@ -327,9 +327,11 @@ def _priced(
         )
     usd = None
     if pause is not None and lost is not None:
-        group = transition.rounds[-1].members
-        per_hour = sum(prices.get(member.node, 0.0) for member in group)
-        usd = round((pause + lost * ordinary) * per_hour / HOUR, 6)
+        began = transition.before.last_at
+        group = {member.node for member in transition.rounds[-1].members}
+        per_hour = sum(item.usd_per_hour for item in usage if item.instance in group)
+        repeated = lost * ordinary * per_hour / HOUR
+        usd = round(_billed(usage, began, began + pause) + repeated, 6)
     first = transition.after.first_at if transition.after is not None else 0.0
     return [
         Interruption(
@@ -348,6 +350,15 @@ def _priced(
         )
         for trouble in troubles
     ]
+
+
+def _billed(usage: Iterable[Usage], start: float, end: float) -> float:
+    """US dollars for what ran within that time."""
+    total = 0.0
+    for item in usage:
+        stop = end if item.end is None else min(end, item.end)
+        total += max(0.0, stop - max(start, item.start)) / HOUR * item.usd_per_hour
+    return total
 
 
 def _outages(

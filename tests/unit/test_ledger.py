@@ -320,22 +320,37 @@ def test_the_bill_adds_up_hours_and_what_on_demand_would_have_cost() -> None:
     assert result.on_demand_usd == pytest.approx(1.5)
 
 
-def test_a_pause_and_repeated_steps_cost_what_the_next_group_costs_and_are_charged_once() -> None:
+def test_a_pause_costs_what_was_billed_and_repeated_steps_the_nodes_that_repeat_them() -> None:
     story = Story().propose("start", "abcd").train(30, after=1.0)
     story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now)
     story.tell("loss", "c", at=story.now, seen_at=story.now).end()
+    gone = {"b": story.now + 0.5, "c": story.now}
     story.propose("loss", "ad", about="c", resume=memory(20)).train(60, after=1.0 + STEP)
     bill = tuple(
-        Usage(node, "t", True, story.now - 100.0, None, 3600.0 * price, 3600.0)
-        for node, price in (("a", 0.25), ("b", 9.0), ("c", 9.0), ("d", 0.5))
+        Usage(node, "t", True, 0.0, gone.get(node), 3600.0 * price, 3600.0)
+        for node, price in (("a", 0.25), ("b", 4.0), ("c", 9.0), ("d", 0.5), ("waits", 1.0))
     )
     result = story.report(usage=bill)
     noticed, lost = sorted(result.interruptions, key=lambda row: row.kind, reverse=True)
     assert (noticed.kind, lost.kind) == ("notice", "loss")
     assert noticed.usd == 0.0
-    assert lost.usd == pytest.approx((1.0 + 10 * STEP) * 0.75, rel=0.01)
+    assert lost.usd == pytest.approx(1.0 * 1.75 + 0.5 * 4.0 + 10 * STEP * 0.75, rel=0.01)
     assert lost.first_step_at is not None
-    assert result.usd_per_hour == pytest.approx(3600.0 * 18.75)
+    assert result.usd_per_hour == pytest.approx(3600.0 * 1.75)
+
+
+def test_hours_without_any_instance_cost_nothing() -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0)
+    story.tell("loss", "a", at=story.now, seen_at=story.now)
+    story.tell("loss", "b", at=story.now, seen_at=story.now).end()
+    gone, back = story.now, story.now + 7200.0
+    story.propose("loss", "cd", about="ab", resume=Resume("store", 30, epoch=1))
+    story.train(60, after=back + 5.0 - gone)
+    ended = [Usage(node, "t", True, 0.0, gone, 3600.0, 7200.0) for node in "ab"]
+    came = [Usage(node, "t", True, back, None, 3600.0, 7200.0) for node in "cd"]
+    rows = story.report(usage=(*ended, *came)).interruptions
+    assert max(row.pause_s or 0.0 for row in rows) > 7200.0
+    assert sum(row.usd or 0.0 for row in rows) == pytest.approx(2 * 5.0, abs=2 * STEP + 0.01)
 
 
 def test_before_the_first_step_there_is_nothing_to_report() -> None:
