@@ -351,7 +351,7 @@ def test_any_call_that_is_refused_for_now_or_cut_is_unavailable(
     storage = kind(faulty.url)
     etag = with_latest(storage)
     for name, call in CALLS.items():
-        for fault in (*(Fault(status=status) for status in (409, 500, 503)), Fault(deaf=True)):
+        for fault in (*(Fault(status=status) for status in (400, 409, 500, 503)), Fault(deaf=True)):
             faulty.strike(0, fault)
             try:
                 call(storage, etag)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 _CODES = {
     301: "PermanentRedirect",
+    400: "RequestTimeout",
     403: "AccessDenied",
     409: "ConditionalRequestConflict",
     412: "PreconditionFailed",

@@ -35,6 +35,11 @@ SIGNED_FOR = timedelta(hours=1)
 
 _STATUS = re.compile(r"status code: (\d+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_REMEDIES = {
+    "AccessDenied": "give these credentials the rights in docs/checkpoints.md, Stores",
+    "ExpiredToken": "these credentials have expired, renew them",
+    "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
+}
 _TOOK = re.compile(r" in [\d.]+\w*s\b")
 
 
@@ -182,19 +187,17 @@ class S3Storage:
         except (BaseError, OSError) as error:
             self._check_bucket(error)
             place = f"{self.url}/{what}"
-            found = _STATUS.search(str(error))
-            status = int(found[1]) if found else 0
+            status, code = _status(error), _code(error)
             if status == 301 or "redirect without LOCATION" in str(error):
                 raise StorageRefused(
                     f"the bucket {self._bucket} is in another region: set AWS_REGION to it"
                 ) from error
-            if refuses(status):
+            if refuses(status, code):
                 raise StorageRefused(f"{place}: {_brief(error)}") from error
             raise StorageUnavailable(f"{place}: {_brief(error)}") from error
 
     def _check_bucket(self, error: Exception) -> None:
-        code = _CODE.search(str(error))
-        if code and code[1] == "NoSuchBucket":
+        if _code(error) == "NoSuchBucket":
             raise StorageRefused(f"there is no bucket {self._bucket}: create it first") from error
 
 
@@ -204,18 +207,29 @@ def _pieces(data: memoryview, progress: Callable[[int], None]) -> Iterator[memor
         progress(len(piece))
 
 
+def _status(error: Exception) -> int:
+    """0 where there was no answer."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else 0
+
+
+def _code(error: Exception) -> str:
+    """What S3 calls it; empty where it did not say."""
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
+
+
 def _brief(error: Exception) -> str:
     """What the server or the network said, without the request's story."""
     # How long it took is another number each time; the same outage has one message.
     text = _TOOK.sub("", str(error))
-    code = _CODE.search(text)
-    status = _STATUS.search(text)
-    if code and code[1] == "AccessDenied":
-        return "403 AccessDenied: give these credentials the rights in docs/checkpoints.md, Stores"
+    status, code = _status(error), _code(error)
+    if code in _REMEDIES:
+        return f"{status} {code}: {_REMEDIES[code]}"
     if code and status:
-        return f"{status[1]} {code[1]}"
+        return f"{status} {code}"
     if status:
-        return f"status {status[1]}"
+        return f"status {status}"
     if "169.254.169.254" in text:
         return (
             "no AWS credentials: none in the environment, no profile, and the instance metadata "

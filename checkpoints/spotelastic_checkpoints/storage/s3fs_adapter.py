@@ -209,7 +209,7 @@ class S3fsStorage:
             if status == 412:
                 return FileExistsError(place)
             message = f"{place}: {code or status} {cause.response['Error'].get('Message', '')}"
-            if refuses(status):
+            if refuses(status, code):
                 return StorageRefused(message.strip())
             return StorageUnavailable(message.strip())
         if isinstance(error, CheckpointsError):
