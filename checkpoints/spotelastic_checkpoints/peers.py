@@ -33,6 +33,8 @@ RANGE_WITHIN = 60.0
 """and seconds that they may take."""
 ENCRYPTED_AT_ONCE = 256 << 10
 """Bytes given to TLS in one call, each of which has `ANSWER_WITHIN`."""
+ACCEPT_AGAIN = 0.1
+"""Seconds until the next look for connections where one could not be taken."""
 REMEMBERED = 256
 """Hosts of which it is known what was said about them."""
 
@@ -56,20 +58,31 @@ class PeerServer:
         self._credentials = credentials
         self._warn = warn
         self._refused: dict[str, str] = {}
+        self._closed = threading.Event()
         self._listener = socket.create_server((host, port), backlog=64)
         self.address = "{}:{}".format(*self._listener.getsockname()[:2])
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def close(self) -> None:
+        self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which ends a wait in `accept`, too
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, (host, *_) = self._listener.accept()
             except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection, host), daemon=True).start()
+                # No descriptor is left, or whoever came has gone: others may come yet.
+                self._closed.wait(ACCEPT_AGAIN)
+                continue
+            serving = threading.Thread(target=self._serve, args=(connection, host), daemon=True)
+            try:
+                serving.start()
+            except RuntimeError:  # as many threads as there may be
+                connection.close()
+                self._closed.wait(ACCEPT_AGAIN)
 
     def _serve(self, connection: socket.socket, host: str) -> None:
         with suppress(OSError, EOFError, msgspec.MsgspecError):

@@ -81,6 +81,7 @@ class Service:
         self.listen = ""
         self._storage = storage
         self._commits: Commits | None = None
+        self._opening = threading.Lock()
         self._executor = _stepping_back(8, "store")
         self._remembered = remembered.recall(arena.folder)
         self._clients: list[Client] = []
@@ -112,10 +113,12 @@ class Service:
             group.create_task(self._pass_on_points())
 
     def commits(self) -> Commits:
-        """Opened at first use: the storage packages take a second to import."""
-        if self._commits is None:
-            self._commits = Commits(open_storage(self._storage), self.owner)
-        return self._commits
+        """Opened at first use, in any thread: the storage packages take a second to import. All
+        must have the same one: what a claim has learned, it alone knows."""
+        with self._opening:
+            if self._commits is None:
+                self._commits = Commits(open_storage(self._storage), self.owner)
+            return self._commits
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
