@@ -454,7 +454,8 @@ class Service:
         if round_ is None:
             return
         sealed = self.arena.sealed()
-        for snapshot in reversed(slots.snapshots(header for _, header in sealed)):
+        snapshots = slots.snapshots(header for _, header in sealed)
+        for snapshot in slots.newest_first(snapshots, round_):
             epoch = self._remembered.epochs.get(snapshot.incarnation, 0)
             members = tuple(
                 (slot, header)

@@ -42,6 +42,12 @@ def on_lineage(round_: RoundInfo, incarnation: str, step: int) -> bool:
     return incarnation in bounds and step <= bounds[incarnation]
 
 
+def newest_first(snapshots: Iterable[Snapshot], round_: RoundInfo) -> list[Snapshot]:
+    """What the round itself has sealed comes before all that it may have gone on from: a run that
+    was sent back has saves before it whose steps are higher."""
+    return sorted(snapshots, key=lambda s: _age(round_, s.incarnation, s.step), reverse=True)
+
+
 def choose(
     views: Sequence[SlotView], round_: RoundInfo | None, pinned: Collection[Path]
 ) -> Path | None:
@@ -57,13 +63,18 @@ def choose(
             round_ is None or on_lineage(round_, header.incarnation, header.step)
         )
 
+    def age(view: SlotView) -> tuple[bool, int]:
+        header = view.header
+        return _age(round_, header.incarnation, header.step) if header else (False, 0)
+
     if len(views) == 1:
         return None if views[0].path in pinned else views[0].path
-    newest = max((view for view in views if usable(view)), key=_step, default=None)
+    newest = max((view for view in views if usable(view)), key=age, default=None)
     free = [view for view in views if view is not newest and view.path not in pinned]
-    best = min(free, key=lambda v: (v.header is not None, usable(v), _step(v)), default=None)
+    best = min(free, key=lambda v: (v.header is not None, usable(v), age(v)), default=None)
     return best.path if best is not None else None
 
 
-def _step(view: SlotView) -> int:
-    return view.header.step if view.header is not None else 0
+def _age(round_: RoundInfo | None, incarnation: str, step: int) -> tuple[bool, int]:
+    """Sorts saves from the oldest to the newest."""
+    return round_ is not None and incarnation == round_.incarnation, step

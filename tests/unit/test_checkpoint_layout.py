@@ -109,6 +109,13 @@ def test_the_newest_save_and_uploads_are_never_overwritten() -> None:
     assert slots.choose(views, ROUND, {Path("slot-0")}) is None
 
 
+def test_a_run_that_was_sent_back_keeps_what_it_has_sealed_since() -> None:
+    """Its steps are lower than those of the round before, which are on its lineage."""
+    views = [view(0, header("before", 20)), view(1, header("now", 5)), view(2, header("now", 8))]
+    assert slots.choose(views, ROUND, ()) == Path("slot-0")
+    assert slots.choose(views[1:], ROUND, ()) == Path("slot-1")
+
+
 def test_a_snapshot_counts_when_all_ranks_of_the_node_have_sealed_it() -> None:
     both = (0, 1)
     headers = [header("now", 1, rank=0, ranks=both), header("now", 1, rank=1, ranks=both)]

@@ -1,0 +1,69 @@
+"""Which of the sealed saves a daemon sends to the store."""
+
+import asyncio
+from pathlib import Path
+
+from msgspec.structs import replace
+from spotelastic_checkpoints import arena
+from spotelastic_checkpoints.arena import Arena, Slot, SlotHeader
+from spotelastic_checkpoints.handshake import Credentials
+from spotelastic_checkpoints.retention import Keep
+from spotelastic_checkpoints.service import Service
+from spotelastic_checkpoints.wire import Branch, Member, RoundInfo
+
+BEFORE = RoundInfo("before", 4, 1, 0, (Member(0, "n", 0, 1),), epoch=4)
+NOW = replace(BEFORE, incarnation="now", number=5, epoch=5, lineage=(Branch("before", 100),))
+HEADER = SlotHeader(
+    owner="test", incarnation="", step=0, layout="l", rank=0, world_size=1, ranks=(0,),
+    whole=True, chunks=0, shared=0, owned=0, owned_bytes=0, data_bytes=0, index_bytes=1, values=0,
+    due=True,
+)  # fmt: skip
+
+
+def seal(folder: Arena, number: int, incarnation: str, step: int, *, due: bool = True) -> None:
+    path = folder.slot_path(0, number)
+    path.write_bytes(bytes(arena.slot_bytes(0, arena.encode_index([]), 0)))
+    slot = Slot(path)
+    slot.open()
+    slot.write_index(0, arena.encode_index([]))
+    slot.seal(replace(HEADER, incarnation=incarnation, step=step, due=due), [])
+
+
+def wanted(folder: Arena) -> tuple[int, int] | None:
+    """Epoch and step of what a daemon that has heard of both rounds sends next."""
+
+    async def begin() -> Service:
+        service = Service(
+            folder,
+            storage=str(folder.folder / "store"),
+            owner="test",
+            node="n",
+            credentials=Credentials(),
+            most_slots=2,
+            keep=Keep(),
+        )
+        service.begin(BEFORE)
+        service.begin(NOW)
+        return service
+
+    service = asyncio.run(begin())
+    upload = service.pipeline.upload
+    service.close()
+    return (upload.epoch, upload.step) if upload is not None else None
+
+
+def test_what_the_lost_round_left_is_sent_while_there_is_nothing_newer(tmp_path: Path) -> None:
+    folder = Arena(tmp_path, 1)
+    seal(folder, 0, "before", 100)
+    assert wanted(folder) == (4, 100)
+    seal(folder, 1, "now", 110, due=False)
+    assert wanted(folder) == (4, 100)
+    seal(folder, 1, "now", 110)
+    assert wanted(folder) == (5, 110)
+
+
+def test_a_run_that_was_sent_back_goes_on_committing(tmp_path: Path) -> None:
+    folder = Arena(tmp_path, 1)
+    seal(folder, 0, "before", 100)
+    seal(folder, 1, "now", 60)
+    assert wanted(folder) == (5, 60)
