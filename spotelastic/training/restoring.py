@@ -144,13 +144,15 @@ class Restored:
 
     def _forget_state_that_was_not_saved(self, state: State) -> None:
         """A parameter without gradients until then has no optimizer state yet."""
+        saved = {pieces[0].item.path[:3] for pieces in self._pieces.values()}
         for name, optimizer, by_parameter in state.optimizers():
-            for parameter, own in by_parameter.items():
-                prefix = f"{name}.state.{parameter}."
-                if own and not any(fqn.startswith(prefix) for fqn in self._pieces):
-                    for key, held in list(optimizer.state.items()):
-                        if held is own:
-                            del optimizer.state[key]
+            unknown = {
+                id(own)
+                for parameter, own in by_parameter.items()
+                if own and (name, "state", parameter) not in saved
+            }
+            for key in [key for key, own in optimizer.state.items() if id(own) in unknown]:
+                del optimizer.state[key]
 
     def _load_hyper_parameters(self, state: State) -> None:
         for name, optimizer, by_parameter in state.optimizers():
