@@ -4,7 +4,7 @@ Everything that stays the same from save to save (offsets, prefixes, the index, 
 is made once per layout and slot; a save is then one copy of tensors and a few small values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -43,8 +43,8 @@ class Source:
 
     tensors: list[torch.Tensor]
     cells: tuple[Cell, ...]
-    gpu: torch.device | None
-    """That of the tensors; None where all are in memory."""
+    gpus: tuple[torch.device, ...]
+    """Those that tensors are on; none where all are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class Saver:
         if self._source.tensors:
             targets = self._views[slot.path].tensors
             torch._foreach_copy_(targets, self._source.tensors, non_blocking=True)
-        if self._source.gpu is not None:
-            torch.cuda.current_stream(self._source.gpu).synchronize()
+        for gpu in self._source.gpus:
+            torch.cuda.current_stream(gpu).synchronize()
         for item, data in zip(self._cell_items, encoded, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
         slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in encoded])
@@ -119,7 +119,8 @@ class Saver:
             return
         data = memory[arena.HEADER :]
         tensors = [tensor_at(data, item) for item in self._tensor_items]
-        lock = pinning.pinned(memory, self._source.gpu) if self._source.gpu is not None else None
+        gpus = self._source.gpus
+        lock = pinning.pinned(memory, gpus[0]) if gpus else None
         # In place of those that were here, which a save may be about to use.
         self._views[path] = SlotTensors(memory, tensors, lock)
         _release(before)
@@ -150,7 +151,7 @@ class Saver:
         return Source(
             tensors,
             tuple(cells[item.key] for item in self._cell_items),
-            next((tensor.device for tensor in tensors if tensor.is_cuda), None),
+            gpus_of(tensors),
         )
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
@@ -178,6 +179,11 @@ class Saver:
 def _release(known: SlotTensors | None) -> None:
     if known is not None and known.pinned is not None:
         known.pinned.release()
+
+
+def gpus_of(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
+    """Those whose copies are waited for: a process may have tensors on several."""
+    return tuple(dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda))
 
 
 def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
