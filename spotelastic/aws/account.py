@@ -103,7 +103,7 @@ def _protect(aws: Aws, bucket: str) -> None:
                 "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
             },
         )
-        aws.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(_tls_only(bucket)))
+        aws.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(_tls_only(aws.partition, bucket)))
         aws.s3.put_bucket_lifecycle_configuration(
             Bucket=bucket,
             LifecycleConfiguration={
@@ -120,8 +120,8 @@ def _protect(aws: Aws, bucket: str) -> None:
         aws.s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [PROTECTED]})
 
 
-def _tls_only(bucket: str) -> dict[str, Any]:
-    arn = f"arn:aws:s3:::{bucket}"
+def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
+    arn = f"arn:{partition}:s3:::{bucket}"
     return {
         "Version": "2012-10-17",
         "Statement": [

@@ -80,6 +80,8 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
         )
         rehearsal.ensure_service_roles(aws)
     bucket = plan.bucket
+    if not plan.own_bucket:
+        account.ensure_bucket(aws, bucket)  # where it is somebody else's, nothing is to be undone
     say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
     try:
         return _bring_up(request, plan, aws, say, new=known is None)
@@ -103,8 +105,6 @@ def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
 
 def _bring_up(request: Request, plan: Plan, aws: Aws, say: Say, *, new: bool) -> Cluster:
     its = Names(request.name)
-    if not plan.own_bucket:
-        account.ensure_bucket(aws, plan.bucket)
     service_role = account.ensure_service_role(aws)
     cluster = Cluster(aws, replace(plan.spec, service_role=service_role), plan.bucket)
     objects = cluster.objects
@@ -132,6 +132,7 @@ def _bring_up(request: Request, plan: Plan, aws: Aws, say: Say, *, new: bool) ->
             names=its,
             types=request.instance_types,
             size=size,
+            start=_start(request),
             spot=request.spot,
             image=plan.image,
             bucket=plan.bucket,
@@ -145,6 +146,15 @@ def _bring_up(request: Request, plan: Plan, aws: Aws, say: Say, *, new: bool) ->
         ),
     )
     return cluster
+
+
+def _start(request: Request) -> int:
+    """How many nodes are launched before a controller leads: none where that takes its judgement of
+    prices, and those only that are not to be bought on demand."""
+    capacity = request.capacity
+    if capacity.max_price is not None:
+        return 0
+    return request.settings.max_nodes - min(capacity.base, request.settings.max_nodes)
 
 
 def _first(request: Request, plan: Plan) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE, SUBNETS
 from spotelastic.aws.names import SWITCH, TERMINATE_HOOK, Names
 from spotelastic.aws.template import boot_script
+from spotelastic.aws.waiting import until
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, UsageError
 
@@ -28,6 +29,8 @@ DRAIN_TIME = 180
 """Seconds that a terminating instance may take to save before its group goes on without asking."""
 UNATTENDED = 3600.0
 """Seconds that the machines of a cluster run on after its last leading controller was seen."""
+DELETE_WITHIN = 120.0
+"""Seconds for a group that is launching or ending instances just then."""
 ROOT_GIB = 100
 """Of the encrypted root volume: a Deep Learning image takes 50 of them."""
 
@@ -39,6 +42,7 @@ class Workers:
     names: Names
     types: tuple[str, ...]
     size: int
+    """The most that there may be."""
     spot: bool
     """Which of the two groups has the machines; the other one is there, and empty."""
     image: str
@@ -48,6 +52,8 @@ class Workers:
     security_group: str
     subnets: tuple[str, ...]
     """Those that nodes may be in."""
+    start: int | None = None
+    """What a new group begins with; None: with `size`. Later the controller sizes it."""
     first: tuple[str, ...] = ()
     """Those of them that a new group launches in; empty: all. Later the controller chooses."""
     root_device: str = "/dev/xvda"
@@ -64,7 +70,8 @@ def ensure(aws: Aws, wanted: Workers) -> None:
     in_use, other = wanted.names.workers, wanted.names.on_demand
     if not wanted.spot:
         in_use, other = other, in_use
-    for name, size in ((other, 0), (in_use, wanted.size)):
+    start = wanted.size if wanted.start is None else wanted.start
+    for name, size in ((other, 0), (in_use, start)):
         _ensure_group(aws, wanted, name, size, version)
 
 
@@ -189,8 +196,12 @@ def _card(index: int, wanted: Workers) -> dict[str, Any]:
 # -- a group -------------------------------------------------------------------------------------
 
 
-def _ensure_group(aws: Aws, wanted: Workers, name: str, size: int, version: str) -> None:
-    """The switch stands before the group may launch anything."""
+def _ensure_group(aws: Aws, wanted: Workers, name: str, start: int, version: str) -> None:
+    """The switch stands before the group may launch anything.
+
+    One that is there keeps its size, which is the controller's: smaller, AWS would choose who goes;
+    larger, it would launch what a price or a budget forbids.
+    """
     spot = name == wanted.names.workers
     policy = _policy(wanted, version, spot=spot)
     found = _group(aws, name)
@@ -208,12 +219,15 @@ def _ensure_group(aws: Aws, wanted: Workers, name: str, size: int, version: str)
             AutoScalingGroupName=name, ScalingProcesses=["AZRebalance"]
         )
     postpone(aws, name, wall() + UNATTENDED)
+    size = start if found is None else found["DesiredCapacity"]
+    sizes = {"MaxSize": max(wanted.size, size)}
+    if found is None:
+        sizes["DesiredCapacity"] = start
     with calling(f"set the group {name} to {size}"):
         aws.autoscaling.update_auto_scaling_group(
             AutoScalingGroupName=name,
             MinSize=0,
-            MaxSize=wanted.size,
-            DesiredCapacity=size,
+            **sizes,
             MixedInstancesPolicy=policy,
             VPCZoneIdentifier=",".join(_launched_in(wanted, found)),
         )
@@ -304,11 +318,15 @@ def _tag(cluster: str) -> dict[str, str]:
 
 def _check_owner(what: str, tags: Sequence[dict[str, str]], cluster: str) -> None:
     """Raises `UsageError` for a resource of this name that is not the cluster's."""
-    if not any(tag["Key"] == CLUSTER and tag["Value"] == cluster for tag in tags):
+    if not _is_owned(tags, cluster):
         raise UsageError(
             f"the {what} exists already and is not of the cluster {cluster}: delete it, or choose "
             "another --name"
         )
+
+
+def _is_owned(tags: Sequence[dict[str, str]], cluster: str) -> bool:
+    return any(tag["Key"] == CLUSTER and tag["Value"] == cluster for tag in tags)
 
 
 # -- their end -----------------------------------------------------------------------------------
@@ -317,21 +335,34 @@ def _check_owner(what: str, tags: Sequence[dict[str, str]], cluster: str) -> Non
 def delete(aws: Aws, its: Names) -> None:
     """Deletes the groups with their instances, without waiting at hooks; absence is no error."""
     for name in (its.workers, its.on_demand):
-        delete_group(aws, name)
+        delete_group(aws, name, its.cluster)
 
 
-def delete_group(aws: Aws, name: str) -> None:
-    try:
-        with calling(f"delete the group {name}"):
-            aws.autoscaling.delete_auto_scaling_group(AutoScalingGroupName=name, ForceDelete=True)
-    except Rejected as error:
-        if error.code not in ("ValidationError", "ScalingActivityInProgress"):  # there is none
-            raise
+def delete_group(aws: Aws, name: str, cluster: str) -> None:
+    """Must never happen: a group of somebody else's that has the name goes, with its instances."""
+
+    def asked() -> bool | None:
+        found = _group(aws, name)
+        if found is None or found.get("Status") or not _is_owned(found.get("Tags", ()), cluster):
+            return True
+        try:
+            with calling(f"delete the group {name}"):
+                aws.autoscaling.delete_auto_scaling_group(
+                    AutoScalingGroupName=name, ForceDelete=True
+                )
+        except Rejected as error:
+            if error.code == "ScalingActivityInProgress":
+                return None
+            if error.code != "ValidationError":  # gone meanwhile
+                raise
+        return True
+
+    until(asked, f"the group {name} is busy", DELETE_WITHIN)
 
 
 def delete_template(aws: Aws, its: Names) -> None:
     found = _template(aws, its.workers)
-    if found is None:
+    if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
         return
     try:
         with calling(f"delete the launch template {its.workers}"):

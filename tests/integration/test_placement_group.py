@@ -53,6 +53,9 @@ def test_workers_are_in_one_group_of_one_zone_until_the_cluster_goes(aws: Aws) -
     assert "ec2.placement_groups" in kinds(NAME)
 
     up(aws, placement="", zones=("us-east-1a",), settings=Settings(1, 4, workers=1))
+    aws.autoscaling.set_desired_capacity(
+        AutoScalingGroupName=Names(NAME).workers, DesiredCapacity=4
+    )
     until(lambda: worker_zones(aws) == [BEST] * 4)
     assert group_of(aws) == made["PhysicalResourceId"]
 
