@@ -152,9 +152,19 @@ def _machine(item: dict[str, Any]) -> Machine:
 
 
 def console(aws: Aws, instance: str) -> str:
-    """What the instance has printed, or the end of it; "" where AWS has nothing yet."""
-    with calling(f"read the console of {instance}"):
-        answer = aws.ec2.get_console_output(InstanceId=instance)
+    """What the instance has printed, or the end of it; "" where AWS has nothing yet.
+
+    Without `Latest` it is what AWS took down some time after the boot; older kinds of machines know
+    no other.
+    """
+    try:
+        with calling(f"read the console of {instance}"):
+            answer = aws.ec2.get_console_output(InstanceId=instance, Latest=True)
+    except Rejected as error:
+        if error.code != "UnsupportedOperation":
+            raise
+        with calling(f"read the console of {instance}"):
+            answer = aws.ec2.get_console_output(InstanceId=instance)
     return str(answer.get("Output", ""))
 
 

@@ -32,6 +32,8 @@ IN_USE = frozenset(
 """Answers to an attempt that came too early, or twice."""
 _LOST = frozenset({"deleting", "deleted", "error"})
 _ENDED = "terminated"
+_OF_A_STACK = "aws:cloudformation:"
+"""What begins the tags that CloudFormation gives to what it makes, and deletes itself."""
 
 Step = Literal["done", "attach", "detach", "wait"]
 
@@ -106,6 +108,26 @@ def delete_disks(aws: Aws, cluster: str) -> None:
     for volume in _volumes(aws, cluster):
         with calling(f"delete the volume {volume['VolumeId']}"):
             aws.ec2.delete_volume(VolumeId=volume["VolumeId"])
+
+
+def give_up_disks(aws: Aws, cluster: str) -> None:
+    """The same from a control node, to which they may be attached: they go with what holds them."""
+    for volume in _volumes(aws, cluster):
+        tags = {tag["Key"] for tag in volume.get("Tags", ())}
+        if MEMBER not in tags or any(key.startswith(_OF_A_STACK) for key in tags):
+            continue
+        name, held = volume["VolumeId"], volume.get("Attachments") or ()
+        if not held:
+            with calling(f"delete the volume {name}"):
+                aws.ec2.delete_volume(VolumeId=name)
+        for each in held:
+            with calling(f"let the volume {name} go with {each['InstanceId']}"):
+                aws.ec2.modify_instance_attribute(
+                    InstanceId=each["InstanceId"],
+                    BlockDeviceMappings=[
+                        {"DeviceName": each["Device"], "Ebs": {"DeleteOnTermination": True}}
+                    ],
+                )
 
 
 # -- attach --------------------------------------------------------------------------------------

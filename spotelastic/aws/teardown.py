@@ -41,7 +41,7 @@ def delete(
     _note(objects)
     workers.delete(aws, its)
     for each in MEMBERS:
-        workers.delete_group(aws, its.control(each))
+        workers.delete_group(aws, its.control(each), name)
     _end_instances(aws, name)
     workers.delete_template(aws, its)
     _delete_secrets(aws, its)
@@ -60,6 +60,7 @@ def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
     _end_instances(aws, name, "worker")
     workers.delete_template(aws, its)
     _delete_secrets(aws, its)
+    member.give_up_disks(aws, name)
     stack.begin_deletion(aws, its.stack, service_role)
 
 
@@ -95,13 +96,22 @@ def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
     until(ended, f"instances of {cluster} are still there", TERMINATE_TIMEOUT)
 
 
-def _delete_secrets(aws: Aws, its: Names) -> None:
-    """Every parameter below the cluster's folder."""
+def has_secrets(aws: Aws, name: str) -> bool:
+    """Whether an `up` that was killed early has left any: they are stored before the stack."""
+    return bool(_secrets(aws, Names(name)))
+
+
+def _secrets(aws: Aws, its: Names) -> list[str]:
+    """Names of all parameters below the cluster's folder."""
     with calling(f"list the secrets of {its.cluster}"):
         pages = aws.ssm.get_paginator("describe_parameters").paginate(  # which tells no values
             ParameterFilters=[{"Key": "Path", "Option": "Recursive", "Values": [its.secrets]}]
         )
-        found = [item["Name"] for page in pages for item in page["Parameters"]]
+        return [item["Name"] for page in pages for item in page["Parameters"]]
+
+
+def _delete_secrets(aws: Aws, its: Names) -> None:
+    found = _secrets(aws, its)
     for first in range(0, len(found), 10):  # as many as one call takes
         with calling(f"delete the secrets of {its.cluster}"):
             aws.ssm.delete_parameters(Names=found[first : first + 10])

@@ -160,7 +160,7 @@ class Place:
             return
         if name is None:
             name = self._only_one()
-        elif name not in self.names() and keep_data:
+        elif name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
             self.cluster(name)  # says what there is
         if self.cloud is not None and self.names() == (name,):
             say(f"ending the local cloud with {name} and its checkpoints")

@@ -15,6 +15,7 @@ from support.remains import remains
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.names import Names
 from spotelastic.cli.main import main
 from spotelastic.cli.place import Place
 from spotelastic.errors import UsageError
@@ -118,3 +119,13 @@ def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: Plac
         )
     assert "\n" not in str(told.value)
     assert remains("platypus") == before == []
+
+
+def test_secrets_that_an_up_left_which_was_killed_go_with_down(place: Place) -> None:
+    token = Names("ghost").token
+    place.aws.ssm.put_parameter(Name=token, Type="SecureString", Value="left")
+    place.down("ghost", lambda _: None)
+    with pytest.raises(ClientError, match="ParameterNotFound"):
+        place.aws.ssm.get_parameter(Name=token)
+    with pytest.raises(UsageError, match="ghost"):
+        place.down("ghost", lambda _: None)
