@@ -3,11 +3,11 @@
 # `up` from the cluster's bucket, then runs `spotelastic boot` for as long as the instance lives.
 set -eEuo pipefail
 
-role=
 failed() {
   echo "boot: line $1 of boot.sh failed: $2" >&2
-  # The controller finds that on the console, and no hour is paid for a node that cannot join.
-  if [ "$role" = worker ]; then systemctl poweroff; fi
+  # The controller finds that on the console. No hour is paid for a worker that cannot join, and the
+  # group of a control node starts another one, for which it may work.
+  systemctl poweroff
 }
 trap 'failed "$LINENO" "$BASH_COMMAND"' ERR
 
@@ -24,7 +24,11 @@ role=$(meta tags/instance/spotelastic:role)
 boot=s3://$(meta tags/instance/spotelastic:bucket)/$(meta tags/instance/spotelastic:cluster)/boot
 get() { aws s3 cp --only-show-errors "$boot/$1" "$2"; }
 
-python=$(command -v python3.13 || command -v python3.12 || command -v python3.11 || true)
+# Images for deep learning have torch, in an environment of its own: that stays visible below.
+python=$root/opt/pytorch/bin/python
+if ! [ -x "$python" ]; then
+  python=$(command -v python3.13 || command -v python3.12 || command -v python3.11 || true)
+fi
 if [ -z "$python" ]; then
   dnf -y -q install python3.11
   python=$(command -v python3.11)
@@ -37,12 +41,16 @@ wheel=$(cat "$home/current")
 # need no package index.
 kept=${wheel%/*}/$role-$(uname -m).tar.gz
 if ! { [ "$role" = control ] && get "$kept" "$home/kept" && tar -xzf "$home/kept" -C "$home"; }; then
-  # Images for deep learning bring torch: their packages stay visible.
   "$python" -m venv --clear --system-site-packages "$home/venv"
+  own=$("$home/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+  "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "$own/image.pth"
   get "$wheel" "$home/${wheel##*/}"
   pip() { "$home/venv/bin/python" -m pip install -q --disable-pip-version-check "$@"; }
   pip --no-deps --force-reinstall "$home/${wheel##*/}"
   pip "$home/${wheel##*/}"
+  if [ "$role" = worker ] && ! "$home/venv/bin/python" -c 'import torch' 2> /dev/null; then
+    pip "$home/${wheel##*/}[train]"
+  fi
   if [ "$role" = control ]; then
     tar -czf "$home/kept" -C "$home" venv
     aws s3 cp --only-show-errors "$home/kept" "$boot/$kept"

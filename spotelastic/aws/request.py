@@ -13,7 +13,7 @@ from spotelastic.aws import (
     types,
     zones,
 )
-from spotelastic.aws.clients import Aws, calling
+from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.names import CLIENT_PORT, MEMBERS, Names
 from spotelastic.aws.provisions import Release
 from spotelastic.aws.template import boot_script
@@ -23,10 +23,15 @@ from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, Environment, JobSpec, Settings
 
 AMAZON_LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
-DEEP_LEARNING = (
-    "/aws/service/deeplearning/ami/x86_64/"
-    "base-oss-nvidia-driver-gpu-amazon-linux-2023/latest/ami-id"
+DEEP_LEARNING = tuple(
+    f"/aws/service/deeplearning/ami/x86_64/{flavour}-amazon-linux-2023/latest/ami-id"
+    for flavour in (
+        "oss-nvidia-driver-gpu-pytorch-2.13",
+        "oss-nvidia-driver-gpu-pytorch-2.10",
+        "base-oss-nvidia-driver-gpu",
+    )
 )
+"""The first that the region has. The last has drivers only: nodes install torch when they boot."""
 
 PLACED_AND_SPREAD = (
     "--placement cluster puts all nodes into one zone, --zones spread into all: drop one of the two"
@@ -121,7 +126,8 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
             f"--instance-types {','.join(request.instance_types)}: none of the zones of the "
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
-    image = request.image or _image(aws, AMAZON_LINUX if kind.gpus == 0 else DEEP_LEARNING)
+    images = DEEP_LEARNING if kind.gpus else (AMAZON_LINUX,)
+    image = request.image or _image(aws, *images)
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     if bucket != shared:
@@ -286,6 +292,12 @@ def _networks(aws: Aws) -> tuple[str, ...]:
         return tuple(vpc["CidrBlock"] for page in pages for vpc in page["Vpcs"])
 
 
-def _image(aws: Aws, parameter: str) -> str:
-    with calling(f"find the machine image {parameter}"):
-        return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
+def _image(aws: Aws, parameter: str, *others: str) -> str:
+    """The first of these that there is."""
+    try:
+        with calling(f"find the machine image {parameter}"):
+            return str(aws.ssm.get_parameter(Name=parameter)["Parameter"]["Value"])
+    except Rejected as error:
+        if error.code != "ParameterNotFound" or not others:
+            raise
+    return _image(aws, *others)

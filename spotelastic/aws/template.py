@@ -15,5 +15,10 @@ def infra(name: str) -> Path:
 
 
 def boot_script() -> str:
-    """The user data that every instance boots with, in base64 as EC2 takes it."""
-    return base64.b64encode(infra("boot/boot.sh").read_bytes()).decode()
+    """The user data that every instance boots with, in base64 as EC2 takes it.
+
+    Without comments: a stack's parameter has room for 4,096 characters.
+    """
+    first, *lines = infra("boot/boot.sh").read_text().splitlines(keepends=True)
+    kept = [first, *(line for line in lines if not line.lstrip().startswith("#"))]
+    return base64.b64encode("".join(kept).encode()).decode()

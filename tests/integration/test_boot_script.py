@@ -98,14 +98,17 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
 
 def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Path) -> None:
     boto3.client("s3").create_bucket(Bucket=BUCKET)
-    where_there_is_nothing_in_it_a_node_says_so_and_a_worker_shuts_itself_down(laptop)
+    where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop)
     objects = Objects(Aws(laptop.info.region), BUCKET, CLUSTER)
     provisions.ship(objects, None, print)
     current = (objects.get(provisions.CURRENT) or b"").decode()
     root = tmp_path / "root"
 
+    has_torch_of_its_own(root)
     first = boot(laptop)
     assert f"{root}/opt/spotelastic/venv/lib" in first
+    (visible,) = (root / "opt/spotelastic/venv/lib").glob("python*/site-packages/image.pth")
+    assert visible.read_text() == f"{root}/opt/pytorch/lib\n"
     assert "control of demo" in first
     assert "the bucket has no job for the cluster demo" in first
 
@@ -115,12 +118,19 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     assert "the bucket has no job for the cluster demo" in boot(laptop)
 
 
-def where_there_is_nothing_in_it_a_node_says_so_and_a_worker_shuts_itself_down(
-    laptop: Laptop,
-) -> None:
+def has_torch_of_its_own(root: Path) -> None:
+    """As Deep Learning images do: a Python with packages elsewhere."""
+    python = root / "opt/pytorch/bin/python"
+    python.parent.mkdir(parents=True)
+    told = f'case "$2" in *getsitepackages*) echo {root}/opt/pytorch/lib; exit;; esac'
+    python.write_text(f'#!/bin/sh\n{told}\nexec {Path(sys.executable).resolve()} "$@"\n')
+    python.chmod(0o755)
+
+
+def where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop: Laptop) -> None:
     worker, control = boot(laptop, "worker"), boot(laptop, "control")
-    assert "boot.sh failed: aws s3 cp" in worker and "Power down" in worker
-    assert "boot.sh failed: aws s3 cp" in control and "Power down" not in control
+    for console in (worker, control):
+        assert "boot.sh failed: aws s3 cp" in console and "Power down" in console
 
 
 def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from moto.ssm.models import Parameter, ssm_backends
 _LINUX = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _DEEP_LEARNING = "/aws/service/deeplearning/ami/x86_64/{}/latest/ami-id"
 _FLAVOURS = (
+    "oss-nvidia-driver-gpu-pytorch-2.10-amazon-linux-2023",
     "base-oss-nvidia-driver-gpu-amazon-linux-2023",
     "base-oss-nvidia-driver-gpu-ubuntu-22.04",
 )
