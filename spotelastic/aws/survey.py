@@ -15,7 +15,7 @@ from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.networks import Network
 from spotelastic.aws.packing import Zone, Zones, ranked
 from spotelastic.aws.prices import PriceList
-from spotelastic.aws.quotas import Quotas
+from spotelastic.aws.quotas import Allowance, Quotas
 from spotelastic.aws.types import InstanceType
 from spotelastic.errors import EnvironmentFailure
 
@@ -36,6 +36,8 @@ class Wish:
     beside: tuple[str, ...] = ()
     """Types that the cluster has already: nodes of both train together for a while."""
     spot: bool = True
+    on_demand: int = 0
+    """Workers that may be bought on demand besides."""
     control_type: str = CONTROL_TYPE
     controls: int = len(MEMBERS)
     """Control nodes that are still to be started."""
@@ -134,10 +136,8 @@ def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
 def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: Wish) -> list[str]:
     """Of workers, judged by the type of which most are allowed; and of control nodes."""
     told = []
-    allowed = [(quotas.allowance(kind.name, spot=wish.spot), kind) for kind in kinds]
-    known = [(allowance, kind) for allowance, kind in allowed if allowance is not None]
-    if len(known) == len(kinds):
-        allowance, kind = max(known, key=lambda each: each[0].instances(each[1]))
+    if (best := _most(quotas, kinds, spot=wish.spot)) is not None:
+        allowance, kind = best
         count = allowance.instances(kind)
         if count < wish.minimum:
             raise EnvironmentFailure(
@@ -145,6 +145,10 @@ def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: 
             )
         if count < wish.maximum:
             told.append(allowance.describe(kind, wish.maximum))
+    if wish.on_demand and (best := _most(quotas, kinds, spot=False)) is not None:
+        allowance, kind = best
+        if allowance.instances(kind) < wish.on_demand:
+            told.append(f"--on-demand: {allowance.describe(kind, wish.on_demand)}")
     if wish.controls:
         (control,) = types.describe(aws, [wish.control_type])
         left = quotas.allowance(control.name, spot=False)
@@ -153,6 +157,17 @@ def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: 
                 f"too few for the control nodes: {left.describe(control, wish.controls)}"
             )
     return told
+
+
+def _most(
+    quotas: Quotas, kinds: tuple[InstanceType, ...], *, spot: bool
+) -> tuple[Allowance, InstanceType] | None:
+    """The type of which the quotas leave most; None where one of them is not known."""
+    allowed = [(quotas.allowance(kind.name, spot=spot), kind) for kind in kinds]
+    known = [(allowance, kind) for allowance, kind in allowed if allowance is not None]
+    if len(known) < len(kinds):
+        return None
+    return max(known, key=lambda each: each[0].instances(each[1]))
 
 
 def _zones(

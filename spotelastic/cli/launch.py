@@ -31,6 +31,7 @@ from spotelastic.local import cloud as local
 from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
 from spotelastic.local.faults import Faults
+from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
 
 Say = Callable[[str], None]
@@ -129,6 +130,7 @@ def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
         types=types,
         minimum=request.minimum,
         maximum=request.maximum,
+        on_demand=_on_demand(checked.capacity, request.minimum),
         requirement=checked.requirement,
         placed=bool(request.placement),
         packed=checked.capacity.zones == "pack",
@@ -137,6 +139,11 @@ def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
         vpc=known.spec.vpc if known is not None else request.vpc,
         subnets=known.spec.subnets if known is not None else request.subnets,
     )
+
+
+def _on_demand(capacity: Capacity, minimum: int) -> int:
+    """How many nodes may be bought: those of a base, or what the job cannot do without."""
+    return capacity.base or (minimum if capacity.on_demand == "fallback" else 0)
 
 
 def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Place:

@@ -14,7 +14,7 @@ from spotelastic.aws.survey import Survey, Wish, survey
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.local import cloud
 
-G_SPOT, STANDARD = "L-3819A6DF", "L-1216C47A"
+G_SPOT, G_ON_DEMAND, STANDARD = "L-3819A6DF", "L-DB2E81BA", "L-1216C47A"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
 @pytest.fixture
 def aws(laptop: Laptop) -> Iterator[Aws]:
     yield Aws(laptop.info.region)
-    for code in (G_SPOT, STANDARD):
+    for code in (G_SPOT, G_ON_DEMAND, STANDARD):
         laptop.faults.set_quota(code, 1000)
 
 
@@ -47,6 +47,14 @@ def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: 
     found = asked(aws)
     assert found.types[0].name == "p4d.24xlarge"
     assert len(found.zones) > 3, "all that offer it, not those of the control nodes only"
+
+
+def test_nodes_on_demand_count_against_a_quota_of_their_own(laptop: Laptop, aws: Aws) -> None:
+    laptop.faults.set_quota(G_ON_DEMAND, 4)
+    found = survey(aws, Wish("demo", ("g5.xlarge",), 2, 8, on_demand=2))
+    (told,) = found.warnings
+    assert told.startswith("--on-demand: quota allows 1 of 2 on-demand g5.xlarge (")
+    assert survey(aws, Wish("demo", ("g5.xlarge",), 2, 8, on_demand=1)).warnings == ()
 
 
 def test_by_requirement_the_cheapest_kind_in_quota_is_taken_and_the_others_are_told(
