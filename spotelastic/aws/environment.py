@@ -13,6 +13,7 @@ The environment comes first on its Python's path and what spotelastic itself run
 where the machine image has it) last: it brings what it lists, and need not bring the rest.
 """
 
+import hashlib
 import os
 import platform
 import shutil
@@ -183,7 +184,10 @@ class _Watched:
 def _tag(wanted: Environment) -> str:
     """What fits this environment and this machine."""
     version = "".join(platform.python_version_tuple()[:2])
-    return f"{wanted.key[:24]}-py{version}-{sysconfig.get_platform().replace('.', '_')}"
+    # Its interpreter is a link to this one, which is elsewhere in a container, or linked otherwise.
+    base = hashlib.sha256(f"{sys.base_prefix} {platform.libc_ver()}".encode()).hexdigest()[:8]
+    machine = sysconfig.get_platform().replace(".", "_")
+    return f"{wanted.key[:24]}-py{version}-{machine}-{base}"
 
 
 # -- how an environment is made ------------------------------------------------------------------

@@ -88,6 +88,12 @@ def _agent() -> int:
         aws = Aws(me.region)
         spec = job(aws, me)
         if spec.container and CONTAINED not in os.environ:
+            if not container.possible():
+                say(
+                    f"--image {spec.container}: this machine has no docker: take types with GPUs, "
+                    "whose machine image brings it, or no --image"
+                )
+                return SHUT_DOWN
             _enter_container(spec.container)
         workdir = _code(aws, me, spec)
         parameter = Names(spec.cluster).worker_certificate
@@ -148,8 +154,8 @@ def _enter_container(image: str) -> None:
         gpus=container.NVIDIA.exists(),
         devices=container.efa(list(container.DEVICES.glob("*"))),
     )
-    subprocess.run(container.removal(), capture_output=True, check=False, timeout=60)
     words = container.command(box)
+    subprocess.run(container.removal(), capture_output=True, check=False, timeout=60)
     os.execvp(words[0], words)
 
 

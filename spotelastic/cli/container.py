@@ -6,6 +6,7 @@ for the slots of checkpoints; its GPUs, its EFA devices, and the folders that ou
 """
 
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,11 @@ class Box:
     environ: Mapping[str, str] = field(default_factory=dict)
     gpus: bool = False
     devices: tuple[Path, ...] = ()
+
+
+def possible() -> bool:
+    """Whether this machine runs containers: plain Amazon Linux, without GPUs, does not."""
+    return shutil.which("docker") is not None
 
 
 def command(box: Box) -> tuple[str, ...]:
