@@ -1,7 +1,7 @@
 """`spotelastic.toml`: what `up` would otherwise be told by its flags, kept beside the script.
 
-The keys are the flags' names. A flag on the command line wins over `SPOTELASTIC_<FLAG>`, and that
-over the file.
+The keys are the flags' names. A flag on the command line wins over `SPOTELASTIC_<FLAG>` (with
+commas where the flag may be given several times), and that over the file.
 """
 
 import difflib
@@ -40,8 +40,9 @@ def defaults(
         values[key] = _checked(flags[key], context, f"{FILE}: {key}", value)
     for key, parameter in flags.items():
         variable = f"SPOTELASTIC_{key.replace('-', '_').upper()}"
-        if environ.get(variable) and parameter.nargs == 1 and not _is_list(parameter):
-            values[key] = _checked(parameter, context, variable, environ[variable])
+        if (text := environ.get(variable)) and parameter.nargs == 1:
+            value = text.split(",") if _is_list(parameter) else text
+            values[key] = _checked(parameter, context, variable, value)
     return {str(flags[key].name): value for key, value in values.items()}
 
 

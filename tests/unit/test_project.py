@@ -61,12 +61,14 @@ def test_limits_and_intervals_are_told_the_same_three_ways(
     )
     monkeypatch.setenv("SPOTELASTIC_KEEP_LAST", "5")
     monkeypatch.setenv("SPOTELASTIC_EXIT_BARRIER_TIMEOUT", "45")
+    monkeypatch.setenv("SPOTELASTIC_READ", "s3://a/data,s3://b")
     assert run(monkeypatch, "up", "--keep-every", "1000") == 0
     (request,) = asked
     assert (request.snapshot_every, request.checkpoint_every) == ("20", "10m")
     assert (request.keep_last, request.keep_every) == (5, 1000)
     assert (request.gang, request.stall_timeout, request.exit_barrier_timeout) == (True, 60.0, 45.0)
     assert request.linger == "0"
+    assert request.read == ("s3://a/data", "s3://b")
 
 
 def test_what_init_writes_is_what_up_does(
