@@ -15,6 +15,7 @@ from typing import Any
 
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.storage.open import open_storage
+from support.committing import retried
 from support.etcd import wait_until
 from support.history import Recorder, violations
 from support.netns import Host
@@ -228,7 +229,8 @@ class Run:
 
     def newest(self) -> Commit:
         """The newest commit in the object store, which needs no etcd; step 0 for none."""
-        found = Commits(open_storage(self.storage), self.run).latest()
+        commits = Commits(open_storage(self.storage), self.run)
+        found = retried(commits.latest)  # moto fails a read that meets a write
         return Commit(found.epoch, found.step) if found is not None else Commit(0, 0)
 
     def stored(self, epoch: int) -> set[str]:
