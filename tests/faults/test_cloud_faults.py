@@ -255,7 +255,7 @@ def clear(outcome: str, fault: Fault, told: str) -> None:
     assert "\n" not in outcome, told
     if fault is EXPIRED and outcome != "succeeded":  # nor can anything be undone before the login
         assert outcome.endswith("log in again"), f"{told}: {outcome}"
-    begins = ("cannot ", "the ", "--")
+    begins = ("cannot ", "the ", "these ", "--")
     assert outcome in ("killed", "succeeded") or outcome.startswith(begins), told
 
 
