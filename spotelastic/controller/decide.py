@@ -10,7 +10,7 @@ many nodes of which kind there should be (`capacity.py`) and in which zone (`pac
 the job (`limits.py`), and here each node's fate.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from spotelastic.aws.autoscaling import ALIVE, GONE, Group, Machine
@@ -70,9 +70,30 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
         actions += _strangers(seen, now, policy)
     for group in seen.groups:
         actions += _drained(seen, group)
-    # Messages go last, and only if what they caused was done.
-    actions.sort(key=lambda action: isinstance(action, Discard | Reply))
+    actions.sort(key=_rank)
     return Decision(tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy))
+
+
+def _rank(action: Action) -> int:
+    """The record follows what is done; messages go last, and only if what they caused was done."""
+    match action:
+        case Discard() | Reply():
+            return 2
+        case Tell():
+            return 1
+    return 0
+
+
+def urgent(seen: Seen, nodes: Set[str], now: float, policy: Policy) -> tuple[Action, ...]:
+    """What is done about these nodes and about the messages, whatever else is to be done once AWS
+    has been looked at."""
+    causes = {message.event.id for message in seen.messages}
+
+    def concerns(action: Action) -> bool:
+        its = isinstance(action, Replace | Remove) and action.instance in nodes
+        return its or (bool(action.cause) and action.cause in causes)
+
+    return tuple(filter(concerns, decide(seen, now, policy).actions))
 
 
 def _with_orders(seen: Seen, actions: Sequence[Action]) -> tuple[Seen, set[str]]:

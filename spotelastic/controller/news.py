@@ -1,15 +1,15 @@
-"""What is new since AWS was looked at, and whether it has to be looked at first (pure).
+"""What is new since AWS was looked at, and what cannot wait until it is looked at again (pure).
 
-Looking takes several calls, one after the other. A node that is warned is replaced before: what is
-known of it is enough for that, and its two minutes are running.
+Looking takes several calls, one after the other. A node that is warned is replaced before, and
+between them: what is known of it is enough for that, and its two minutes are running.
 """
 
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 
-from spotelastic.aws.autoscaling import Group
-from spotelastic.aws.events import AwsEvent, SpotWarning
+from spotelastic.aws.autoscaling import ALIVE, Group, Machine, Place
 from spotelastic.controller.observe import Records
+from spotelastic.controller.seen import Message, Remove, Replace, SetDesired
 from spotelastic.model.job import Job
 
 
@@ -26,19 +26,38 @@ class Membership:
         return cls(records.nodes.keys(), records.drains.keys(), records.job)
 
 
-def only_warnings(
-    before: Membership | None,
-    now: Membership,
-    events: Sequence[AwsEvent],
+def warned(
+    messages: Iterable[Message],
+    drains: Iterable[str],
     groups: Iterable[Group],
-) -> bool:
-    """Whether nothing is new but warnings, by AWS's events or by the agents, to nodes that stayed
-    in their groups when AWS was looked at. `before` is of that moment; None: none is known."""
-    warnings = [event for event in events if isinstance(event, SpotWarning)]
-    if before is None or len(warnings) < len(events):
-        return False
-    if (now.nodes, now.job) != (before.nodes, before.job):
-        return False
-    warned = {event.instance for event in warnings} | (now.drains - before.drains)
+    machines: Mapping[str, Machine],
+) -> frozenset[str]:
+    """Nodes that are warned, by AWS's events or by their agents, and are to be replaced: those that
+    stayed in their groups, and ran, when AWS was looked at. Of others too little is known."""
     places = [place for group in groups for place in group.places]
-    return bool(warned) and warned <= {place.instance for place in places if not place.leaving}
+    stay = {place.instance for place in places if not place.leaving}
+    run = {name for name in stay if name in machines and machines[name].state in ALIVE}
+    return frozenset(run & {*drains, *(message.warns for message in messages)})
+
+
+def acted(groups: Mapping[str, Group], done: Iterable[object]) -> dict[str, Group]:
+    """The groups as these actions leave them, for as long as AWS has not been looked at again."""
+    left = dict(groups)
+    for action in done:
+        match action:
+            case Replace(instance):
+                left = {name: _leaves(group, instance, 0) for name, group in left.items()}
+            case Remove(instance):
+                left = {name: _leaves(group, instance, 1) for name, group in left.items()}
+            case SetDesired(name, size) if name in left:
+                left[name] = replace(left[name], desired=size)
+    return left
+
+
+def _leaves(group: Group, instance: str, fewer: int) -> Group:
+    place = group.place(instance)
+    if place is None or place.leaving:
+        return group
+    gone = Place(instance, "Terminating", place.healthy)
+    places = tuple(gone if each is place else each for each in group.places)
+    return replace(group, desired=group.desired - fewer, places=places)

@@ -188,6 +188,12 @@ class Mirror:
         with self._lock:
             return self._leader
 
+    @property
+    def drains(self) -> frozenset[str]:
+        """Nodes that are told to leave."""
+        with self._lock:
+            return frozenset(drain.node for drain in self._values["drains"].values())
+
     def records(self) -> Records:
         with self._lock:
             return Records(

@@ -25,13 +25,23 @@ from spotelastic.aws.prices import AwsPrices, PriceList
 from spotelastic.clock import steady, unbroken
 from spotelastic.controller import inbox, packing, upkeep, usage
 from spotelastic.controller.act import Actor
-from spotelastic.controller.decide import decide, settled
+from spotelastic.controller.decide import decide, settled, urgent
 from spotelastic.controller.inbox import Inbox
+from spotelastic.controller.leader import EtcdLeader
 from spotelastic.controller.ledger import Usage
-from spotelastic.controller.news import Membership, only_warnings
+from spotelastic.controller.news import Membership, acted, warned
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
-from spotelastic.controller.seen import Discard, Money, Policy, Seen, Tell, account
+from spotelastic.controller.seen import (
+    Action,
+    Discard,
+    Message,
+    Money,
+    Policy,
+    Seen,
+    Tell,
+    account,
+)
 from spotelastic.controller.snapshots import Snapshots
 from spotelastic.controller.tariff import Tariff
 from spotelastic.controller.upkeep import Examine, Postpone, Standing
@@ -41,7 +51,6 @@ from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
-from spotelastic.store.server import find_leader
 from spotelastic.store.session import Session
 from spotelastic.store.tls import Tls
 
@@ -57,8 +66,6 @@ TURN = 0.05
 """Seconds between two decisions at least: what changes in a burst is looked at once."""
 RETRY = 0.5
 """Seconds before another try to reach etcd."""
-LEADER_FRESH_FOR = 1.0
-"""Seconds that the answer to "who leads etcd" is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +215,8 @@ class Term:
         self._billed_at = 0.0
         self._look_at = 0.0
         self._membership: Membership | None = None
+        self._tried: frozenset[str] = frozenset()
+        """Nodes whose warnings were answered, or could not be, this turn."""
         self._told: set[tuple[str, str, str]] = set()
         self._short_since: float | None = None
         self._reason = ""
@@ -261,21 +270,19 @@ class Term:
 
     def _turn(self) -> float:
         """Observes, decides, acts and publishes once; returns the seconds to rest at most."""
+        self._tried = frozenset()
+        self._answer_warnings()
         records = self._mirror.records()
         seen = self._observe(records)
         now = unbroken()
         kept = upkeep.upkeep(seen, self._standing(records), now, self._upkeep_policy)
-        done = self._actor.perform(kept.actions)
-        self._note(done)
+        self._perform(kept.actions)
         seen = replace(seen, desired=kept.desired)
         decision = decide(seen, now, self._policy)
         if decision.reason != self._reason:
             say(decision.reason)
             self._reason = decision.reason
-        done += self._actor.perform(decision.actions)
-        for received in (self._inbox, self._orders):
-            received.settle(done)
-        self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
+        self._perform(decision.actions)
         if any(not isinstance(action, Tell | Discard) for action in decision.actions):
             self._look_at = steady() + SOON
             self._membership = None  # What is decided next must see what these did.
@@ -286,17 +293,38 @@ class Term:
         until_wake = min(moments, default=float("inf")) - now
         return max(0.0, min(self._look_at - steady(), until_wake))
 
+    def _answer_warnings(self) -> None:
+        """Replaces nodes that are warned without a look (at the rest) of AWS, once a turn each."""
+        messages, drains = self._inbox.messages, self._mirror.drains
+        nodes = warned(messages, drains, self._groups.values(), self._machines) - self._tried
+        if not nodes:
+            return
+        self._tried |= nodes
+        warnings = tuple(message for message in messages if message.warns in nodes)
+        seen = self._seen(self._mirror.records(), warnings)
+        actions = urgent(seen, nodes, unbroken(), self._policy)
+        self._perform(actions)
+        if actions:
+            self._membership = None  # so that AWS is looked at
+
     def _observe(self, records: Records) -> Seen:
-        """AWS is asked again when it tells of a change, when etcd does, and from time to time; but
-        a node that is warned is replaced before: what is known of it is enough for that."""
+        """AWS is asked again when it tells of a change, when etcd does, and from time to time. What
+        a message tells was so before it came: those that come meanwhile wait for the next look."""
         messages, orders = self._inbox.messages, self._orders.messages
-        membership, events = Membership.of(records), [message.event for message in messages]
-        urgent = only_warnings(self._membership, membership, events, self._groups.values())
-        if urgent and not orders:
-            self._membership = None  # the next turn looks
-        elif messages or orders or membership != self._membership or steady() >= self._look_at:
+        membership = Membership.of(records)
+        if messages or orders or membership != self._membership or steady() >= self._look_at:
+            self._membership, self._look_at = membership, 0.0  # due until it has come to its end
             self._look()
-            self._membership = membership
+        pending = self._inbox.messages
+        messages = tuple(message for message in messages if message in pending)
+        seen = replace(self._seen(records, messages), orders=orders)
+        if packing.undecided(seen, unbroken(), self._policy):
+            types = self._config.spec.instance_types
+            seen = replace(seen, zones=self._zones.offers(seen.zones, types, seen.desired))
+        return seen
+
+    def _seen(self, records: Records, messages: tuple[Message, ...]) -> Seen:
+        """With AWS as it was when it was looked at."""
         wanted = self._wanted
         names, now = Names(self._config.spec.cluster), unbroken()
         group = self._groups.get(names.workers)
@@ -330,12 +358,8 @@ class Term:
             told=records.told | self._told,
             messages=messages,
             handled=self._inbox.handled,
-            orders=orders,
             answered=self._orders.handled,
         )
-        if packing.undecided(seen, now, self._policy):
-            types = self._config.spec.instance_types
-            seen = replace(seen, zones=self._zones.offers(seen.zones, types, wanted.max_nodes))
         return replace(seen, money=self._money(seen, now))
 
     def _zones_of(self, group: Group | None) -> tuple[Zone, ...]:
@@ -362,7 +386,12 @@ class Term:
             asked_at=self._asked_at,
         )
 
-    def _note(self, done: Sequence[object]) -> None:
+    def _perform(self, actions: Sequence[Action | upkeep.Action]) -> None:
+        done = self._actor.perform(actions)
+        for received in (self._inbox, self._orders):
+            received.settle(done)
+        self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
+        self._groups = acted(self._groups, done)
         for action in done:
             if isinstance(action, Postpone):
                 self._switch_at = action.until
@@ -380,23 +409,32 @@ class Term:
         return replace(money, spot=min(prices, default=0.0))
 
     def _look(self) -> None:
-        spec = self._config.spec
-        names = Names(spec.cluster)
+        """Part by part: a warning that comes meanwhile does not wait for the rest."""
+        for part in (self._look_at_job, self._look_at_groups, self._look_at_machines):
+            part()
+            self._answer_warnings()
+        self._looked_at = steady()
+        self._look_at = self._looked_at + BUSY
+
+    def _look_at_job(self) -> None:
         self._stopping = self._objects.has(objects.STOPPING)
-        self._groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
-        machines = autoscaling.machines(self._aws, spec.cluster)
-        self._machines = {machine.id: machine for machine in machines}
-        now = unbroken()
-        self._bill = usage.account(self._bill, machines, self._prices, now, self._billed_at)
-        self._billed_at = now
         if (job := self._objects.job()) is not None:  # `up` may have been run again
             self._wanted = job.settings
             if job.created_at != self._job_of:  # that is by the clock of a laptop
                 self._asked_at, self._job_of = unbroken(), job.created_at
             self._policy = _policy(self._config.policy, job)
             self._upkeep_policy = replace(self._upkeep_policy, linger=job.linger)
-        self._looked_at = steady()
-        self._look_at = self._looked_at + BUSY
+
+    def _look_at_groups(self) -> None:
+        names = Names(self._config.spec.cluster)
+        self._groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
+
+    def _look_at_machines(self) -> None:
+        machines = autoscaling.machines(self._aws, self._config.spec.cluster)
+        self._machines = {machine.id: machine for machine in machines}
+        now = unbroken()
+        self._bill = usage.account(self._bill, machines, self._prices, now, self._billed_at)
+        self._billed_at = now
 
 
 def _policy(policy: Policy, spec: JobSpec) -> Policy:
@@ -405,28 +443,6 @@ def _policy(policy: Policy, spec: JobSpec) -> Policy:
     if spec.worker_group == Names(spec.cluster).on_demand:
         capacity = replace(capacity, base=sys.maxsize)
     return replace(policy, capacity=capacity)
-
-
-class EtcdLeader:
-    """Names the etcd member that leads; asks the one that led before first."""
-
-    def __init__(
-        self, endpoints: Sequence[str], members: Sequence[str], tls: Tls | None = None
-    ) -> None:
-        self._tls = tls
-        self._members = dict(zip(endpoints, members, strict=True))
-        self._order = list(endpoints)
-        self._leader = ""
-        self._asked_at = float("-inf")
-
-    def __call__(self) -> str:
-        if steady() - self._asked_at > LEADER_FRESH_FOR:
-            found = find_leader(self._order, timeout=0.5, tls=self._tls)
-            self._leader = self._members[found.endpoint] if found else ""
-            if found:
-                self._order.sort(key=lambda endpoint: endpoint != found.endpoint)
-            self._asked_at = steady()
-        return self._leader
 
 
 def say(line: str) -> None:

@@ -26,6 +26,11 @@ class Message:
     event: AwsEvent
     received_at: float
 
+    @property
+    def warns(self) -> str:
+        """The instance that it says will be taken away; "" for none."""
+        return self.event.instance if isinstance(self.event, SpotWarning) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -173,8 +178,8 @@ class Seen:
 
     def warning(self, instance: str) -> str:
         """Id of the message that warns of it, "" for none: who ends the instance answers it."""
-        found = (each.event for each in self.messages if isinstance(each.event, SpotWarning))
-        return next((event.id for event in found if event.instance == instance), "")
+        found = (each.event.id for each in self.messages if each.warns == instance)
+        return next(found, "")
 
     def restarts(self, node: str, incarnation: str) -> bool:
         """Whether it went only to come back with other code."""

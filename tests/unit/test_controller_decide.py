@@ -94,7 +94,7 @@ def test_nothing_is_done_when_all_is_well() -> None:
 def test_a_warning_from_the_queue_drains_and_replaces_at_once_and_is_deleted_last() -> None:
     warning = message(SpotWarning("e1", 999.0, "a"))
     decision = decide(replace(healthy("a", "b"), messages=(warning,)), NOW, POLICY)
-    written, told, replaced, discarded = decision.actions
+    written, replaced, told, discarded = decision.actions
     assert written == WriteDrain(Drain("a", Notice("notice", "a", "sqs", 999.0, 999.75)), "e1")
     assert isinstance(told, Tell)
     assert told.event.data["at"] == 999.0

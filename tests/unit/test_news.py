@@ -1,47 +1,53 @@
 """When a controller acts before it looks at AWS."""
 
-from dataclasses import replace
-
 import pytest
 
-from spotelastic.aws.autoscaling import Group, Place
+from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import AwsEvent, Rebalance, SpotWarning, StateChange
-from spotelastic.controller.news import Membership, only_warnings
-from spotelastic.model.job import Job
+from spotelastic.controller.news import acted, warned
+from spotelastic.controller.seen import Message, Remove, Replace, SetDesired
 
-BEFORE = Membership(frozenset({"i-1", "i-2"}), frozenset(), Job("running", 1.0))
-GROUPS = (
-    Group("workers", 2, (Place("i-1", "InService"), Place("i-gone", "Terminating:Wait"))),
-    Group("on-demand", 1, (Place("i-2", "InService"),)),
+SPOT = Group(
+    "workers",
+    3,
+    (Place("i-1", "InService"), Place("i-gone", "Terminating:Wait"), Place("i-off", "InService")),
 )
-DRAINED = replace(BEFORE, drains=frozenset({"i-2"}))
+GROUPS = (SPOT, Group("on-demand", 1, (Place("i-2", "InService"),)))
+MACHINES = {
+    name: Machine(name, "worker", state, "t", "z", "", True, 0.0)
+    for name, state in {
+        "i-1": "running",
+        "i-2": "running",
+        "i-gone": "running",
+        "i-off": "terminated",
+    }.items()
+}
 WARNED = SpotWarning("e1", 1.0, "i-1")
 
 
 @pytest.mark.parametrize(
-    ("now", "events"), [(BEFORE, [WARNED]), (DRAINED, []), (DRAINED, [WARNED])]
-)
-def test_a_warning_to_a_node_that_is_known_waits_for_nobody(
-    now: Membership, events: list[AwsEvent]
-) -> None:
-    assert only_warnings(BEFORE, now, events, GROUPS)
-
-
-@pytest.mark.parametrize(
-    ("now", "events"),
+    ("events", "drains", "nodes"),
     [
-        (BEFORE, []),
-        (BEFORE, [SpotWarning("e1", 1.0, "i-new")]),
-        (BEFORE, [SpotWarning("e1", 1.0, "i-gone")]),
-        (BEFORE, [WARNED, StateChange("e2", 1.0, "i-2", "terminated")]),
-        (BEFORE, [Rebalance("e1", 1.0, "i-1")]),
-        (replace(DRAINED, nodes=frozenset({"i-1"})), []),
-        (replace(DRAINED, job=Job("failed", 2.0)), []),
+        ([WARNED], [], {"i-1"}),
+        ([], ["i-2"], {"i-2"}),
+        ([WARNED], ["i-1", "i-2"], {"i-1", "i-2"}),
+        ([StateChange("e2", 1.0, "i-2", "terminated"), WARNED], [], {"i-1"}),
+        ([], [], set()),
+        ([SpotWarning("e1", 1.0, "i-new")], [], set()),
+        ([SpotWarning("e1", 1.0, "i-gone")], ["i-gone"], set()),
+        ([SpotWarning("e1", 1.0, "i-off")], ["i-off"], set()),
+        ([Rebalance("e1", 1.0, "i-1")], [], set()),
     ],
 )
-def test_aws_is_looked_at_first_for_anything_else(now: Membership, events: list[AwsEvent]) -> None:
-    assert not only_warnings(BEFORE, now, events, GROUPS)
+def test_a_warning_to_a_node_that_is_known_to_run_waits_for_nothing(
+    events: list[AwsEvent], drains: list[str], nodes: set[str]
+) -> None:
+    messages = [Message(event.id, event, 1.0) for event in events]
+    assert warned(messages, drains, GROUPS, MACHINES) == nodes
 
 
-def test_nothing_is_done_before_the_first_look() -> None:
-    assert not only_warnings(None, BEFORE, [WARNED], GROUPS)
+def test_who_was_just_replaced_is_not_replaced_again_and_sizes_are_as_they_were_set() -> None:
+    done = [Replace("i-1", ""), Remove("i-2", ""), Remove("i-2", ""), SetDesired("workers", 5, "")]
+    groups = acted({group.name: group for group in GROUPS}, done)
+    assert {name: group.desired for name, group in groups.items()} == {"workers": 5, "on-demand": 0}
+    assert warned((), ["i-1", "i-2"], groups.values(), MACHINES) == set()

@@ -1,0 +1,169 @@
+"""What a leader does while it looks at AWS, and when its term is over."""
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotelastic.aws.events import SpotWarning, StateChange
+from spotelastic.clock import unbroken
+from spotelastic.controller import run
+from spotelastic.controller.observe import Mirror
+from spotelastic.controller.run import ControllerConfig, Term
+from spotelastic.controller.seen import Discard, Message
+from spotelastic.model.job import Job, JobSpec, Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.store.codec import encode
+from spotelastic.store.election import campaign
+from spotelastic.store.keys import Keys
+from spotelastic.store.memory import MemoryStore
+
+KEYS = Keys("demo")
+NODES = ("i-1", "i-2", "i-3")
+SPEC = JobSpec("demo", "demo", "train.py", (), "c0de", Settings(1, 3), "s3://bucket/demo", ())
+GROUP = "spotelastic-demo-workers"
+
+
+class Inbox:
+    """Without a queue: what a test puts there is pending."""
+
+    def __init__(self, *_: Any) -> None:
+        self.pending: dict[str, Any] = {}
+        self.handled: frozenset[str] = frozenset()
+
+    @property
+    def messages(self) -> tuple[Any, ...]:
+        return tuple(self.pending.values())
+
+    def settle(self, done: Any) -> None:
+        for action in done:
+            if isinstance(action, Discard) and self.pending.pop(action.message.receipt, None):
+                self.handled |= {action.message.event.id}
+
+    def close(self) -> None: ...
+
+
+class Account:
+    """AWS with one group, in the order of its calls; `during` is called within each of them."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.leaving: set[str] = set()
+        self.during: dict[str, Callable[[], None]] = {}
+
+    def __getattr__(self, service: str) -> Any:
+        return self
+
+    def call(self, name: str) -> None:
+        self.calls.append(name)
+        self.during.pop(name, lambda: None)()
+
+    def describe_auto_scaling_groups(self, **_: Any) -> dict[str, Any]:
+        self.call("groups")
+        states = {True: "Terminating:Wait", False: "InService"}
+        places = [
+            {"InstanceId": name, "LifecycleState": states[name in self.leaving], "HealthStatus": ""}
+            for name in NODES
+        ]
+        group = {"AutoScalingGroupName": GROUP, "DesiredCapacity": 3, "Instances": places}
+        return {"AutoScalingGroups": [group]}
+
+    def terminate_instance_in_auto_scaling_group(self, **told: Any) -> None:
+        self.call(f"replace {told['InstanceId']}")
+        self.leaving.add(told["InstanceId"])
+
+    def put_scheduled_update_group_action(self, **_: Any) -> None:
+        """The dead man's switch, once at the start of a term."""
+
+    def get_queue_url(self, **_: Any) -> dict[str, str]:
+        return {"QueueUrl": "queue"}
+
+    def delete_message(self, **told: Any) -> None:
+        self.call(f"delete {told['ReceiptHandle']}")
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Account:
+    account = Account()
+
+    def machines(*_: Any) -> tuple[Any, ...]:
+        account.call("machines")
+        return tuple(
+            run.Machine(name, "worker", "running", "t", "z", "", False, unbroken())
+            for name in NODES
+        )
+
+    monkeypatch.setattr(run.autoscaling, "machines", machines)
+    monkeypatch.setattr(run, "Inbox", Inbox)
+    for name in ("Snapshots", "Publisher"):
+        monkeypatch.setattr(run, name, lambda *_: SimpleNamespace(offer=lambda _: None))
+    return account
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore(unbroken)
+    store.put(KEYS.job, encode(Job("running", unbroken())))
+    for name in NODES:
+        store.put(KEYS.live(name), encode(Node(name, f"{name}-1", "", "z", Fingerprint())))
+    return store
+
+
+@pytest.fixture
+def term(account: Account, store: MemoryStore) -> Term:
+    mirror = Mirror(KEYS, lambda: None)
+    store.watch(KEYS.root, mirror)
+    leadership = campaign(store, KEYS.leader, b"i-control", store.grant(1e6))
+    assert leadership is not None
+    bucket: Any = SimpleNamespace(
+        has=lambda _: account.call("stopping"), job=lambda: None, cluster="demo"
+    )
+    prices: Any = SimpleNamespace(spot=lambda *_: 1.0, on_demand=lambda _: 1.0, date="")
+    config = ControllerConfig(SPEC, "bucket", "r", "i-control", "")
+    aws: Any = account
+    term = Term(config, aws, store, bucket, mirror, leadership, threading.Event(), prices)
+    term._turn()
+    account.calls.clear()
+    return term
+
+
+def warns(node: str) -> Message:
+    return Message(f"r-{node}", SpotWarning(f"e-{node}", unbroken(), node), unbroken())
+
+
+def test_a_warning_that_comes_during_a_look_does_not_wait_for_its_end(
+    term: Term, account: Account, store: MemoryStore
+) -> None:
+    """Nor for another one: five that come one after the other would take many seconds."""
+    pending = term._inbox.pending  # type: ignore[attr-defined]
+    other = Message("r-other", StateChange("e-other", 1.0, "i-3", "running"), unbroken())
+    pending[other.receipt] = other
+    notice = Notice("notice", "i-2", "imds", 1.0, 1.0, 121.0)
+    account.during = {
+        "groups": lambda: pending.update({"r-i-1": warns("i-1")}),
+        "machines": lambda: store.put(KEYS.drain("i-2"), encode(Drain("i-2", notice))) and None,
+    }
+    term._turn()
+    assert account.calls == [
+        *("stopping", "groups", "replace i-1", "delete r-i-1"),
+        *("machines", "replace i-2", "delete r-other"),
+    ]
+
+
+def test_a_warning_is_answered_before_a_look_whatever_else_has_come(
+    term: Term, account: Account
+) -> None:
+    pending = term._inbox.pending  # type: ignore[attr-defined]
+    other = Message("r-other", StateChange("e-other", 1.0, "i-3", "terminated"), unbroken())
+    for message in (other, warns("i-1")):
+        pending[message.receipt] = message
+    term._turn()
+    assert account.calls[:3] == ["replace i-1", "delete r-i-1", "stopping"]
+    assert account.calls.count("replace i-1") == 1
+    account.calls.clear()
+    pending["r-i-2"] = warns("i-2")
+    term._turn()
+    assert account.calls[:2] == ["replace i-2", "delete r-i-2"], "as soon after an action"
