@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spotelastic.aws.autoscaling import Group
-from spotelastic.controller.seen import Action, Failed, Policy, Remove, Seen, SetDesired, Tell
+from spotelastic.controller.seen import (
+    Action,
+    Failed,
+    Policy,
+    Remove,
+    Replace,
+    Seen,
+    SetDesired,
+    Tell,
+)
 from spotelastic.model.progress import Event
 
 
@@ -71,14 +80,29 @@ def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
         return size
     if seen.ending is not None:
         return Size(size.group, there, "the job is being ended")
-    limit, price = policy.capacity.max_price, seen.money.spot
-    if size.group is seen.group and limit is not None and price > limit:
-        why = f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"
+    if size.group is seen.group and (why := too_dear(seen, policy)):
         return Size(size.group, there, why)
     failed = seen.failed.get(seen.pool(size.group))
     if failed is not None and now < refused_until(failed, policy):
         return Size(size.group, there, f"{failed.count} launches have failed: {failed.why}")
     return size
+
+
+def too_dear(seen: Seen, policy: Policy) -> str:
+    """Why no spot node may be launched now; "" where it may."""
+    limit, price = policy.capacity.max_price, seen.money.spot
+    if limit is None or price <= limit:
+        return ""
+    return f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"
+
+
+def affordable(seen: Seen, end: Replace, policy: Policy) -> Replace | Remove:
+    """Nobody takes the place of who goes while a spot node is too dear: the group is smaller then,
+    and asked for more again when the price allows."""
+    group, why = seen.group, too_dear(seen, policy)
+    if not why or seen.ended or group is None or group.place(end.instance) is None:
+        return end
+    return Remove(end.instance, f"{end.reason}, and {why}", end.cause)
 
 
 def refused_until(failed: Failed, policy: Policy) -> float:

@@ -70,6 +70,10 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
         actions += _strangers(seen, now, policy)
     for group in seen.groups:
         actions += _drained(seen, group)
+    actions = [
+        capacity.affordable(seen, action, policy) if isinstance(action, Replace) else action
+        for action in actions
+    ]
     actions.sort(key=_rank)
     return Decision(tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy))
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from spotelastic.aws.packing import Zone, ranked
-from spotelastic.controller.capacity import refused_until, staying
+from spotelastic.controller.capacity import refused_until, staying, too_dear
 from spotelastic.controller.seen import Action, Policy, Replace, Seen, SetSubnets, Tell
 from spotelastic.model.progress import Event
 
@@ -73,6 +73,8 @@ def _follow(
 ) -> Iterator[Action]:
     """Only once nothing is missing, which shows that there is capacity, and after a commit; and not
     to a zone that was left just now, lest nodes wander between two that have too little each."""
+    if too_dear(seen, policy):
+        return
     stays = [place for place in _staying(seen) if place in seen.nodes and place not in seen.drains]
     behind = [name for name in stays if _zone(seen, name) not in ("", home.name)]
     missing = len(stays) < max(seen.desired, len(_staying(seen)))

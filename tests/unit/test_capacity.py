@@ -16,6 +16,7 @@ from spotelastic.controller.seen import (
     EndJob,
     Failed,
     Forget,
+    Left,
     Message,
     Money,
     Policy,
@@ -28,6 +29,7 @@ from spotelastic.controller.seen import (
 )
 from spotelastic.model.job import Capacity, Ending, Failure, Job
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
 
 NOW = 10_000.0
 SPOT, ON_DEMAND = "spot", "on-demand"
@@ -179,6 +181,32 @@ def test_above_the_highest_price_no_spot_node_is_launched_and_none_is_ended() ->
     assert only(seen, dear, SetDesired, Remove, Replace) == [
         SetDesired(SPOT, 2, "a spot node costs $0.7 an hour (--max-price 0.6)")
     ]
+
+
+def test_above_the_highest_price_who_goes_is_not_replaced_until_the_price_allows_it() -> None:
+    dear = Policy(capacity=Capacity(max_price=0.6))
+    notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
+    seen = replace(cluster(4), drains={"s1": Drain("s1", notice)}, money=Money(spot=0.7))
+    why = "it has a notice, and a spot node costs $0.7 an hour (--max-price 0.6)"
+    ends = only(seen, dear, SetDesired, Remove, Replace)
+    assert ends == [Remove("s1", why)]
+    silent = replace(seen, drains={}, left={"s2": Left("s2-1", NOW - 600.0)})
+    silent = replace(silent, nodes={n: each for n, each in seen.nodes.items() if n != "s2"})
+    (end,) = only(silent, dear, SetDesired, Remove, Replace)
+    assert isinstance(end, Remove) and end.instance == "s2"
+    left = replace(seen, group=group(SPOT, ["s0", "s2", "s3"], 3), drains={})
+    assert only(left, dear, SetDesired, Remove, Replace) == []
+    cheap = replace(left, money=Money(spot=0.5))
+    assert only(cheap, dear, SetDesired) == [SetDesired(SPOT, 4, "the job is running")]
+    cheap = replace(seen, money=Money(spot=0.5))
+    assert only(cheap, dear, SetDesired, Remove, Replace) == [Replace("s1", "it has a notice")]
+
+
+def test_above_the_highest_price_of_spot_an_on_demand_node_is_replaced_all_the_same() -> None:
+    dear = Policy(capacity=Capacity(base=1, max_price=0.6))
+    notice = Notice("scheduled", "d0", "imds", NOW, NOW, NOW + 120.0)
+    seen = replace(cluster(3, 1), drains={"d0": Drain("d0", notice)}, money=Money(spot=0.7))
+    assert only(seen, dear, Remove, Replace) == [Replace("d0", "it has a scheduled")]
 
 
 def test_a_job_ends_before_it_has_cost_more_than_it_may_and_says_what_it_did() -> None:
