@@ -8,7 +8,8 @@
   it by the queue alone, has asked for a replacement;
 - succeeded: the leading controller is killed while it deals with a notice; until the other one
   leads and has published what it sees. Instances that were launched twice would be counted;
-- calls: what an idle cluster of 100 nodes asks of AWS in a minute;
+- calls: what an idle cluster of 100 nodes asks of AWS in a minute, by two controllers and the seats
+  of three etcd members;
 - traces: public spot traces played in virtual time, as `spotelastic replay` does.
 """
 
@@ -51,7 +52,7 @@ TRACES = Path(__file__).parent / "traces"
 DECIDED, TRIALS = 1000, 20
 AGENTS, NOTICES = 64, 5
 NODES = 100
-COUNTED = 15
+COUNTED = 30
 """Calls that the rate of an idle leader is taken from."""
 
 

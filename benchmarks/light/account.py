@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ from spotelastic.aws import autoscaling
 from spotelastic.aws.autoscaling import Group
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.identity import CLUSTER, ROLE
-from spotelastic.aws.names import TERMINATE_HOOK, Names
+from spotelastic.aws.names import MEMBERS, TERMINATE_HOOK, Names
 from spotelastic.aws.objects import Objects
 from spotelastic.controller.run import ControllerConfig
 from spotelastic.controller.run import run as run_controller
+from spotelastic.controller.seat import Seat, SeatConfig
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.job import JobSpec, Settings
@@ -31,6 +33,7 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.store.codec import encode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
+from spotelastic.store.server import MemberConfig
 
 NAME = "bench"
 TYPE = "g5.xlarge"
@@ -172,17 +175,21 @@ def _make_group(aws: Aws, name: str, launch: str, subnet: str, size: int) -> Non
 
 
 class Controllers:
-    """One process each, by the instance that it says it is on."""
+    """One process each, by the instance that it says it is on; and one for the seats of etcd's
+    members, which look for newer generations."""
 
     def __init__(self, spec: JobSpec, region: str) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.calls = spawn.Value("q", 0)
-        self._processes = {}
+        self._processes: dict[str, Any] = {}
         for name in ("i-control-a", "i-control-b"):
             config = ControllerConfig(spec, BUCKET, region, name, "127.0.0.1")
-            process = spawn.Process(target=_control, args=(config, self.calls), name=name)
-            process.start()
-            self._processes[name] = process
+            self._start(spawn.Process(target=_control, args=(config, self.calls), name=name))
+        self._start(spawn.Process(target=_sit, args=(spec, region, self.calls), name="seats"))
+
+    def _start(self, process: Any) -> None:
+        process.start()
+        self._processes[process.name] = process
 
     def kill(self, name: str) -> None:
         os.kill(self._processes[name].pid or 0, signal.SIGKILL)
@@ -198,7 +205,25 @@ class Controllers:
 
 
 def _control(config: ControllerConfig, calls: Any) -> None:
-    """Counts every request to AWS, S3's included, and what is tried again."""
+    _count(calls)
+    with Path(os.devnull).open("w") as nowhere:
+        sys.stdout = sys.stderr = nowhere  # What it says would stand between the results.
+        run_controller(config)
+
+
+def _sit(spec: JobSpec, region: str, calls: Any) -> None:
+    """One seat per control node; they are served by the benchmark's etcd."""
+    _count(calls)
+    objects, (endpoint,) = Objects(Aws(region), BUCKET, NAME), spec.etcd
+    for name in MEMBERS:
+        member = MemberConfig(name, Path(), endpoint, "")
+        seat = Seat(SeatConfig(member, Path(), {}, Path(os.devnull)), objects)
+        threading.Thread(target=seat.follow, daemon=True).start()
+    threading.Event().wait()
+
+
+def _count(calls: Any) -> None:
+    """Every request to AWS, S3's included, and what is tried again."""
     from botocore.httpsession import URLLib3Session
 
     send = URLLib3Session.send
@@ -209,6 +234,3 @@ def _control(config: ControllerConfig, calls: Any) -> None:
         return send(session, request)
 
     URLLib3Session.send = counted
-    with Path(os.devnull).open("w") as nowhere:
-        sys.stdout = sys.stderr = nowhere  # What it says would stand between the results.
-        run_controller(config)

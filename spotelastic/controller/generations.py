@@ -43,6 +43,11 @@ class Generations:
         data = self.objects.get(names[-1]) if names else None
         return None if data is None else msgspec.json.decode(data, type=Generation)
 
+    def number(self) -> int:
+        """Of the newest, 0 for none: all that who follows has to know, for one call."""
+        names = self.objects.names(GENERATIONS)
+        return int(names[-1].removeprefix(GENERATIONS).removesuffix(".json")) if names else 0
+
     def open(self, generation: Generation) -> None:
         """Without effect where somebody else was first."""
         name = f"{GENERATIONS}{generation.number:06d}.json"

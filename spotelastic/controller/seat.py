@@ -25,19 +25,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spotelastic.aws.objects import Objects
+from spotelastic.clock import steady
 from spotelastic.controller import snapshots
 from spotelastic.controller.generations import Claim, Generation, Generations
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.store import roster
 from spotelastic.store.embedded import entry
 from spotelastic.store.roster import Roster
-from spotelastic.store.server import EtcdMember, MemberConfig, find_binary
+from spotelastic.store.server import EtcdMember, MemberConfig, find_binary, serves
 from spotelastic.store.snapshot import restore
 
 LOOK_AGAIN = 1.0
 """Seconds between two looks of a member that waits for the others."""
 FOLLOW = 15.0
-"""Seconds between two looks for a newer generation."""
+"""Seconds between two looks for a newer generation, where its own does not serve, or"""
+FOLLOW_AT_REST = 60.0
+"""where it does: nobody opens another one then, and each look is paid for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +150,22 @@ class Seat:
 
     def follow(self) -> None:
         """For a thread: ends etcd when there is a newer generation, to be started again in that."""
+        member, looked_at = self._config.member, steady()
         while True:
             self._pause.wait(FOLLOW)
+            if steady() - looked_at < FOLLOW_AT_REST and serves(member.client, member.tls):
+                continue
+            looked_at = steady()
             try:
-                found = self._generations.newest()
+                self._go_over(self._generations.number())
             except SpotelasticError as error:
                 self._config.say(str(error))
-                continue
-            if found is not None and found.number > self._generation and self.etcd.running:
-                self._config.say(f"etcd goes on in its generation {found.number}")
-                self._over.set()
-                os.kill(self.etcd.pid, signal.SIGTERM)
+
+    def _go_over(self, newest: int) -> None:
+        if newest > self._generation and self.etcd.running:
+            self._config.say(f"etcd goes on in its generation {newest}")
+            self._over.set()
+            os.kill(self.etcd.pid, signal.SIGTERM)
 
     def _prepare(self) -> MemberConfig:
         """How to start; the bucket says by then that it takes part."""

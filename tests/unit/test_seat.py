@@ -1,13 +1,18 @@
 """How an etcd member of a control node comes up: what its disk, the bucket and the others say."""
 
 import itertools
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spotelastic.aws.member import Holder, step
-from spotelastic.controller.generations import Claim, Generation
+from spotelastic.controller import seat
+from spotelastic.controller.generations import GENERATIONS, Claim, Generation, Generations
 from spotelastic.controller.seat import Open, Sight, Start, Wait, decide
 from spotelastic.store.roster import Listed, Roster
+from spotelastic.store.server import MemberConfig
 
 MEMBERS = ("a", "b", "c")
 FRESH = Claim()
@@ -67,6 +72,40 @@ def test_nobody_begins_a_generation_twice_nor_ends_one_that_has_a_quorum() -> No
         if isinstance(todo, Open):
             assert claims.count(LOST) >= 2
             assert roster is None or not roster.led
+
+
+@pytest.mark.parametrize(("serves", "looks"), [(True, 2), (False, 8)])
+def test_a_member_that_serves_looks_rarely_for_a_newer_generation_and_lists_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, serves: bool, looks: int
+) -> None:
+    class Over(Exception):
+        """Of the two minutes."""
+
+    now, listed = 0.0, list[str]()
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        if now >= 120.0:
+            raise Over
+        now += seconds
+
+    monkeypatch.setattr(seat, "steady", lambda: now)
+    monkeypatch.setattr(seat, "serves", lambda *_: serves)
+    monkeypatch.setattr(seat, "find_binary", lambda: "etcd")
+    objects: Any = SimpleNamespace(names=lambda prefix: listed.append(prefix) or ())
+    member = MemberConfig("a", tmp_path, "a:2379", "a:2380")
+    follows = seat.Seat(seat.SeatConfig(member, tmp_path, {}, tmp_path / "log"), objects)
+    monkeypatch.setattr(follows, "_pause", SimpleNamespace(wait=wait))
+    with pytest.raises(Over):
+        follows.follow()
+    assert listed == [GENERATIONS] * looks
+
+
+def test_the_newest_generation_is_told_by_its_name_alone() -> None:
+    names = (f"{GENERATIONS}000001.json", f"{GENERATIONS}000012.json")
+    objects: Any = SimpleNamespace(names=lambda _: names)
+    assert Generations(objects).number() == 12
+    assert Generations(SimpleNamespace(names=lambda _: ())).number() == 0  # type: ignore[arg-type]
 
 
 def test_what_lingers_is_detached_only_from_a_terminated_instance() -> None:
