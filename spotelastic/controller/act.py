@@ -60,8 +60,10 @@ class Actor:
         bucket: str,
         queue: str,
         commands: str,
+        alive: Callable[[], bool],
     ) -> None:
-        """`queue` and `commands` are the URLs that messages and orders are deleted from."""
+        """`queue` and `commands` are the URLs that messages and orders are deleted from; `alive`
+        tells, without asking anybody, whether the leadership's lease is still held."""
         self._aws = aws
         self._store = store
         self._keys = Keys(spec.run)
@@ -72,6 +74,7 @@ class Actor:
         self._queue = queue
         self._error = ""
         self._commands = commands
+        self._alive = alive
         self.fates: Counter[str] = Counter()
         """How many messages were handled, duplicate, foreign, unknown, malformed."""
         self._handlers: Mapping[type[Action | upkeep.Action], Callable[[Any], None]] = {
@@ -99,7 +102,8 @@ class Actor:
     def perform(
         self, actions: Sequence[Action | upkeep.Action]
     ) -> tuple[Action | upkeep.Action, ...]:
-        """Returns those that were done. AWS knows no leadership: that is looked at once before."""
+        """Returns those that were done. AWS knows no leadership: who leads is read once before, and
+        the lease looked at before each, because a call may take longer than that lives."""
         if actions:
             self._check_leadership()
         failed: set[str] = set()
@@ -109,6 +113,8 @@ class Actor:
                 continue
             if isinstance(action, Tell) and not all(each in done for each in action.after):
                 continue
+            if not self._alive():
+                raise LeaseLost("its lease was lost while it acted")
             try:
                 self._handlers[type(action)](action)
                 done.append(action)

@@ -59,6 +59,7 @@ class Publisher:
         self._clock = clock
         self._wake = threading.Condition()
         self._offered: Account | None = None
+        self._finishing = False
         self._closed = False
         self._written: dict[str, bytes] = {}
         self._not_before: dict[str, float] = {}
@@ -72,12 +73,22 @@ class Publisher:
             self._offered = account
             self._wake.notify_all()
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Writes what was offered last, if that succeeds within `timeout` seconds."""
+    def finish(self, timeout: float = 5.0) -> None:
+        """Writes what was offered last, if that succeeds within `timeout` seconds, and ends."""
+        with self._wake:
+            self._finishing = True
+            self._wake.notify_all()
+        self._thread.join(timeout)
+
+    def close(self) -> None:
+        """Ends without a last word: who leads now has the say. What is being written still goes
+        out."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
-        self._thread.join(timeout)
+
+    def _ends(self) -> bool:
+        return self._closed or self._finishing
 
     def _run(self) -> None:
         account: Account | None = None
@@ -85,15 +96,17 @@ class Publisher:
         while True:
             with self._wake:
                 wait = EVERY if behind else HEARTBEAT
-                self._wake.wait_for(lambda: self._offered or self._closed, timeout=wait)
+                self._wake.wait_for(lambda: self._offered or self._ends(), timeout=wait)
+                if self._closed:
+                    return
                 account, self._offered = self._offered or account, None
-                closed = self._closed
+                last = self._finishing
             if account is not None:
-                behind = not self._attempt(account, last=closed)
-            if closed:
+                behind = not self._attempt(account, last=last)
+            if last:
                 return
             with self._wake:
-                self._wake.wait_for(lambda: self._closed, timeout=EVERY)
+                self._wake.wait_for(self._ends, timeout=EVERY)
 
     def _attempt(self, account: Account, *, last: bool) -> bool:
         """False when something remains to be written."""
@@ -123,7 +136,7 @@ class Publisher:
         if not force and steady() < self._not_before.get(name, 0.0):
             return False
         data = make()
-        if self._written.get(name) != data:
+        if self._written.get(name) != data and not self._closed:
             self._objects.put(name, data)
             self._written[name] = data
             pause = RARELY.get(name, EVERY) + len(data) / BYTES_PER_SECOND
@@ -141,8 +154,9 @@ class Publisher:
         early = age < PROGRESS_EVERY and not force
         if before is not None and early and _standing(made) == _standing(before):
             return False
-        self._objects.put(objects.STATUS, msgspec.json.encode(made))
-        self._status, self._status_at = made, now
+        if not self._closed:
+            self._objects.put(objects.STATUS, msgspec.json.encode(made))
+            self._status, self._status_at = made, now
         return True
 
 

@@ -10,7 +10,7 @@ times are of one clock that nobody can set.
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -170,9 +170,12 @@ class Controller:
             leadership,
             self._wake,
             self._prices,
+            lambda: session.alive,
         )
         try:
             term.lead(self._over)
+            if session.alive:
+                term.finish()
         except LeaseLost as error:
             say(str(error))
         finally:
@@ -194,7 +197,9 @@ class Term:
         leadership: Leadership,
         wake: threading.Event,
         prices: Tariff,
+        alive: Callable[[], bool],
     ) -> None:
+        """`alive` tells whether the leadership's lease is still held."""
         spec = config.spec
         self._config = config
         self._aws = aws
@@ -228,13 +233,18 @@ class Term:
         )
         queues = (spec.queue, Names(spec.cluster).commands)
         queue, orders = (commands.queue_url(aws, name) for name in queues)
-        self._actor = Actor(aws, store, leadership, spec, config.bucket, queue, orders)
+        self._actor = Actor(aws, store, leadership, spec, config.bucket, queue, orders, alive)
         self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members, config.tls))
         self._inbox = Inbox(aws, queue, inbox.message, wake.set)
         self._orders = Inbox(aws, orders, inbox.order, wake.set)
         self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
 
+    def finish(self) -> None:
+        """Publishes what is known, as long as nobody else leads."""
+        self._publisher.finish()
+
     def close(self) -> None:
+        """Publishes nothing any more: another one may."""
         self._inbox.close()
         self._orders.close()
         self._snapshots.close()

@@ -159,7 +159,7 @@ def leading(cluster: Cluster, store: MemoryStore, fault: Fault) -> Iterator[Firs
     objects = Objects(aws, cluster.bucket, NAME)
     config = replace(config, spec=replace(config.spec, etcd=(), etcd_members=()))
     prices = Tariff(AwsPrices(aws), print)
-    term = Term(config, aws, store, objects, mirror, leadership, wake, prices)
+    term = Term(config, aws, store, objects, mirror, leadership, wake, prices, lambda: True)
     struck = FirstTimes(aws, fault)
     thread = threading.Thread(target=term.lead, args=(over,), name="term")
     thread.start()

@@ -1,6 +1,7 @@
 """What the controller does when AWS fails it, at each of its calls in turn."""
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -129,9 +130,14 @@ def all_actions(seen: Seen) -> list[AnyAction]:
     return [*kept, *decide(seen, NOW, POLICY).actions]
 
 
-def actor(client: Client, store: MemoryStore, leadership: Leadership) -> Actor:
+def actor(
+    client: Client,
+    store: MemoryStore,
+    leadership: Leadership,
+    alive: Callable[[], bool] = lambda: True,
+) -> Actor:
     aws: Any = SimpleNamespace(autoscaling=client, ec2=client, sqs=client, s3=client)
-    return Actor(aws, store.client(), leadership, SPEC, "bucket", "queue", "commands")
+    return Actor(aws, store.client(), leadership, SPEC, "bucket", "queue", "commands", alive)
 
 
 def recorded() -> list[tuple[Call, AnyAction]]:
@@ -274,6 +280,16 @@ def test_who_believes_to_lead_but_does_not_writes_nothing(store: MemoryStore) ->
         acts.perform([Forget(node)])
     assert store.client().get(KEYS.drain("i-noticed")) is None
     assert store.client().get(KEYS.live("i-1")) is not None
+
+
+def test_a_batch_ends_where_the_lease_does(store: MemoryStore) -> None:
+    """A call may take longer than the lease lives: the next is another controller's to make."""
+    client = Client()
+    acts = actor(client, store, leads(store), alive=lambda: len(client.calls) < 2)
+    sizes = [SetDesired("workers", size, "") for size in (1, 2, 3)]
+    with pytest.raises(LeaseLost):
+        acts.perform(sizes)
+    assert len(client.calls) == 2
 
 
 def lease_of(store: MemoryStore) -> int:

@@ -65,6 +65,27 @@ def test_the_last_word_is_written_whatever_came_just_before_it() -> None:
     publisher.offer(at_step(1))
     bucket.wait(STATUS, 1)
     publisher.offer(at_step(2))
-    publisher.close(timeout=PATIENT)
+    publisher.finish(timeout=PATIENT)
     assert bucket.steps() == [1, 2]
     assert len(bucket.of(CURVE)) == 2
+
+
+def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
+    """Neither what was offered last, nor what is left of what it is writing."""
+    bucket, asked, answer = Bucket(), threading.Event(), threading.Event()
+
+    def etcd_leader() -> str:
+        asked.set()
+        assert answer.wait(PATIENT)
+        return "a"
+
+    publisher = Publisher(bucket, etcd_leader, lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    assert asked.wait(PATIENT)  # for the status
+    publisher.offer(at_step(2, "succeeded"))
+    publisher.close()
+    before = len(bucket.written)
+    answer.set()
+    publisher._thread.join(PATIENT)
+    assert not publisher._thread.is_alive()
+    assert bucket.written[before:] == []

@@ -124,7 +124,9 @@ def term(account: Account, store: MemoryStore) -> Term:
     prices: Any = SimpleNamespace(spot=lambda *_: 1.0, on_demand=lambda _: 1.0, date="")
     config = ControllerConfig(SPEC, "bucket", "r", "i-control", "")
     aws: Any = account
-    term = Term(config, aws, store, bucket, mirror, leadership, threading.Event(), prices)
+    term = Term(
+        config, aws, store, bucket, mirror, leadership, threading.Event(), prices, lambda: True
+    )
     term._turn()
     account.calls.clear()
     return term
