@@ -262,6 +262,8 @@ def clear(outcome: str, fault: Fault, told: str) -> None:
 def complete(trial: Trial, told: str) -> None:
     """All that a cluster needs is there, once, and nobody pays for more than was asked for."""
     aws, its = trial.laptop.aws, Names(NAME)
+    # As the leader does, which no `up` after the first one takes the sizes from.
+    aws.autoscaling.set_desired_capacity(AutoScalingGroupName=its.workers, DesiredCapacity=2)
 
     def filled() -> bool:
         found = autoscaling.group(aws, its.workers)
