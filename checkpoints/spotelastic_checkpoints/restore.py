@@ -4,12 +4,10 @@ Opening it tells what there is. What is not in own slots is then fetched range b
 ranks ask for it: once per node, verified, into one file of the arena that they share.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 
@@ -17,10 +15,11 @@ from spotelastic_checkpoints import cells, peers
 from spotelastic_checkpoints.arena import Arena, Slot, SlotHeader
 from spotelastic_checkpoints.cells import Place, Placed
 from spotelastic_checkpoints.commits import Commits, folder
-from spotelastic_checkpoints.errors import RestoreFailed, StorageUnavailable
+from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.fetching import Fetcher, Reader, Source
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.layout import SHARED
+from spotelastic_checkpoints.patience import Patience
 from spotelastic_checkpoints.peers import Peer
 from spotelastic_checkpoints.wire import (
     Commit,
@@ -39,10 +38,7 @@ PEER_AT_ONCE = 2
 """Requests in flight to each peer."""
 PEERS_AT_ONCE = 8
 """Peers that are asked at a time what they have."""
-STORE_PATIENCE = 60.0
-"""Seconds that the store may be away during a restore."""
 
-T = TypeVar("T")
 Key = tuple[str, tuple[int, ...]]
 
 
@@ -56,6 +52,8 @@ class Surroundings:
     credentials: Credentials
     warn: Callable[[str], None]
     """Told, in any thread, whom a restore does without, and why."""
+    patience: Patience
+    """With the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Opened:
 
 
 def open_source(ident: int, resume: Resume, around: Surroundings) -> Opened:
-    """Synchronous; raises `RestoreFailed`."""
+    """Synchronous; raises `RestoreFailed`, or `StorageUnavailable` when the store stays away."""
     if resume.kind == "store":
         return _open_commit(ident, Commit(resume.epoch, resume.step), around)
     return _open_memory(ident, resume, around)
@@ -107,6 +105,7 @@ class Store:
 
     commits: Commits
     name: str
+    patience: Patience
     lanes: int = STORE_AT_ONCE
     most: int = STORE_RANGE
 
@@ -115,10 +114,9 @@ class Store:
 
     def read(self, file: object, offset: int, target: memoryview) -> None:
         key = f"{self.name}/{file}"
-        if _patient(lambda: self.commits.storage.read(key, offset, target)) != len(target):
-            raise RestoreFailed(
-                f"{self.commits.storage.url}/{key} is shorter than its manifest says"
-            )
+        storage = self.commits.storage
+        if self.patience.ask(lambda: storage.read(key, offset, target)) != len(target):
+            raise RestoreFailed(f"{storage.url}/{key} is shorter than its manifest says")
 
     def abort(self) -> None:
         """Its requests have deadlines."""
@@ -128,36 +126,26 @@ class Store:
 
 
 def _open_commit(ident: int, commit: Commit, around: Surroundings) -> Opened:
-    commits = around.commits()
-    manifests = _patient(lambda: commits.checkpoint(commit))
+    manifests = around.patience.ask(lambda: around.commits().checkpoint(commit))
     items = [
         (item, (Place(0, shard.name, item.offset),))
         for content in manifests
         for shard in content.shards
         for item in sorted(shard.items, key=lambda item: item.offset)
     ]
-    source = Store(commits, folder(commit))
+    source = Store(around.commits(), folder(commit), around.patience)
     return _opened(ident, commit.step, manifests[0].world_size, (), items, [source], around)
+
+
+def find_commit(step: int | None, before: Commit | None, around: Surroundings) -> Commit | None:
+    """The newest in the store: at `step` alone, and older than `before`, where told."""
+    return around.patience.ask(lambda: around.commits().newest(step=step, before=before))
 
 
 def forget_copies(arena: Arena) -> None:
     """Of a daemon that has died. Workers that read them still have them mapped."""
     for path in arena.folder.glob("restore-*"):
         path.unlink(missing_ok=True)
-
-
-def _patient(call: Callable[[], T]) -> T:
-    """Until the store is back; a restore has nothing better to do."""
-    deadline = time.monotonic() + STORE_PATIENCE
-    wait = 0.2
-    while True:
-        try:
-            return call()
-        except StorageUnavailable as error:
-            if time.monotonic() + wait > deadline:
-                raise RestoreFailed(str(error)) from error
-        time.sleep(wait)
-        wait = min(2 * wait, 5.0)
 
 
 # -- memory ---------------------------------------------------------------------------------------

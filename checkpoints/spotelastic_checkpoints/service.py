@@ -23,6 +23,7 @@ from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.furnishing import Furnishing
 from spotelastic_checkpoints.handshake import Credentials
+from spotelastic_checkpoints.patience import Patience
 from spotelastic_checkpoints.pipeline import Pipeline, Save
 from spotelastic_checkpoints.restore import Surroundings
 from spotelastic_checkpoints.retention import Keep
@@ -200,9 +201,7 @@ class Service:
             wire.Attach: lambda client, ident, r: self._attach(client, r),
             wire.Open: lambda client, ident, r: self._open(r.resume),
             wire.Fetch: lambda client, ident, r: self._restores.fetch(r.id, r.ranges),
-            wire.FindCommit: lambda client, ident, r: self._in_thread(
-                lambda: self.commits().newest(step=r.step, before=r.before)
-            ),
+            wire.FindCommit: lambda client, ident, r: self._restores.find(r.step, r.before),
             wire.Restored: lambda client, ident, r: self._restores.done(r.id, client.local_rank),
             wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
             wire.AwaitSlots: lambda client, ident, r: self._furnishing.wait(r.local_rank),
@@ -380,7 +379,9 @@ class Service:
         def warn(message: str) -> None:
             loop.call_soon_threadsafe(self.tell_problem, message)
 
-        return Surroundings(self.arena, self.commits, self._node, self._credentials, warn)
+        return Surroundings(
+            self.arena, self.commits, self._node, self._credentials, warn, Patience(warn)
+        )
 
     def _make_room(self, resume: Resume) -> None:
         """What is fetched takes the place of slots that the next saves would overwrite anyway, so

@@ -9,7 +9,7 @@ import msgspec
 from spotelastic_checkpoints import restore
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.restore import Opened, Surroundings
-from spotelastic_checkpoints.wire import RestoreSet, Resume
+from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume
 
 
 @dataclass
@@ -33,6 +33,8 @@ class Restores:
     def __init__(self, ranks: int, surroundings: Callable[[], Surroundings]) -> None:
         self._ranks = ranks
         self._surroundings = surroundings
+        self._around: Surroundings | None = None
+        """Of this round's restores: what they wait for ends with it."""
         self._restores: dict[bytes, _Restore] = {}
         self._last = 0
 
@@ -41,7 +43,7 @@ class Restores:
         key = msgspec.msgpack.encode(resume)
         if key not in self._restores:
             self._last += 1
-            work = asyncio.to_thread(restore.open_source, self._last, resume, self._surroundings())
+            work = asyncio.to_thread(restore.open_source, self._last, resume, self._of_round())
             self._restores[key] = _Restore(asyncio.get_running_loop().create_task(work))
         try:
             opened = await asyncio.shield(self._restores[key].task)
@@ -49,6 +51,10 @@ class Restores:
             self._restores.pop(key, None)
             raise
         return opened.restore_set
+
+    async def find(self, step: int | None, before: Commit | None) -> Commit | None:
+        """The newest commit: at `step` alone, and older than `before`, where told."""
+        return await asyncio.to_thread(restore.find_commit, step, before, self._of_round())
 
     async def fetch(self, ident: int, ranges: Sequence[tuple[int, int]]) -> None:
         """Returns when these ranges of the file that all share are there."""
@@ -68,13 +74,21 @@ class Restores:
                     del self._restores[key]
 
     def forget(self) -> None:
-        """The copies go at once, or when what is under way is done."""
+        """The copies go at once, or when what is under way is done; nobody waits for it."""
+        if self._around is not None:
+            self._around.patience.end()
+            self._around = None
         for each in self._restores.values():
             if each.task.done():
                 _remove_copies(each.task)
             else:
                 each.task.add_done_callback(_remove_copies)
         self._restores.clear()
+
+    def _of_round(self) -> Surroundings:
+        if self._around is None:
+            self._around = self._surroundings()
+        return self._around
 
 
 def _remove_copies(task: "asyncio.Task[Opened]") -> None:

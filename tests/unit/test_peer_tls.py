@@ -17,6 +17,7 @@ from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.layout import Declaration, Declared, Plan
+from spotelastic_checkpoints.patience import Patience
 from spotelastic_checkpoints.peers import Peer, PeerServer
 from spotelastic_checkpoints.restore import Surroundings
 from spotelastic_checkpoints.tls import Tls
@@ -159,7 +160,9 @@ def restored(
         raise AssertionError("what peers hold comes from them")
 
     told: list[str] = []
-    around = Surroundings(Arena(folder, 1), no_store, "newcomer", credentials, told.append)
+    around = Surroundings(
+        Arena(folder, 1), no_store, "newcomer", credentials, told.append, Patience(told.append)
+    )
     there = tuple(Holder(node, address, (0,)) for node, address in holders.items())
     opened = restore.open_source(1, Resume("memory", 7, "r1", plan.hash, there), around)
     items = opened.restore_set.items

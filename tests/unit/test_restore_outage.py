@@ -1,0 +1,155 @@
+"""An object store that is away during a restore is waited for, and never taken for damage."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from spotelastic_checkpoints import manifest, patience, restore
+from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.errors import StorageUnavailable
+from spotelastic_checkpoints.handshake import Credentials
+from spotelastic_checkpoints.manifest import Manifest, Shard
+from spotelastic_checkpoints.patience import Patience
+from spotelastic_checkpoints.restore import Surroundings
+from spotelastic_checkpoints.sharing import Restores
+from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.storage.port import Blob
+from spotelastic_checkpoints.wire import Commit, Item, Resume
+from support.patience import PATIENT
+
+LENGTH = 64
+
+
+class Absent(FolderStorage):
+    """Away for so many requests."""
+
+    away = 0
+
+    def get(self, key: str) -> Blob | None:
+        self._answer()
+        return super().get(key)
+
+    def read(self, key: str, offset: int, target: memoryview) -> int:
+        self._answer()
+        return super().read(key, offset, target)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        self._answer()
+        return super().keys(prefix)
+
+    def _answer(self) -> None:
+        if self.away:
+            self.away -= 1
+            raise StorageUnavailable("no answer")
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(patience, "RETRY_MOST", 0.002)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Absent:
+    """Two commits, of epoch 1."""
+    storage = Absent(tmp_path / "store")
+    commits = Commits(storage, "test")
+    assert commits.claim().epoch == 1
+    for step in (1, 2):
+        item = Item("v", ("v",), "", (), (), (), -1, 0, LENGTH)
+        name, data = manifest.shard_name(0, 0), memoryview(bytes(LENGTH))
+        commits.put_shard(Commit(1, step), name, data)
+        shards = (Shard(name, LENGTH, (item,)),)
+        commits.put_manifest(Manifest(1, 1, step, "r1", "layout", 0, 1, 1, shards))
+        assert commits.commit(Commit(1, step), 1)
+    return storage
+
+
+def around(storage: Absent, tell: Callable[[str], None]) -> Surroundings:
+    arena = Arena(Path(storage.url).parent / "arena", 1)
+    commits = Commits(storage, "test")
+    return Surroundings(arena, lambda: commits, "n0", Credentials(""), tell, Patience(tell))
+
+
+def test_an_outage_in_each_phase_is_waited_for_and_told_once(storage: Absent) -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        restores = Restores(1, lambda: around(storage, told.append))
+        storage.away = 5
+        newest = await restores.find(None, None)
+        assert newest == Commit(1, 2)
+        storage.away = 5
+        opened = await restores.open(Resume("store", 2, epoch=1))
+        storage.away = 5
+        await restores.fetch(opened.id, [(0, LENGTH)])
+        assert storage.away == 0
+
+    asyncio.run(main())
+    assert told == ["a restore is waiting for the object store: no answer"]
+
+
+def test_a_request_that_fails_once_is_not_worth_a_word(storage: Absent) -> None:
+    told: list[str] = []
+    storage.away = 1
+    restore.open_source(1, Resume("store", 2, epoch=1), around(storage, told.append))
+    assert told == []
+
+
+def test_a_store_that_stays_away_is_not_a_checkpoint_that_is_damaged(
+    storage: Absent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surroundings = around(storage, lambda _: None)
+    resume = Resume("store", 2, epoch=1)
+    opened = restore.open_source(1, resume, surroundings)
+    monkeypatch.setattr(patience, "WITHIN", 0.0)
+    storage.away = 1 << 30
+    with pytest.raises(StorageUnavailable, match="no answer"):
+        opened.fetcher.fetch([(0, LENGTH)])
+    with pytest.raises(StorageUnavailable, match="no answer"):
+        restore.open_source(2, resume, surroundings)
+    with pytest.raises(StorageUnavailable, match="no answer"):
+        restore.find_commit(None, None, surroundings)
+
+
+def test_nobody_waits_for_a_store_once_the_round_is_over(storage: Absent) -> None:
+    async def main() -> None:
+        waits = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def tell(_: str) -> None:
+            loop.call_soon_threadsafe(waits.set)
+
+        restores = Restores(1, lambda: around(storage, tell))
+        storage.away = 1 << 30
+        looking = asyncio.create_task(restores.find(None, None))
+        await asyncio.wait_for(waits.wait(), PATIENT)
+        restores.forget()
+        with pytest.raises(StorageUnavailable):
+            await asyncio.wait_for(looking, PATIENT)
+        storage.away = 0
+        assert await restores.find(None, None) == Commit(1, 2), "the next round's"
+
+    asyncio.run(main())
+
+
+def test_an_end_is_noticed_within_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "RETRY_FIRST", PATIENT)
+    patient, asked, ended = Patience(lambda _: None), Event(), Event()
+
+    def away() -> None:
+        asked.set()
+        raise StorageUnavailable("no answer")
+
+    def wait() -> None:
+        with pytest.raises(StorageUnavailable):
+            patient.ask(away)
+        ended.set()
+
+    Thread(target=wait, daemon=True).start()
+    assert asked.wait(PATIENT)
+    patient.end()
+    assert ended.wait(PATIENT / 2)
