@@ -1,6 +1,9 @@
 """What a restore set holds, and where: for the worker that reads it. Stdlib and msgspec only."""
 
+import os
+import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +28,7 @@ class Contents:
         self.id = restore_set.id
         self.step = restore_set.step
         self.world_size = restore_set.world_size
-        self.file = restore_set.file
+        self.file = self._held(restore_set.file)
         """Its ranges are there once they have been fetched."""
         self._items = restore_set.items
         self._slots = [Slot(Path(path)) for path in restore_set.slots]
@@ -40,6 +43,15 @@ class Contents:
                 yield Piece(path, replace(item, offset=item.offset + HEADER))
         for item in self._items:
             yield Piece(self.file, item)
+
+    def _held(self, path: str) -> str:
+        """Another name of the file that is there now, and is this one as long as we live: a daemon
+        that takes over makes a file of the same name, with other ranges in it."""
+        with suppress(FileNotFoundError):  # which the fetch explains
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, descriptor)
+            return f"/proc/self/fd/{descriptor}"
+        return path
 
     @property
     def fetched(self) -> bool:

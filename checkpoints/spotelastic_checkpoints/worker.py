@@ -85,7 +85,10 @@ class WorkerClient:
         return self._insist(wire.Open(resume), wire.RestoreSet, timeout)
 
     def fetch(self, ident: int, ranges: Sequence[tuple[int, int]], timeout: float) -> None:
-        """Returns once these bytes of the restore set's file are there, and verified."""
+        """Returns once these bytes of the restore set's file are there, and verified.
+
+        After `DaemonUnavailable` it is to be opened anew: the next daemon knows nothing of it.
+        """
         if ranges:
             request = wire.Fetch(ident, tuple(ranges))
             self._connection.call(request, type(None), timeout)

@@ -1,25 +1,33 @@
 """What a round resumes from, the same on every rank: what it was told, or else further back.
 
 Every rank fetches the source, then all hear how it went: a source that one of them cannot have (a
-damaged shard, a peer that died since) is left by all, for the newest commit before it. Collectives
-are allowed here; nobody trains yet.
+damaged shard, a peer that died since) is left by all, for the newest commit before it. A store or a
+daemon that does not answer says nothing about the source: nobody goes back for that.
+
+Collectives are allowed here; nobody trains yet.
 """
 
 import sys
+import time
 
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.contents import Contents
-from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.errors import (
+    CheckpointsError,
+    DaemonUnavailable,
+    StorageUnavailable,
+)
 from spotelastic_checkpoints.worker import WorkerClient
 
-from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.training.environment import Session
 from spotelastic.training.restoring import Restored
 from spotelastic.training.state import State
 
 FETCH_WITHIN = 600.0
 """Seconds for bringing the state to this node; the daemon's own deadlines are shorter."""
-FIND_WITHIN = 60.0
+FIND_WITHIN = 400.0
+"""For a look into the store, which the daemon waits for when it is away."""
 BRANCH = "branch"
 """Name of our own value that says to which step the run was sent back last."""
 
@@ -76,20 +84,43 @@ def _fetch_or_go_back(
 def _fetch(
     session: Session, client: WorkerClient, state: State, source: wire.Resume
 ) -> tuple[Restored | None, str]:
-    """By all ranks: all have it, or none has, and why."""
-    restored, problem = None, ""
+    """By all ranks: all have it, or none has, and why. Raises `Unavailable` where that is none of
+    the source's fault."""
+    restored, problem, away = None, "", False
     try:
-        restored = Restored(Contents(client.open(source, FETCH_WITHIN)), source)
-        needs = restored.needs(state, session.ranks.rank)
-        client.fetch(restored.ident, needs, FETCH_WITHIN)
+        restored = _brought(session, client, state, source)
+    except (DaemonUnavailable, StorageUnavailable) as error:
+        problem, away = str(error), True
     except CheckpointsError as error:
         problem = str(error)
-    first = next(filter(None, session.ranks.gather(problem)), "")
-    if not first:
+    problems = [told for told in session.ranks.gather((problem, away)) if told[0]]
+    if not problems:
         return restored, ""
     if restored is not None:
         client.restored(restored.ident)
-    return None, first
+    unanswered = next((problem for problem, away in problems if away), "")
+    if unanswered:
+        raise Unavailable(f"cannot resume from step {source.step}: {unanswered}")
+    return None, problems[0][0]
+
+
+def _brought(session: Session, client: WorkerClient, state: State, source: wire.Resume) -> Restored:
+    """From the beginning, by the next daemon, when one dies meanwhile."""
+    deadline = time.monotonic() + FETCH_WITHIN
+    while True:
+        opened = client.open(source, FETCH_WITHIN)
+        try:
+            restored = Restored(Contents(opened), source)
+            needs = restored.needs(state, session.ranks.rank)
+            client.fetch(restored.ident, needs, FETCH_WITHIN)
+        except DaemonUnavailable:
+            if time.monotonic() > deadline:
+                raise
+        except CheckpointsError:
+            client.restored(opened.id)
+            raise
+        else:
+            return restored
 
 
 def _find(

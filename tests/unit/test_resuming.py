@@ -1,0 +1,97 @@
+"""What makes the ranks go back to an older commit, and what never does."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints import encoding
+from spotelastic_checkpoints.errors import (
+    CheckpointsError,
+    DaemonUnavailable,
+    RestoreFailed,
+    StorageUnavailable,
+)
+from spotelastic_checkpoints.wire import Commit, Item, RestoreSet, Resume
+
+from spotelastic.errors import Unavailable
+from spotelastic.training import resuming
+from spotelastic.training.environment import Ranks, Session
+from spotelastic.training.state import State
+
+LOST = DaemonUnavailable("lost the checkpoint daemon")
+
+
+class Daemons:
+    """One after the other, each with files of the same names. `faults` strike at each fetch."""
+
+    def __init__(self, folder: Path, *faults: CheckpointsError | None) -> None:
+        self._folder = folder
+        self._faults = list(faults)
+        self.opened: list[int] = []
+        self.released: list[int] = []
+        self.before_next: Callable[[], None] = lambda: None
+
+    def open(self, resume: Resume, timeout: float) -> RestoreSet:
+        self.opened.append(resume.step)
+        file = self._folder / "restore-1"
+        file.unlink(missing_ok=True)
+        file.touch()
+        items = []
+        for path in (("step",), ("spotelastic", "own")):
+            length = len(encoding.plain_value(resume.step))
+            name = ".".join(path)
+            items.append(Item(name, path, "", (), (), (), -1, len(items) * length, length))
+        return RestoreSet(1, resume.step, 1, (), str(file), tuple(items))
+
+    def fetch(self, ident: int, ranges: list[tuple[int, int]], timeout: float) -> None:
+        fault = self._faults.pop(0) if self._faults else None
+        if fault is not None:
+            raise fault
+        (self._folder / "restore-1").write_bytes(encoding.plain_value(self.opened[-1]) * 2)
+
+    def find(self, timeout: float, *, step: int | None, before: Commit | None) -> Commit | None:
+        return Commit(1, (before.step if before else 10) - 1)
+
+    def restored(self, ident: int) -> None:
+        self.released.append(ident)
+
+    def complain(self, message: str) -> None: ...
+
+
+def resumed(daemons: Daemons) -> int:
+    state = {"step": 0}
+    source = Resume("store", 7, epoch=1)
+    session = Session(Ranks(0, 1, 0, "n0"), "", "r1", source, False, lambda: None)
+    restored = resuming.open_source(session, daemons, State(state), None)  # type: ignore[arg-type]
+    assert restored is not None
+    # A daemon that has taken over makes a file of the same name for another rank.
+    (daemons._folder / "restore-1").unlink()
+    (daemons._folder / "restore-1").write_bytes(bytes(1000))
+    restored.load(State(state))
+    assert state["step"] == restored.step
+    return restored.step
+
+
+def test_a_damaged_source_is_left_for_the_commit_before_it(tmp_path: Path) -> None:
+    daemons = Daemons(tmp_path, RestoreFailed("does not match"))
+    assert resumed(daemons) == 6
+    assert daemons.released == [1], "what it had fetched is given back"
+
+
+def test_a_daemon_that_dies_during_a_fetch_is_asked_again_for_the_same_source(
+    tmp_path: Path,
+) -> None:
+    daemons = Daemons(tmp_path, LOST, LOST)
+    assert resumed(daemons) == 7
+    assert daemons.opened == [7, 7, 7]
+
+
+@pytest.mark.parametrize("fault", [LOST, StorageUnavailable("the object store: no answer")])
+def test_nobody_goes_back_for_who_does_not_answer(
+    tmp_path: Path, fault: CheckpointsError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "FETCH_WITHIN", -1.0)
+    daemons = Daemons(tmp_path, fault)
+    with pytest.raises(Unavailable, match=f"cannot resume from step 7: {fault}"):
+        resumed(daemons)
+    assert daemons.opened == [7]
