@@ -93,13 +93,17 @@ def encode_index(items: Sequence[Item]) -> bytes:
 
 
 class Slot:
-    """One slot's file, mapped: the worker writes, the daemon reads. Map it anew once grown."""
+    """One slot's file, mapped: the worker writes, the daemon reads. Map it anew once grown.
+
+    Raises `FileNotFoundError` where there is none, `ArenaFull` where it cannot be mapped.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            size = os.fstat(descriptor).st_size
+            stat = os.fstat(descriptor)
+            size = stat.st_size
             if size < HEADER:
                 os.posix_fallocate(descriptor, 0, HEADER)
                 size = HEADER
@@ -109,6 +113,11 @@ class Slot:
         finally:
             os.close(descriptor)
         self.size = size
+        self._inode = stat.st_ino
+
+    def is_of(self, file: os.stat_result) -> bool:
+        """Whether this still maps the file, and all of it."""
+        return (file.st_ino, file.st_size) == (self._inode, self.size)
 
     @property
     def data(self) -> memoryview:
@@ -212,7 +221,8 @@ class Arena:
     def slots(self, local_rank: int | None = None) -> list[Slot]:
         """All that exist, of one local rank or of all."""
         pattern = f"slot-{'*' if local_rank is None else local_rank}-*"
-        return [self._slot(path) for path in sorted(self.folder.glob(pattern))]
+        found = (self._slot(path) for path in sorted(self.folder.glob(pattern)))
+        return [slot for slot in found if slot is not None]
 
     def sealed(self) -> list[tuple[Slot, SlotHeader]]:
         found = ((slot, slot.header()) for slot in self.slots())
@@ -225,7 +235,7 @@ class Arena:
                 slot.drop()
 
     def discard(self, path: Path) -> None:
-        """The slot and its memory are gone; nobody may be at it."""
+        """The slot and its memory are gone; nobody may be at it, but other threads may look."""
         self._slots.pop(path, None)
         path.unlink(missing_ok=True)
 
@@ -236,6 +246,8 @@ class Arena:
         """
         self.allocate(path, size)
         slot = self._slot(path)
+        if slot is None:
+            raise ArenaFull(f"{path} was given up while it was made")
         try:
             populate(slot.memory)
         except OSError as error:
@@ -244,22 +256,22 @@ class Arena:
 
     def allocate(self, path: Path, size: int) -> None:
         """The file has at least `size` bytes, all of them backed by memory; or is as it was."""
-        have = path.stat().st_size if path.exists() else 0
-        if have >= size:
-            return
         with path.open("ab") as file:
+            have = os.fstat(file.fileno()).st_size
+            if have >= size:
+                return
             try:
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
-                os.truncate(path, have)
+                os.ftruncate(file.fileno(), have)
                 raise ArenaFull(
                     f"{_mib(size - have)} more for {path}: {error.strerror}; {self._free()}"
                 ) from error
 
     def view(self, path: Path) -> SlotView:
-        if not path.exists():
-            return SlotView(path, State.EMPTY, None)
         slot = self._slot(path)
+        if slot is None:
+            return SlotView(path, State.EMPTY, None)
         return SlotView(path, slot.state, slot.header())
 
     def slots_that_fit(self, size: int, most: int) -> int:
@@ -300,10 +312,14 @@ class Arena:
     def _free(self) -> str:
         return f"{_mib(self.free())} are free"
 
-    def _slot(self, path: Path) -> Slot:
+    def _slot(self, path: Path) -> Slot | None:
+        """None where it has just gone: slots are discarded while other threads look at them."""
         known = self._slots.get(path)
-        if known is None or known.size != path.stat().st_size:
-            known = self._slots[path] = Slot(path)
+        try:
+            if known is None or not known.is_of(path.stat()):
+                known = self._slots[path] = Slot(path)
+        except FileNotFoundError:
+            return None
         return known
 
 

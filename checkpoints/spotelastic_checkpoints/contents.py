@@ -31,7 +31,7 @@ class Contents:
         self.file = self._held(restore_set.file)
         """Its ranges are there once they have been fetched."""
         self._items = restore_set.items
-        self._slots = [Slot(Path(path)) for path in restore_set.slots]
+        self._slots = [_slot(path) for path in restore_set.slots]
         self._generations = [slot.generation for slot in self._slots]
 
     def pieces(self) -> Iterator[Piece]:
@@ -63,3 +63,10 @@ class Contents:
         for slot, generation in zip(self._slots, self._generations, strict=True):
             if slot.generation != generation:
                 raise RestoreFailed(f"the slot {slot.path} was overwritten while it was read")
+
+
+def _slot(path: str) -> Slot:
+    try:
+        return Slot(Path(path))
+    except FileNotFoundError:
+        raise RestoreFailed(f"the slot {path} has been given up") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from spotelastic_checkpoints import restore
-from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.restore import Opened, Surroundings
 from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume
 
@@ -45,10 +45,13 @@ class Restores:
             self._last += 1
             work = asyncio.to_thread(restore.open_source, self._last, resume, self._of_round())
             self._restores[key] = _Restore(asyncio.get_running_loop().create_task(work))
+        shared = self._restores[key]
         try:
-            opened = await asyncio.shield(self._restores[key].task)
-        except CheckpointsError:
-            self._restores.pop(key, None)
+            opened = await asyncio.shield(shared.task)
+        except Exception:
+            # Whoever asks again gets another try, which may be under way by now.
+            if self._restores.get(key) is shared:
+                del self._restores[key]
             raise
         return opened.restore_set
 

@@ -139,7 +139,7 @@ class WorkerClient:
                 return None
             return self.open_slot(patience)
         slot = self._slots.get(grant.path)
-        if slot is None or slot.size != slot.path.stat().st_size:
+        if slot is None or not slot.is_of(slot.path.stat()):
             slot = self._slots[grant.path] = Slot(Path(grant.path))
             self._written.discard(grant.path)
         known = grant.path in self._written
@@ -205,7 +205,7 @@ class WorkerClient:
             request = wire.AwaitSlots(self._attach.local_rank)
             for path in connection.call(request, tuple[str, ...], FURNISHED_WITHIN):
                 slot = self._slots.get(path)
-                if slot is None or slot.size != slot.path.stat().st_size:
+                if slot is None or not slot.is_of(slot.path.stat()):
                     slot = Slot(Path(path))
                 populate(slot.memory)
                 mapped(path, slot.memory)

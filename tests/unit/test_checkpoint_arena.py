@@ -1,0 +1,79 @@
+"""Slots that go while other threads look at them, and restores that a moment's lack had failed."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spotelastic_checkpoints import restore
+from spotelastic_checkpoints.arena import HEADER, Arena, Slot, State
+from spotelastic_checkpoints.contents import Contents
+from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.restore import Opened
+from spotelastic_checkpoints.sharing import Restores
+from spotelastic_checkpoints.wire import RestoreSet, Resume
+
+SIZE = 2 * HEADER
+
+
+def test_a_slot_that_is_discarded_during_a_look_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena(tmp_path, 1)
+    paths = [arena.slot_path(0, number) for number in range(3)]
+    for path in paths[:2]:
+        arena.furnish(path, SIZE)
+    # The third one was found in the folder, and never looked at.
+    paths[2].write_bytes(bytes(SIZE))
+    listed = Path.glob
+
+    def glob(self: Path, pattern: str) -> Iterator[Path]:
+        found = list(listed(self, pattern))
+        for path in paths[1:]:
+            arena.discard(path)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert [slot.path for slot in arena.slots()] == paths[:1]
+    assert [path.exists() for path in paths] == [True, False, False]
+    assert arena.view(paths[1]).state is State.EMPTY
+
+
+def test_a_slot_that_was_made_anew_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
+    arena = Arena(tmp_path, 1)
+    path = arena.slot_path(0, 0)
+    arena.furnish(path, SIZE)
+    path.unlink()
+    arena.furnish(path, SIZE)
+    Slot(path).open()
+    assert arena.view(path).state is State.WRITING
+
+
+def test_slots_that_were_given_up_cannot_be_restored(tmp_path: Path) -> None:
+    gone = str(tmp_path / "slot-0-0")
+    with pytest.raises(RestoreFailed, match="slot-0-0 has been given up"):
+        Contents(RestoreSet(1, 5, 1, (gone,), str(tmp_path / "restore-1"), ()))
+
+
+def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [OSError(24, "Too many open files")]
+    there = RestoreSet(1, 5, 1, (), "", ())
+
+    def open_source(*_: object) -> Opened:
+        if errors:
+            raise errors.pop()
+        return Opened(there, fetcher=None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(restore, "open_source", open_source)
+    surroundings: Any = object
+
+    async def main() -> None:
+        restores = Restores(1, surroundings)
+        with pytest.raises(OSError, match="Too many"):
+            await restores.open(Resume("store", 5, epoch=1))
+        assert await restores.open(Resume("store", 5, epoch=1)) == there
+
+    asyncio.run(main())
