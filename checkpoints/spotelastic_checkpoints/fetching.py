@@ -190,17 +190,29 @@ class Fetcher:
         """One batch at a time: each takes all the lanes there are."""
         try:
             with self._turn:
-                if self._failed is not None:
-                    raise self._failed
-                self._check_memory(sum(cell.length for cell in new))
-                self._run(new)
-                stages.reached(Stage.FETCH_VERIFIED)
+                self._bring_all(new)
         except BaseException as error:
-            self._failed = error
-            self.remove()
             batch.set_exception(error)
             raise
         batch.set_result(None)
+
+    def _bring_all(self, new: Sequence[Cell]) -> None:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            self._check_memory(sum(cell.length for cell in new))
+            self._run(new)
+            stages.reached(Stage.FETCH_VERIFIED)
+        except BaseException as error:
+            self._failed = error
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        """No lane is left. The memory goes now: the error's traceback holds on to us."""
+        self.remove()
+        self._file.close()
+        self._buffers.clear()
 
     def _check_memory(self, needed: int) -> None:
         stat = os.statvfs(self.path.parent)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from spotelastic_checkpoints import cells, encoding, manifest, restore
 from spotelastic_checkpoints.cells import Cell, Place
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.fetching import LATE, Work
+from spotelastic_checkpoints.fetching import LATE, Fetcher, Work
 from spotelastic_checkpoints.manifest import BLOCK, DIGITS
 from spotelastic_checkpoints.wire import Item, Shelf
 
@@ -175,3 +176,31 @@ def test_a_source_waits_for_what_another_may_lose() -> None:
     work.lost(0, RestoreFailed("gone"))
     waiting.join(10)
     assert taken == [first]
+
+
+class Damaged:
+    """A source whose bytes are not what they should be, and each of its readers."""
+
+    name, lanes, most = "a", 2, 64
+
+    def open(self) -> "Damaged":
+        return self
+
+    def read(self, file: object, offset: int, target: memoryview) -> None:
+        pass
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_fetch_that_failed_gives_its_memory_back_at_once(tmp_path: Path) -> None:
+    placed = cells.placed([(item("t", 0, 64, checksum="another"), (Place(0, "f", 0),))])
+    fetcher = Fetcher(tmp_path / "restore-1", placed, [Damaged()])
+    with pytest.raises(RestoreFailed, match="t does not match") as failed:
+        fetcher.fetch([(0, 64)])
+    assert failed.value.__traceback__ is not None, "which holds on to the fetcher"
+    held = [descriptor.resolve() for descriptor in Path("/proc/self/fd").iterdir()]
+    assert not [path for path in held if path.parent == tmp_path]
+    with pytest.raises(RestoreFailed, match="t does not match"):
+        fetcher.fetch([(0, 64)])
