@@ -79,7 +79,12 @@ def checksummed(item: Item, data: memoryview) -> Item:
 
 def shard_name(rank: int, number: int) -> str:
     """The rank's file, named as torch.distributed.checkpoint does."""
-    return f"__{rank}_{number}.distcp"
+    return f"{shard_prefix(rank)}{number}.distcp"
+
+
+def shard_prefix(rank: int) -> str:
+    """What all the rank's files begin with."""
+    return f"__{rank}_"
 
 
 def manifest_name(rank: int) -> str:

@@ -6,10 +6,10 @@ record first, to pin the step or to bury it, makes the other's swap fail. Uncomm
 epoch, never by age, and only once a newer commit makes them useless.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from spotelastic_checkpoints import metadata, stages
+from spotelastic_checkpoints import manifest, metadata, stages
 from spotelastic_checkpoints.commits import Commits, StepFolder, folder, step_folders
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.stages import Stage
@@ -104,6 +104,17 @@ def sweep_uploads(commits: Commits, epoch: int) -> int:
     epochs = {key.partition("/")[0] for key in storage.unfinished()}
     old = [name for name in sorted(epochs) if name.isdigit() and int(name) < epoch]
     return sum(storage.abort_uploads(f"{name}/") for name in old)
+
+
+def end_uploads(commits: Commits, epoch: int, ranks: Iterable[int]) -> None:
+    """End what was begun of these ranks' shards: by whoever writes them, before it writes any.
+
+    A daemon that was killed leaves such, and no later epoch may come to sweep them.
+    """
+    ours = tuple(f"/{manifest.shard_prefix(rank)}" for rank in ranks)
+    for key in set(commits.storage.unfinished()):
+        if key.startswith(f"{epoch}/") and any(part in key for part in ours):
+            commits.storage.abort_uploads(key)
 
 
 def pin(commits: Commits, commit: Commit) -> None:

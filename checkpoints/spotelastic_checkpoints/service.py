@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spotelastic_checkpoints import fence, remembered, restore, slots, wire
+from spotelastic_checkpoints import fence, remembered, restore, retention, slots, wire
 from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.collector import Collector
 from spotelastic_checkpoints.commits import Commits
@@ -109,9 +110,19 @@ class Service:
         """Until cancelled."""
         self._want_due()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.pipeline.run())
+            group.create_task(self._upload())
             group.create_task(self._collector.run())
             group.create_task(self._pass_on_points())
+
+    async def _upload(self) -> None:
+        """After what a daemon that was killed here had begun is ended: later it could be ours."""
+        round_ = self.round
+        if round_ is not None and round_.epoch:
+            with suppress(CheckpointsError, OSError):  # a later epoch's sweep finds them, too
+                await self._in_thread(
+                    lambda: retention.end_uploads(self.commits(), round_.epoch, round_.ranks)
+                )
+        await self.pipeline.run()
 
     def commits(self) -> Commits:
         """Opened at first use, in any thread: the storage packages take a second to import. All
