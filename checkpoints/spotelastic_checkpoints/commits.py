@@ -18,6 +18,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ from spotelastic_checkpoints.wire import Claim, Commit
 LATEST = "LATEST"
 PROBE = "conditional-writes"
 """Created once; a store that lets it be created again ignores conditions."""
+FEW, READ_AT_ONCE = 4, 8
+"""Manifests that are not worth threads, and requests for manifests in flight."""
 ACCEPT_WEAK = "SPOTELASTIC_WEAK_STORAGE"
 _STEP = re.compile(r"(\d+)/step-(\d+)/(.+)")
 
@@ -91,6 +94,7 @@ class Commits:
     def __init__(self, storage: Storage, owner: str) -> None:
         self.storage = storage
         self.owner = owner
+        self._readers = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="manifests")
         self._one_claim = threading.Lock()
         self._claiming: tuple[str, int] | None = None
         """Nonce of a claim that has not been answered to its end, and the epoch before it."""
@@ -217,9 +221,12 @@ class Commits:
         ranks = found.ranks
         if ranks != frozenset(range(len(ranks))):
             return False
-        read = [self._manifest(commit, rank) for rank in sorted(ranks)]
-        manifests = [content for content in read if content is not None]
         # One that was swept since it was listed is no error: the next look finds the tombstone.
+        first = self._manifest(commit, 0) if ranks else None
+        if first is None or len(ranks) < first.world_size:
+            return False
+        read = [first, *self._manifests(commit, sorted(ranks - {0}))]
+        manifests = [content for content in read if content is not None]
         if len(manifests) < len(read) or manifest.complaint(manifests):
             return False
         stages.reached(Stage.STEP_COMPLETE)
@@ -266,14 +273,19 @@ class Commits:
         return None
 
     def manifests(self, commit: Commit, ranks: Iterable[int]) -> list[Manifest]:
+        wanted = sorted(ranks)
         read = []
-        for rank in sorted(ranks):
-            content = self._manifest(commit, rank)
+        for rank, content in zip(wanted, self._manifests(commit, wanted), strict=True):
             if content is None:
                 name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
                 raise RestoreFailed(f"{self.storage.url}/{name} is missing")
             read.append(content)
         return read
+
+    def _manifests(self, commit: Commit, ranks: Sequence[int]) -> list[Manifest | None]:
+        if len(ranks) <= FEW:
+            return [self._manifest(commit, rank) for rank in ranks]
+        return list(self._readers.map(lambda rank: self._manifest(commit, rank), ranks))
 
     def _manifest(self, commit: Commit, rank: int) -> Manifest | None:
         name = f"{folder(commit)}/{manifest.manifest_name(rank)}"

@@ -1,17 +1,22 @@
 """Commits, pins, tombstones and epochs on a folder. What races and fails is in tests/sim."""
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from spotelastic_checkpoints import metadata, retention
 from spotelastic_checkpoints.catalog import Catalog
 from spotelastic_checkpoints.commits import LATEST, Commits
 from spotelastic_checkpoints.errors import Fenced, RestoreFailed, StorageRefused
+from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.storage.port import Blob
 from spotelastic_checkpoints.wire import Commit
 from support.committing import put_all
+from support.patience import PATIENT
 
 
 def test_a_step_that_was_swept_can_no_longer_be_committed(tmp_path: Path) -> None:
@@ -144,3 +149,39 @@ def test_claims_of_one_daemon_that_meet_each_have_an_epoch(tmp_path: Path) -> No
         claims = [pool.submit(commits.claim) for _ in range(40)]
         epochs = [claim.result().epoch for claim in claims]
     assert sorted(epochs) == list(range(1, 41))
+
+
+class Meeting(FolderStorage):
+    """Each request for one of ranks 1 to 8's manifests waits until as many are there."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.read: Counter[str] = Counter()
+        self._all = Barrier(8)
+
+    def get(self, key: str) -> Blob | None:
+        folder, _, name = key.rpartition("/")
+        if folder.endswith("manifests"):
+            self.read[name] += 1
+            if name != "0.json":
+                self._all.wait(PATIENT)
+        return super().get(key)
+
+
+def put_manifests(commits: Commits, *ranks: int) -> None:
+    """Of nine that save nothing."""
+    for rank in ranks:
+        commits.put_manifest(Manifest(1, 1, 5, "r1", "layout", rank, 9, 0, ()))
+
+
+def test_manifests_are_read_side_by_side_once_all_are_there(tmp_path: Path) -> None:
+    storage = Meeting(tmp_path)
+    commits = Commits(storage, "me")
+    assert commits.claim().epoch == 1
+    put_manifests(commits, *range(8))
+    for _ in range(3):
+        assert not commits.commit(Commit(1, 5), 1)
+    assert storage.read == {"0.json": 3}, "one says how many there are to be"
+    put_manifests(commits, 8)
+    assert commits.commit(Commit(1, 5), 1)
+    assert set(storage.read.values()) == {4, 1}
