@@ -6,10 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.commits import folder
 from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
-from spotelastic_checkpoints.stages import DAEMON_STAGES, FETCH_STAGES, WORKER_STAGES
+from spotelastic_checkpoints.stages import DAEMON_STAGES, FETCH_STAGES, WORKER_STAGES, Stage
 from spotelastic_checkpoints.wire import (
     Branch,
     Commit,
@@ -28,9 +29,12 @@ from support.checkpoints import (
     plan_of,
     round_info,
     started,
+    under_agent,
 )
 from support.patience import PATIENT, eventually
 from support.stored import commits_of, restored_from_store
+
+import spotelastic as se
 
 pytestmark = pytest.mark.faults
 
@@ -127,6 +131,39 @@ def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
         node.start()
         assert not list(node.arena.glob("restore-*"))
         assert restored_from_store(node, Commit(epoch, 1), 1)
+
+
+def test_a_restore_outlives_the_daemon_that_was_bringing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"rows": torch.arange(100_000)}
+    with cluster(tmp_path) as [node]:
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch, Schedule(1, 1)),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            for step in (1, 2):
+                checkpoint.step(step)
+                assert checkpoint.save() and checkpoint.wait()
+        newest = node.agent.status().commit
+        assert newest is not None and newest.step == 2, "and there is one to go back to"
+        node.agent.close()
+        node.stop()
+
+        node.start(die_at=Stage.FETCH_WROTE)
+        state["rows"] = torch.zeros(100_000, dtype=torch.long)
+        resume = Resume("store", newest.step, epoch=newest.epoch)
+        with (
+            under_agent(node, "r2", resume, monkeypatch),
+            se.Checkpointer(state) as checkpoint,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            restoring = pool.submit(checkpoint.restore)
+            eventually(node.died)
+            node.agent.close()
+            node.start()
+            assert restoring.result(PATIENT) == 2
+        assert torch.equal(state["rows"], torch.arange(100_000))
 
 
 def test_a_flipped_byte_is_found_and_named(tmp_path: Path) -> None:
