@@ -2,7 +2,7 @@
 
 import mmap
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ from torch.distributed.tensor import DTensor
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training import filling, values
 from spotelastic.training.fitting import Kind, misfit
+from spotelastic.training.following import flat_state
 from spotelastic.training.saving import tensor_at
-from spotelastic.training.state import OWN, State, View, chunks_of, flat_state
+from spotelastic.training.state import OWN, State, View, chunks_of
 
 _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
@@ -44,6 +45,8 @@ class Restored:
         self._view: View | None = None
         self._stateful: set[str] = set()
         """Names of what is loaded through its own load_state_dict."""
+        self._devices: dict[str, torch.device] = {}
+        """Where tensors go that are values."""
         self._sharded: dict[str, DTensor] = {}
         """Sharded tensors in the present state of what is being loaded, by name."""
         self._pieces: dict[str, list[Piece]] = {}
@@ -62,6 +65,7 @@ class Restored:
         self._stateful = {name for name in state.values if state.is_stateful(name)}
         self._view = state.view()
         self._check(state, self._view)
+        self._devices = _devices(self._view)
         if not self._contents.fetched:
             return []
         boxes = self._boxes(self._view)
@@ -130,6 +134,9 @@ class Restored:
             if pieces[0].item.path[0] != OWN
         }
         here = dict(view.kinds)
+        for kinds in here, there:
+            for fqn in [fqn for fqn in kinds if _is_below(view.remade, fqn)]:
+                del kinds[fqn]
         for name in self._stateful:
             _leave_to_itself(name, here, there)
         for name, _, _ in state.optimizers():
@@ -170,7 +177,7 @@ class Restored:
     def _load_other(self, state: State, name: str) -> None:
         value = state.values[name]
         if isinstance(value, torch.nn.Module):
-            self._load_extra_state(name, value)
+            self._load_remade(name, value)
         elif name in self._stateful:
             flat = flat_state(name, value.state_dict())
             self._sharded = {
@@ -202,14 +209,12 @@ class Restored:
             structure[key] = self._filled(entry)
         return structure
 
-    def _load_extra_state(self, name: str, module: torch.nn.Module) -> None:
-        extra = {
-            fqn.removeprefix(f"{name}."): self._value(pieces[0])
-            for fqn, pieces in self._pieces.items()
-            if pieces[0].item.path[0] == name and not pieces[0].item.is_tensor
-        }
-        if extra:
-            set_model_state_dict(module, extra, options=StateDictOptions(strict=False))
+    def _load_remade(self, name: str, module: torch.nn.Module) -> None:
+        """What set_extra_state() and hooks take; all else is in its place."""
+        structure = self.own_value(f"structure.{name}")
+        if structure is not None:
+            options = StateDictOptions(strict=False)
+            set_model_state_dict(module, self._filled(structure), options=options)
 
     def _whole(self, fqn: str) -> Any:
         """A value, or a tensor; of one that is sharded here, this rank's part."""
@@ -246,7 +251,8 @@ class Restored:
     def _value(self, piece: Piece) -> Any:
         item = piece.item
         data = self._map(piece.file)[item.offset : item.offset + item.length]
-        return values.decode(item.fqn, data)
+        value = values.decode(item.fqn, data)
+        return value.to(self._devices[item.fqn]) if item.fqn in self._devices else value
 
     def _map(self, file: str) -> memoryview:
         if file not in self._maps:
@@ -258,17 +264,26 @@ class Restored:
         return self._maps[file]
 
 
+def _devices(view: View) -> dict[str, torch.device]:
+    remade = {cell.fqn: cell.get() for cell in view.cells if _is_below(view.remade, cell.fqn)}
+    return {fqn: value.device for fqn, value in remade.items() if torch.is_tensor(value)}
+
+
 def _leave_to_itself(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
     """What has a load_state_dict of its own judges itself whether a saved state fits."""
 
-    def part(kinds: Mapping[str, Kind]) -> list[str]:
-        return [fqn for fqn in kinds if fqn == name or fqn.startswith(f"{name}.")]
-
-    ours, saved = part(here), part(there)
+    ours, saved = ([fqn for fqn in kinds if _is_below({name}, fqn)] for kinds in (here, there))
     if bool(ours) == bool(saved):
         for kinds, names in ((here, ours), (there, saved)):
             for fqn in names:
                 del kinds[fqn]
+
+
+def _is_below(names: Collection[str], fqn: str) -> bool:
+    """Whether it is one of these, or a part of one."""
+    return fqn in names or any(
+        fqn[:end] in names for end, letter in enumerate(fqn) if names and letter == "."
+    )
 
 
 def _leave_hyper_parameters(prefix: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:

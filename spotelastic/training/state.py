@@ -6,8 +6,8 @@ very tensors that training updates: a save walks them and calls no `state_dict()
 optimizer. Whether they are still the right ones is a comparison of addresses.
 """
 
-import copy
 import functools
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.layout import SHARED, Declared
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -26,13 +25,13 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from spotelastic.errors import UsageError
 from spotelastic.training.data import ElasticSampler
 from spotelastic.training.fitting import Kind
+from spotelastic.training.following import Followed, Path, Remade, address, flat_state
 
 PIECE = 32 << 20
 """Bytes above which a plain tensor is split, so that ranks share its upload."""
 OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""
 
-Path = tuple[str | int, ...]
 Key = tuple[str, tuple[int, ...]]
 
 
@@ -83,6 +82,21 @@ class View:
     """Whether training still updates these tensors."""
     sharded: Collection[str] = frozenset()
     """Names of the tensors that are spread over ranks."""
+    remade: Collection[str] = frozenset()
+    """Names of what modules make anew, each of one value or of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one entry of the mapping amounts to."""
+
+    leaves: Mapping[Path, Any]
+    readers: Mapping[Path, Callable[[], Any]]
+    """Of the leaves that are pickled; the others are tensors."""
+    checks: tuple[Callable[[], bool], ...] = ()
+    cells: tuple[Cell, ...] = ()
+    """Beside the leaves."""
+    remade: Collection[str] = ()
 
 
 class State:
@@ -97,45 +111,58 @@ class State:
         chunks: list[Chunk] = []
         cells: list[Cell] = []
         kinds: dict[str, Kind] = {}
-        checks: list[Callable[[], bool]] = []
+        parts = [self._part(name, value) for name, value in self.values.items()]
         sharded: set[str] = set()
-        for name, value in self.values.items():
-            match value:
-                case torch.nn.Module():
-                    flat = flat_state(name, get_model_state_dict(value))
-                    checks.append(_module_check(value))
-                    get = _extra_state(name, value, flat)
-                case torch.optim.Optimizer() if self._model_of(value) is not None:
-                    state = self._optimizer_state(value)
-                    flat = flat_state(name, state)
-                    checks.append(_optimizer_check(value))
-                    get = _optimizer_cells(value, state, flat)
-                case torch.Tensor():
-                    flat = {(name,): value}
-                    checks.append(_same(self.values, name, value))
-                    get = {}
-                case _ if hasattr(value, "state_dict"):
-                    followed = _Followed(name, value)
-                    flat = followed.flat
-                    checks.append(followed.is_current)
-                    get = {path: followed.reader(path) for path in flat}
-                    own = OWN, "structure", name
-                    cells.append(Cell(".".join(own), own, followed.structure))
-                case _:
-                    flat = {(name,): value}
-                    get = {(name,): _reader(self.values, name)}
-            for path, leaf in flat.items():
+        for part in parts:
+            cells += part.cells
+            for path, leaf in part.leaves.items():
                 fqn = ".".join(map(str, path))
-                if isinstance(leaf, torch.Tensor):
-                    chunks += chunks_of(fqn, path, leaf)
-                    if isinstance(leaf, DTensor):
-                        sharded.add(fqn)
-                    kinds[fqn] = Kind(dtype_name(leaf), tuple(leaf.shape))
-                else:
-                    cells.append(Cell(fqn, path, get[path]))
+                if path in part.readers:
+                    cells.append(Cell(fqn, path, part.readers[path]))
                     kinds[fqn] = Kind()
-        current = lambda: all(check() for check in checks)  # noqa: E731
-        return View(tuple(chunks), tuple(cells), kinds, current, sharded)
+                    continue
+                chunks += chunks_of(fqn, path, leaf)
+                if isinstance(leaf, DTensor):
+                    sharded.add(fqn)
+                kinds[fqn] = Kind(dtype_name(leaf), tuple(leaf.shape))
+        checks = [check for part in parts for check in part.checks]
+        return View(
+            tuple(chunks),
+            tuple(cells),
+            kinds,
+            lambda: all(check() for check in checks),
+            sharded,
+            frozenset().union(*(part.remade for part in parts)),
+        )
+
+    def _part(self, name: str, value: Any) -> "_Part":
+        match value:
+            case torch.nn.Module():
+                state = get_model_state_dict(value)
+                remade = Remade(name, value, state)
+                return _Part(
+                    flat_state(name, state),
+                    {path: remade.reader(path) for path in remade.flat},
+                    (_module_check(value), remade.is_current),
+                    (_structure_cell(name, remade.structure),) if remade.names else (),
+                    remade.names,
+                )
+            case torch.optim.Optimizer() if self._model_of(value) is not None:
+                state = self._optimizer_state(value)
+                flat = flat_state(name, state)
+                readers = _optimizer_readers(value, state, flat)
+                return _Part(flat, readers, (_optimizer_check(value),))
+            case torch.Tensor():
+                return _Part({(name,): value}, {}, (_same(self.values, name, value),))
+            case _ if hasattr(value, "state_dict"):
+                followed = Followed(name, value)
+                return _Part(
+                    followed.flat,
+                    {path: followed.reader(path) for path in _values(followed.flat)},
+                    (followed.is_current,),
+                    (_structure_cell(name, followed.structure),),
+                )
+        return _Part({(name,): value}, {(name,): _reader(self.values, name)})
 
     def stepped(self) -> None:
         """A step was made: data count by steps, not by what a loader has fetched."""
@@ -188,26 +215,6 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def flat_state(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
-    values, paths = flatten_state_dict({name: dict(state)})
-    return {paths[fqn]: value for fqn, value in values.items()}
-
-
-def _structure(fqn: str, value: Any, leaves: Collection[str]) -> Any:
-    """The containers of a state, with the names of what they hold in its place.
-
-    DCP's names alone do not tell whether a key was "3" or 3, and forget what is empty.
-    """
-    if fqn in leaves:
-        return fqn
-    if isinstance(value, list):
-        return [_structure(f"{fqn}.{n}", entry, leaves) for n, entry in enumerate(value)]
-    kept = copy.copy(value) if isinstance(value, MutableMapping) else {}
-    for key, entry in value.items():
-        kept[key] = _structure(f"{fqn}.{key}", entry, leaves)
-    return kept
-
-
 def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
     """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
     shape = tuple(tensor.shape)
@@ -231,15 +238,11 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
 
 
 def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
-    """Parameters and buffers may be replaced; their storage tells."""
+    """Parameters and buffers may be replaced; their memory tells, which a view keeps from being
+    used for others."""
 
     def addresses() -> list[int]:
-        return [
-            tensor.data_ptr()
-            for part in parts
-            for tensor in part.values()
-            if tensor is not None and not isinstance(tensor, DTensor)
-        ]
+        return [address(tensor) for part in parts for tensor in part.values() if tensor is not None]
 
     parts = [
         part for child in module.modules() for part in (child._parameters, child._buffers) if part
@@ -249,73 +252,41 @@ def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
 
 
 def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
-    def identities() -> list[int]:
+    def tensors() -> list[torch.Tensor]:
         return [
-            id(value)
+            value
             for state in optimizer.state.values()
             for value in state.values()
             if isinstance(value, torch.Tensor)
         ]
 
-    known = identities()
-    return lambda: identities() == known
+    def is_current() -> bool:
+        now = tensors()
+        return len(now) == len(known) and all(map(operator.is_, now, known))
 
-
-class _Followed:
-    """What a thing with state_dict() says: asked once per save, when it is checked."""
-
-    def __init__(self, name: str, value: Any) -> None:
-        self._name, self._value = name, value
-        self._ask()
-        self._known = self._addresses()
-
-    def is_current(self) -> bool:
-        self._ask()
-        return self._addresses() == self._known
-
-    def structure(self) -> Any:
-        leaves = {".".join(map(str, path)) for path in self.flat}
-        return _structure(self._name, self._state, leaves)
-
-    def reader(self, path: Path) -> Callable[[], Any]:
-        return lambda: self.flat[path]
-
-    def _ask(self) -> None:
-        self._state = dict(self._value.state_dict())
-        self.flat = flat_state(self._name, self._state)
-
-    def _addresses(self) -> dict[Path, int]:
-        return {path: _address(leaf) for path, leaf in self.flat.items()}
-
-
-def _address(leaf: Any) -> int:
-    return leaf.data_ptr() if isinstance(leaf, torch.Tensor) else 0
+    # The tensors themselves: the ids of those that are gone are given to others.
+    known = tensors()
+    return is_current
 
 
 def _same(values: Mapping[str, Any], name: str, tensor: torch.Tensor) -> Callable[[], bool]:
     return lambda: values.get(name) is tensor
 
 
-def _extra_state(
-    name: str, module: torch.nn.Module, flat: Mapping[Path, Any]
-) -> dict[Path, Callable[[], Any]]:
-    """What modules keep beside tensors (get_extra_state) is made anew whenever it is asked for."""
-
-    def live(path: Path) -> Callable[[], Any]:
-        return lambda: flat_state(name, get_model_state_dict(module))[path]
-
-    return {path: live(path) for path, leaf in flat.items() if not torch.is_tensor(leaf)}
+def _structure_cell(name: str, get: Callable[[], Any]) -> Cell:
+    path = OWN, "structure", name
+    return Cell(".".join(path), path, get)
 
 
-def _constants(flat: Mapping[Path, Any]) -> dict[Path, Callable[[], Any]]:
-    return {path: _reader(flat, path) for path in flat}
+def _values(flat: Mapping[Path, Any]) -> Iterator[Path]:
+    return (path for path, leaf in flat.items() if not isinstance(leaf, torch.Tensor))
 
 
 def _reader(values: Mapping[Any, Any], name: Any) -> Callable[[], Any]:
     return lambda: values[name]
 
 
-def _optimizer_cells(
+def _optimizer_readers(
     optimizer: torch.optim.Optimizer, state: Mapping[str, Any], flat: Mapping[Path, Any]
 ) -> dict[Path, Callable[[], Any]]:
     """Hyper-parameters change under a scheduler; the names of the parameters do not.
@@ -326,10 +297,12 @@ def _optimizer_cells(
     def live(number: int, key: str) -> Callable[[], Any]:
         return lambda: optimizer.param_groups[number][key]
 
-    cells = _constants(flat)
-    for path in flat:
+    readers: dict[Path, Callable[[], Any]] = {}
+    for path in _values(flat):
         if len(path) == 4 and path[1] == "param_groups" and path[3] != "params":
-            cells[path] = live(int(path[2]), str(path[3]))
+            readers[path] = live(int(path[2]), str(path[3]))
         elif len(path) == 4 and path[1] == "state":
-            cells[path] = _reader(state["state"][path[2]], str(path[3]))
-    return cells
+            readers[path] = _reader(state["state"][path[2]], str(path[3]))
+        else:
+            readers[path] = _reader(flat, path)
+    return readers

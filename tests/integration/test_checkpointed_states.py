@@ -12,6 +12,7 @@ from support.small_model import make, one_step
 from torch import nn
 
 import spotelastic as se
+from spotelastic.training import following
 from spotelastic.training import state as training_state
 from spotelastic.training.environment import Ranks
 
@@ -67,8 +68,8 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
 ) -> None:
     asked: list[str] = []
 
-    def counted(name: str) -> Any:
-        original = getattr(training_state, name)
+    def counted(module: Any, name: str) -> Any:
+        original = getattr(module, name)
 
         def call(*arguments: Any, **options: Any) -> Any:
             asked.append(name)
@@ -76,8 +77,13 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
 
         return call
 
-    for name in ("get_model_state_dict", "get_optimizer_state_dict", "flatten_state_dict"):
-        monkeypatch.setattr(training_state, name, counted(name))
+    for module, name in (
+        (training_state, "get_model_state_dict"),
+        (training_state, "get_optimizer_state_dict"),
+        (following, "get_model_state_dict"),
+        (following, "flatten_state_dict"),
+    ):
+        monkeypatch.setattr(module, name, counted(module, name))
     monkeypatch.setattr(Ranks, "gather", lambda _, value: asked.append("gather") or [value])
     state = make()
     with se.Checkpointer(state, storage=str(tmp_path), snapshot_every=1) as checkpoint:

@@ -1,0 +1,38 @@
+"""A state saved into one slot, and loaded from there, without a daemon."""
+
+from pathlib import Path
+from typing import Any
+
+from spotelastic_checkpoints.arena import Slot, slot_bytes
+from spotelastic_checkpoints.contents import Contents
+from spotelastic_checkpoints.wire import RestoreSet, Resume
+from spotelastic_checkpoints.worker import OpenSlot
+
+from spotelastic.training.environment import Ranks
+from spotelastic.training.restoring import Restored
+from spotelastic.training.saving import Saver
+from spotelastic.training.state import State
+
+
+class OneSlot:
+    def __init__(self, path: Path, values: dict[str, Any]) -> None:
+        self._path = path
+        self._state = State(values)
+        self._view = self._state.view()
+        self._saver = Saver(Ranks(0, 1, 0, "n"), self._view, "round")
+        path.write_bytes(bytes(max(self._saver.nbytes, slot_bytes(0, b"", 0))))
+
+    def save(self, step: int) -> None:
+        """As a `Checkpointer` does. Raises `LayoutChanged`."""
+        if not self._view.current():
+            self._view = self._state.view()
+            self._saver.follow(self._view)
+        slot = OpenSlot(Slot(self._path), "test", known=False)
+        self._saver.save(slot, step, due=True)
+
+
+def load(path: Path, step: int, values: dict[str, Any]) -> None:
+    source = RestoreSet(1, step, 1, (str(path),), "", ())
+    restored, state = Restored(Contents(source), Resume("memory", step)), State(values)
+    restored.needs(state, 0)
+    restored.load(state)

@@ -1,0 +1,118 @@
+"""What is saved is what the state is at that moment, and comes back as such."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.one_slot import OneSlot, load
+from torch import nn
+
+from spotelastic.training.state import State, _optimizer_check
+
+
+class Scaled(nn.Module):
+    """Keeps its scales as a tensor of bytes, made anew whenever it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.scales: list[float] = []
+        self.asked = 0
+
+    def get_extra_state(self) -> torch.Tensor:
+        self.asked += 1
+        if not self.scales:
+            return torch.empty(0, dtype=torch.uint8)
+        return torch.frombuffer(bytearray(pickle.dumps(self.scales)), dtype=torch.uint8)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.scales = pickle.loads(bytes(state.tolist())) if state.numel() else []
+
+
+class Noting(nn.Module):
+    """Keeps a container that is empty at first, with a key that is a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: dict[Any, Any] = {}
+
+    def get_extra_state(self) -> dict[Any, Any]:
+        return {"notes": dict(self.notes)}
+
+    def set_extra_state(self, state: dict[Any, Any]) -> None:
+        self.notes = state["notes"]
+
+
+class Halved(nn.Module):
+    """Its state, by hooks, is another tensor than what it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.register_state_dict_post_hook(self._halve)
+        self.register_load_state_dict_pre_hook(self._double)
+
+    @staticmethod
+    def _halve(module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+        state[f"{prefix}weight"] = state[f"{prefix}weight"] / 2
+
+    @staticmethod
+    def _double(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        if f"{prefix}weight" in state:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"] * 2
+
+
+def test_extra_state_that_is_a_tensor_is_saved_as_it_is_then(tmp_path: Path) -> None:
+    model = nn.Sequential(Scaled(), Scaled())
+    slot = OneSlot(tmp_path / "slot", {"model": model})
+    for step in (1, 2):
+        model[0].scales, model[1].scales = [1.5 * step] * step, [float(step)]
+        slot.save(step)
+    again = nn.Sequential(Scaled(), Scaled())
+    load(tmp_path / "slot", 2, {"model": again})
+    assert again[0].scales == [3.0, 3.0] and again[1].scales == [2.0]
+    assert torch.equal(again[1].linear.weight, model[1].linear.weight)
+
+
+def test_a_save_asks_each_module_for_its_extra_state_once(tmp_path: Path) -> None:
+    model = nn.Sequential(Scaled(), Scaled(), Scaled())
+    slot = OneSlot(tmp_path / "slot", {"model": model})
+    before = [module.asked for module in model]
+    slot.save(1)
+    assert [module.asked for module in model] == [asked + 1 for asked in before]
+
+
+def test_extra_state_that_is_a_container_comes_back(tmp_path: Path) -> None:
+    model = Noting()
+    model.notes = {3: torch.arange(2), "x": {"empty": {}}}
+    OneSlot(tmp_path / "slot", {"model": model}).save(1)
+    again = Noting()
+    load(tmp_path / "slot", 1, {"model": again})
+    assert repr(again.notes) == repr(model.notes)
+
+
+def test_what_hooks_make_of_a_module_is_saved_as_it_is_then(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"model": Halved(), "other": nn.Linear(1, 1)}
+    slot = OneSlot(tmp_path / "slot", state)
+    with torch.no_grad():
+        state["model"].weight.add_(8)
+    slot.save(1)
+    again = Halved()
+    load(tmp_path / "slot", 1, {"model": again, "other": nn.Linear(1, 1)})
+    assert again.weight.tolist() == [8, 8, 8]
+
+
+def test_moments_that_were_replaced_are_seen_even_where_ids_would_come_again() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    State({"model": model, "optimizer": optimizer}).initialise()
+    is_current = _optimizer_check(optimizer)
+    assert is_current()
+    moments = optimizer.state[model.weight]
+    before = id(moments.pop("exp_avg_sq"))
+    others = [moments.setdefault("exp_avg_sq", torch.zeros(2, 2))]
+    while id(others[-1]) != before and len(others) < 1000:
+        others.append(torch.zeros(2, 2))
+    moments["exp_avg_sq"] = others[-1]
+    assert not is_current()
