@@ -28,7 +28,8 @@ from spotelastic.training.fitting import Kind
 from spotelastic.training.following import Followed, Path, Remade, address, flat_state
 
 PIECE = 32 << 20
-"""Bytes above which a plain tensor is split, so that ranks share its upload."""
+"""Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
+share the upload of what they have in common."""
 OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""
 
@@ -218,23 +219,30 @@ def _name_of(dtype: torch.dtype) -> str:
 def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
     """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
     shape = tuple(tensor.shape)
-    if isinstance(tensor, DTensor):
-        local = tensor.to_local().detach()
-        _, offsets = compute_local_shape_and_global_offset(
-            tensor.shape, tensor.device_mesh, tensor.placements
-        )
-        if local.numel() or not tensor.numel():
-            yield Chunk(fqn, path, local, shape, tuple(offsets), tuple(local.shape))
+    if not isinstance(tensor, DTensor):
+        yield from _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape))
         return
-    tensor = tensor.detach()
-    nothing = (0,) * len(shape)
-    if tensor.nbytes <= PIECE or shape[0] < 2:
-        yield Chunk(fqn, path, tensor, shape, nothing, shape)
+    local = tensor.to_local().detach()
+    _, offsets = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    if local.numel() or not tensor.numel():
+        yield from _pieces(fqn, path, local, shape, tuple(offsets))
+
+
+def _pieces(
+    fqn: str, path: Path, tensor: torch.Tensor, shape: tuple[int, ...], offsets: tuple[int, ...]
+) -> Iterator[Chunk]:
+    """Of what begins at `offsets` of a tensor of this shape: some rows each, all of it if small."""
+    rows = tensor.shape[0] if tensor.nbytes > PIECE else 1
+    if rows < 2:
+        yield Chunk(fqn, path, tensor, shape, offsets, tuple(tensor.shape))
         return
-    at_once = max(1, PIECE * shape[0] // tensor.nbytes)
-    for start in range(0, shape[0], at_once):
+    at_once = max(1, PIECE * rows // tensor.nbytes)
+    for start in range(0, rows, at_once):
         part = tensor[start : start + at_once]
-        yield Chunk(fqn, path, part, shape, (start, *nothing[1:]), tuple(part.shape))
+        first = offsets[0] + start
+        yield Chunk(fqn, path, part, shape, (first, *offsets[1:]), tuple(part.shape))
 
 
 def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
