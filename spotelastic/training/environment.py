@@ -14,7 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,9 +68,10 @@ class Session:
 
 
 def find_ranks() -> Ranks:
+    """Whoever starts processes without LOCAL_RANK need not: the ranks of one host count themselves
+    then, which all of them do together."""
     # Where each worker sees only its own GPU, LOCAL_RANK is 0 for all of them.
-    told = os.environ.get("SPOTELASTIC_LOCAL_RANK") or os.environ.get("LOCAL_RANK", "0")
-    local_rank = int(told)
+    told = os.environ.get("SPOTELASTIC_LOCAL_RANK") or os.environ.get("LOCAL_RANK")
     node = os.environ.get("SPOTELASTIC_NODE") or (
         f"{socket.gethostname()}-{os.environ.get('GROUP_RANK', '0')}"
     )
@@ -80,11 +81,14 @@ def find_ranks() -> Ranks:
                 "WORLD_SIZE is greater than 1 but torch.distributed is not initialised: "
                 "call torch.distributed.init_process_group before the Checkpointer"
             )
-        return Ranks(0, 1, local_rank, node)
+        return Ranks(0, 1, int(told or "0"), node)
     # Layouts travel as Python objects, which only CPU groups carry without touching the GPU.
     gloo = "gloo" in str(dist.get_backend_config())
     group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
-    return Ranks(dist.get_rank(), dist.get_world_size(), local_rank, node, group)
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), int(told or "0"), node, group)
+    if told is None:
+        return replace(ranks, local_rank=ranks.gather(node)[: ranks.rank].count(node))
+    return ranks
 
 
 def open_session(
@@ -114,9 +118,10 @@ def _on_our_own(
     url = storage or os.environ.get("SPOTELASTIC_STORAGE") or _default_storage()
     daemon: _OwnDaemon | None = None
     path = problem = ""
+    workers = ranks.gather(ranks.node).count(ranks.node)
     if ranks.local_rank == 0:
         try:
-            daemon = _OwnDaemon(ranks, url)
+            daemon = _OwnDaemon(ranks, url, workers)
             path = str(daemon.socket)
         except (CheckpointsError, OSError) as error:
             problem = str(error)
@@ -185,13 +190,12 @@ def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
 class _OwnDaemon:
     """A daemon that ends, after its last upload, when this process does."""
 
-    def __init__(self, ranks: Ranks, storage: str) -> None:
+    def __init__(self, ranks: Ranks, storage: str, workers: int) -> None:
         _sweep()
         shm = Path("/dev/shm")
         self._arena = Path(tempfile.mkdtemp(prefix=_ARENAS, dir=shm if shm.is_dir() else None))
         self._folder = Path(tempfile.mkdtemp(prefix="spotelastic-"))
         self.socket = self._folder / "daemon.sock"
-        workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         read_end, self._lifeline = os.pipe()
         try:
             self._process = start_daemon(
