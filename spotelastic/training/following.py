@@ -89,18 +89,23 @@ class Remade:
 
 def _storages(module: torch.nn.Module) -> set[int]:
     """Addresses of what training updates in place."""
-    return {
-        _local(tensor).untyped_storage().data_ptr()
-        for tensor in itertools.chain(module.parameters(), module.buffers())
-    }
+    return {0, *map(_storage, itertools.chain(module.parameters(), module.buffers()))}
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """Address of the memory that a tensor, or this rank's part of it, is in; 0 where it is empty or
+    made of other tensors."""
+    try:
+        return _local(tensor).untyped_storage().data_ptr()
+    except RuntimeError:
+        return 0
 
 
 def _is_remade(key: str, value: Any, storages: Collection[int]) -> bool:
     """Raises `UsageError` for what cannot be asked for at each save."""
     if key.endswith(_EXTRA_STATE_KEY_SUFFIX) or not torch.is_tensor(value):
         return True
-    local = _local(value)
-    if not local.numel() or local.untyped_storage().data_ptr() in storages:
+    if _storage(value) in storages:
         return False
     if isinstance(value, DTensor):
         raise UsageError(
@@ -111,7 +116,6 @@ def _is_remade(key: str, value: Any, storages: Collection[int]) -> bool:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a sharded tensor, the part of this rank."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 

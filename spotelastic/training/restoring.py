@@ -2,7 +2,7 @@
 
 import mmap
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -135,7 +135,7 @@ class Restored:
         }
         here = dict(view.kinds)
         for kinds in here, there:
-            for fqn in [fqn for fqn in kinds if _is_below(view.remade, fqn)]:
+            for fqn in _below(view.remade, kinds):
                 del kinds[fqn]
         for name in self._stateful:
             _leave_to_itself(name, here, there)
@@ -252,7 +252,9 @@ class Restored:
         item = piece.item
         data = self._map(piece.file)[item.offset : item.offset + item.length]
         value = values.decode(item.fqn, data)
-        return value.to(self._devices[item.fqn]) if item.fqn in self._devices else value
+        if isinstance(value, torch.Tensor) and item.fqn in self._devices:
+            return value.to(self._devices[item.fqn])
+        return value
 
     def _map(self, file: str) -> memoryview:
         if file not in self._maps:
@@ -265,25 +267,25 @@ class Restored:
 
 
 def _devices(view: View) -> dict[str, torch.device]:
-    remade = {cell.fqn: cell.get() for cell in view.cells if _is_below(view.remade, cell.fqn)}
-    return {fqn: value.device for fqn, value in remade.items() if torch.is_tensor(value)}
+    cells = {cell.fqn: cell for cell in view.cells}
+    remade = {fqn: cells[fqn].get() for fqn in _below(view.remade, cells)}
+    return {fqn: value.device for fqn, value in remade.items() if isinstance(value, torch.Tensor)}
 
 
 def _leave_to_itself(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
     """What has a load_state_dict of its own judges itself whether a saved state fits."""
 
-    ours, saved = ([fqn for fqn in kinds if _is_below({name}, fqn)] for kinds in (here, there))
+    ours, saved = (_below({name}, kinds) for kinds in (here, there))
     if bool(ours) == bool(saved):
         for kinds, names in ((here, ours), (there, saved)):
             for fqn in names:
                 del kinds[fqn]
 
 
-def _is_below(names: Collection[str], fqn: str) -> bool:
-    """Whether it is one of these, or a part of one."""
-    return fqn in names or any(
-        fqn[:end] in names for end, letter in enumerate(fqn) if names and letter == "."
-    )
+def _below(names: Collection[str], fqns: Iterable[str]) -> list[str]:
+    """Those that are one of these names, or a part of one."""
+    prefixes = tuple(f"{name}." for name in names)
+    return [fqn for fqn in fqns if fqn in names or fqn.startswith(prefixes)]
 
 
 def _leave_hyper_parameters(prefix: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:

@@ -4,10 +4,15 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 from support.one_slot import OneSlot, load
 from torch import nn
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from spotelastic.errors import UsageError
 from spotelastic.training.state import State, _optimizer_check
 
 
@@ -101,6 +106,20 @@ def test_what_hooks_make_of_a_module_is_saved_as_it_is_then(tmp_path: Path) -> N
     again = Halved()
     load(tmp_path / "slot", 1, {"model": again, "other": nn.Linear(1, 1)})
     assert again.weight.tolist() == [8, 8, 8]
+
+
+def test_a_sharded_tensor_that_a_module_makes_anew_is_refused() -> None:
+    """Saved as it was at first, it would be as good as lost; asking again may be collective."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        model = Halved()
+        mesh = init_device_mesh("cpu", (2,))
+        sharded = DTensor.from_local(torch.zeros(3), mesh, [Shard(0)], run_check=False)
+        model.weight = nn.Parameter(sharded)
+        with pytest.raises(UsageError, match=r"^weight: .* fully_shard instead"):
+            State({"model": model}).view()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_moments_that_were_replaced_are_seen_even_where_ids_would_come_again() -> None:
