@@ -55,7 +55,7 @@ def leader(objects: Objects) -> Actor:
     store = MemoryStore(lambda: 0.0).client()
     leadership = campaign(store, Keys("run").leader, b"i-control", store.grant(10.0))
     assert leadership is not None
-    return Actor(objects.aws, store, leadership, SPEC, "bucket", "queue", "commands")
+    return Actor(objects.aws, store, leadership, SPEC, "bucket", "queue", "commands", lambda: True)
 
 
 def just_before_the_next_write(objects: Objects, happens: Callable[[], None]) -> None:
