@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from spotelastic.aws import autoscaling, commands, teardown, workers
-from spotelastic.aws.clients import Aws, calling
+from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import unbroken
@@ -262,16 +262,22 @@ class Actor:
 
     def _discard(self, action: Discard) -> None:
         self.fates[action.fate] += 1
-        with calling("delete a message"):
-            self._aws.sqs.delete_message(QueueUrl=self._queue, ReceiptHandle=action.message.receipt)
+        self._delete(self._queue, action.message.receipt)
 
     def _reply(self, action: Reply) -> None:
         if action.answer is not None:
             commands.put_answer(self._objects, action.answer)
-        with calling("delete a command"):
-            self._aws.sqs.delete_message(
-                QueueUrl=self._commands, ReceiptHandle=action.order.receipt
-            )
+        self._delete(self._commands, action.order.receipt)
+
+    def _delete(self, queue: str, receipt: str) -> None:
+        """Where the receipt holds no more, because the queue waited too long for this, it delivers
+        the message again, with another one: that is then a duplicate."""
+        try:
+            with calling("delete a message"):
+                self._aws.sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
+        except Rejected as error:
+            if error.code != "ReceiptHandleIsInvalid":
+                raise
 
     # -- upkeep ----------------------------------------------------------------------------------
 

@@ -212,6 +212,16 @@ def test_a_warning_is_deleted_only_once_its_node_is_replaced(store: MemoryStore)
     assert deleted == [[], [], ["r1"]]
 
 
+def test_a_message_whose_receipt_holds_no_more_is_not_deleted_for_ever(
+    store: MemoryStore,
+) -> None:
+    """Each try would have AWS looked at again."""
+    code = {"Code": "ReceiptHandleIsInvalid", "Message": "it has expired"}
+    client = Client(0, ClientError({"Error": code}, "DeleteMessage"))
+    discard = Discard(everything().messages[1], "foreign", "e2")
+    assert actor(client, store, leads(store)).perform([discard]) == (discard,)
+
+
 def test_what_was_not_done_is_not_told(store: MemoryStore) -> None:
     """Else an on-demand node is paid for until the next commit, or a zone counts as left."""
     gives, moves = Remove("i-dear", "spot is back"), SetSubnets("workers", ("net-b",), "a is dry")
