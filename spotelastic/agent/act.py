@@ -18,7 +18,7 @@ from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions
 from spotelastic.agent.blot import blotter
-from spotelastic.agent.checkpoints import newest_commit, snapshots
+from spotelastic.agent.checkpoints import newest, newest_commit, snapshots
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.machine import Machine, Post, stacks
@@ -179,12 +179,15 @@ class Actor:
             status = self._machine.daemon.status()
             if local.claim is not None and local.claim.round == round_.incarnation:
                 epoch = local.claim.epoch
+            commit = newest_commit(status, local.commit)
+            if not epoch and round_.members[0].node == node.id:
+                commit = newest(commit, membership.told_commit(self._store, self.keys))
             ack = replace(
                 ack,
                 phase="ready",
                 daemon=local.daemon,
                 snapshots=snapshots(status),
-                commit=newest_commit(status, local.commit),
+                commit=commit,
                 store=local.store.address if local.store is not None else "",
                 epoch=epoch,
                 end=local.end,

@@ -236,7 +236,11 @@ def upload_of(status: wire.DaemonStatus) -> Upload | None:
 
 def newest_commit(status: wire.DaemonStatus, known: Commit | None) -> Commit | None:
     """The newer of what the daemon knows of and what the agent has heard."""
-    commits = [c for c in (known, _as_commit(status.commit)) if c is not None]
+    return newest(known, _as_commit(status.commit))
+
+
+def newest(*known: Commit | None) -> Commit | None:
+    commits = [commit for commit in known if commit is not None]
     return max(commits, key=lambda c: (c.epoch, c.step), default=None)
 
 

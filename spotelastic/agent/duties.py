@@ -46,6 +46,10 @@ from spotelastic.rendezvous.view import Seen
 
 CLAIM_PATIENCE = 2.0
 """Seconds that a round waits for its storage epoch before it starts without commits."""
+FIRST_CLAIM_PATIENCE = 15.0
+"""The same for a round without a parent: nothing in memory is part of its history, and etcd knows
+of no commit, so that only the store can tell whether it begins from the start. Longer than a claim
+takes to fail."""
 CLAIM_RETRY = 5.0
 ATTACH_PATIENCE = 10.0
 """Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
@@ -120,8 +124,9 @@ def get_ready(local: Local, round_: Round, member: Member, now: float) -> Iterat
         claim, store = local.claim, local.store
         if claim is None or claim.round != incarnation or store is None or store.dead:
             return
-        if claim.pending and now < claim.asked_at + CLAIM_PATIENCE:
-            yield Wake(claim.asked_at + CLAIM_PATIENCE)
+        patience = CLAIM_PATIENCE if round_.parent else FIRST_CLAIM_PATIENCE
+        if claim.pending and now < claim.asked_at + patience:
+            yield Wake(claim.asked_at + patience)
             return
     if local.acknowledged[:2] != (incarnation, "ready") or member.slot == 0:
         yield Acknowledge(round_, ready=True)

@@ -199,6 +199,13 @@ def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
     store.commit([Compare(keys.job, "created", 0)], writes)
 
 
+def told_commit(store: Store, keys: Keys) -> Commit | None:
+    """The newest that anybody has told of, for when the object store does not answer: a round must
+    never begin from the start where there is one."""
+    known = store.get(keys.commit)
+    return decode(known.data, Commit) if known is not None else None
+
+
 def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) -> None:
     """Every node's daemon hears of a commit, and any of them may be gone a moment later: whoever
     is first adds it to the run's story, once."""

@@ -9,8 +9,9 @@ import pytest
 from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions as do
+from spotelastic.agent.checkpoints import CLAIM_TIMEOUT
 from spotelastic.agent.decide import Decision, decide
-from spotelastic.agent.duties import CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
+from spotelastic.agent.duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
 from spotelastic.agent.leaving import STUCK
 from spotelastic.agent.observe import (
     GONE_WITHIN,
@@ -71,6 +72,25 @@ def test_a_node_that_finds_its_own_name_as_the_holder_takes_that_up() -> None:
     assert do.Campaign() in decided(local(), replace(seen(), holder="b"), NOW).actions
     assert do.Campaign() in decided(local(), replace(seen(), holder=""), NOW).actions
     assert do.Campaign() not in decided(local(), seen(), NOW).actions
+
+
+def test_a_round_without_a_parent_waits_for_the_store_until_its_claim_has_failed() -> None:
+    """Only the store knows whether there is a commit to go on from."""
+    first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),), epoch=0)
+    ready = replace(
+        local(),
+        workers=None,
+        store=RoundStore("s1", "r1", "10.0.0.2:5"),
+        claim=StorageClaim("r1", NOW, pending=True),
+    )
+    acknowledges = do.Acknowledge(first, ready=True)
+    assert acknowledges not in decided(ready, seen(first), NOW + CLAIM_TIMEOUT).actions
+    failed = replace(ready, claim=StorageClaim("r1", NOW, pending=False))
+    assert acknowledges in decided(failed, seen(first), NOW + CLAIM_TIMEOUT).actions
+    # What a later round goes on from may be in memory: it waits for less.
+    later = replace(first, parent="r0")
+    soon = NOW + CLAIM_PATIENCE
+    assert do.Acknowledge(later, ready=True) in decided(ready, seen(later), soon).actions
 
 
 def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_while() -> None:
