@@ -20,11 +20,12 @@ import msgspec
 
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.arena import MOST_SLOTS, Arena
+from spotelastic_checkpoints.connections import Client
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.peers import PeerServer
 from spotelastic_checkpoints.retention import Keep
-from spotelastic_checkpoints.service import Client, Service
+from spotelastic_checkpoints.service import Service
 from spotelastic_checkpoints.tls import Tls
 
 NAME = b"se-daemon"
@@ -147,7 +148,7 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client = Client(writer.write)
-        service.connected(client)
+        service.clients.add(client)
         try:
             while True:
                 (length,) = wire.FRAME.unpack(await reader.readexactly(wire.FRAME.size))
@@ -177,7 +178,7 @@ async def _watch(lifeline: int | None, service: Service, over: asyncio.Event) ->
     with os.fdopen(lifeline, "rb", buffering=0) as pipe, suppress(OSError):
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         await reader.read()
-    await service.deserted(LAST_UPLOAD)
+    await service.clients.deserted(LAST_UPLOAD)
     service.end()
     await service.flush(LAST_UPLOAD)
     over.set()

@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from inspect import isawaitable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from spotelastic_checkpoints import fence, remembered, restore, retention, slots, wire
 from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.collector import Collector
 from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.connections import Client, Connections
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.furnishing import Furnishing
 from spotelastic_checkpoints.handshake import Credentials
@@ -41,25 +40,6 @@ NICENESS = 10
 """Of threads that talk to the store: where processors are short, training goes first."""
 
 
-@dataclass
-class Client:
-    """One connection. The worker's fields are set once it has attached."""
-
-    send: Callable[[bytes], None]
-    rank: int = -1
-    local_rank: int = -1
-    round: str = ""
-    slots: list[Path] = field(default_factory=list)
-    """Of its local rank, whether they are in memory yet or not."""
-    reserving: int = 0
-    """Id of a Reserve that could not be answered yet."""
-    awaiting: tuple[int, int] | None = None
-    """Id and target of an Await that is not answered yet."""
-    sealed: int = 0
-    waiting: bool = False
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-
-
 class Service:
     def __init__(
         self,
@@ -77,6 +57,7 @@ class Service:
         self._warned = False
         self._hurried = 0.0
         """Epoch seconds at which this node will be gone; 0: none known."""
+        self.clients = Connections()
         self.owner = owner
         self._node = node
         self._credentials = credentials
@@ -86,14 +67,11 @@ class Service:
         self._opening = threading.Lock()
         self._executor = _stepping_back(8, "store")
         self._remembered = remembered.recall(arena.folder)
-        self._clients: list[Client] = []
-        self._subscribers: list[Client] = []
         self._restores = Restores(arena.workers, self._surroundings)
         self._settled = asyncio.Event()
-        self._left = asyncio.Event()
         self.pipeline = Pipeline(
             self.commits,
-            self.emit,
+            self.clients.emit,
             self._uploads_changed,
             self._executor,
             _stepping_back(min(UPLOADS * arena.workers, MOST_UPLOADS), "upload"),
@@ -136,37 +114,15 @@ class Service:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._restores.forget()
 
-    def connected(self, client: Client) -> None:
-        self._clients.append(client)
-
     def disconnected(self, client: Client) -> None:
         """A worker that went without a word may have sealed a slot without a word, too."""
-        self._clients.remove(client)
-        if client in self._subscribers:
-            self._subscribers.remove(client)
-        for task in client.tasks:
-            task.cancel()
-        self._left.set()
-        if client.rank >= 0:
+        self.clients.remove(client)
+        if client.attached:
             self._want_due()
             self._grant_waiting()
 
-    async def deserted(self, timeout: float) -> None:
-        """Wait until no worker is attached any more, or time (s) ran out."""
-        deadline = time.monotonic() + timeout
-        while any(client.rank >= 0 for client in self._clients):
-            self._left.clear()
-            try:
-                await asyncio.wait_for(self._left.wait(), deadline - time.monotonic())
-            except TimeoutError:
-                return
-
-    def emit(self, event: wire.DaemonEvent) -> None:
-        for subscriber in self._subscribers:
-            subscriber.send(wire.frame(0, "", event))
-
     def tell_problem(self, message: str) -> None:
-        self.emit(wire.Failed(message))
+        self.clients.emit(wire.Failed(message))
 
     def _committed(self, commit: Commit) -> None:
         self._collector.committed(commit, self.pipeline.epoch)
@@ -208,7 +164,7 @@ class Service:
             wire.End: lambda client, ident, r: self.end(),
             wire.Flush: lambda client, ident, r: self.flush(r.timeout),
             wire.Hurry: lambda client, ident, r: self._hurry(r.deadline),
-            wire.Subscribe: lambda client, ident, r: self._subscribers.append(client),
+            wire.Subscribe: lambda client, ident, r: self.clients.subscribe(client),
             wire.Attach: lambda client, ident, r: self._attach(client, r),
             wire.Open: lambda client, ident, r: self._open(r.resume),
             wire.Fetch: lambda client, ident, r: self._restores.fetch(r.id, r.ranges),
@@ -255,7 +211,7 @@ class Service:
 
     def end(self) -> None:
         """The workers are dead."""
-        for client in self._clients:
+        for client in self.clients:
             client.rank, client.awaiting = -1, None
         self.arena.drop_torn()
         self._emit_points(all_written=True)
@@ -271,14 +227,14 @@ class Service:
         for page in self.arena.pages:
             page.set_target(request.proposal, request.target)
         fence.raise_everywhere()
-        for client in self._clients:
+        for client in self.clients:
             if client.awaiting is not None and client.awaiting[1] != request.target:
                 client.send(wire.frame(client.awaiting[0], "", request.target))
                 client.awaiting, client.waiting = None, False
         return self._workers()
 
     def _workers(self) -> list[wire.WorkerStep]:
-        waiting = {c.local_rank for c in self._clients if c.rank >= 0 and (c.awaiting or c.tasks)}
+        waiting = {c.local_rank for c in self.clients.workers if c.awaiting or c.tasks}
         return [page.read(local, local in waiting) for local, page in enumerate(self.arena.pages)]
 
     def _check_current(self, incarnation: str) -> None:
@@ -375,7 +331,7 @@ class Service:
                 f"local rank {local}: this daemon was started for {self.arena.workers} workers"
             )
         client.rank, client.local_rank, client.round = request.rank, local, request.round
-        self.emit(wire.Attached(request.rank))
+        self.clients.emit(wire.Attached(request.rank))
         return str(self.arena.page_path(local))
 
     async def _open(self, resume: Resume) -> RestoreSet:
@@ -397,7 +353,7 @@ class Service:
     def _make_room(self, resume: Resume) -> None:
         """What is fetched takes the place of slots that the next saves would overwrite anyway, so
         that a node never needs more memory than for its slots."""
-        if any(client.slots for client in self._clients):
+        if any(client.slots for client in self.clients):
             return
         source = resume.incarnation, resume.step, resume.layout
         for local in range(self.arena.workers):
@@ -423,19 +379,19 @@ class Service:
         return wire.SlotGrant(str(path), self.owner)
 
     def _grant_waiting(self) -> None:
-        for client in self._clients:
+        for client in self.clients:
             if client.reserving:
                 self.handle(client, client.reserving, wire.Reserve())
 
     def _sealing(self, client: Client, request: wire.Sealing) -> object:
         client.sealed, client.waiting = request.step, request.waiting
         self._restores.forget()
-        workers = [c for c in self._clients if c.rank >= 0 and c.round == client.round]
+        workers = [c for c in self.clients.workers if c.round == client.round]
         ranks = {c.rank for c in workers if c.sealed == request.step}
         round_ = self.round
         if round_ is not None and ranks >= set(round_.ranks):
             waiting = all(c.waiting for c in workers)
-            self.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
+            self.clients.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
             self._want_due()
         return _LATER
 
@@ -453,10 +409,9 @@ class Service:
 
     def _leave(self, client: Client, request: wire.Leave) -> None:
         self._emit_points(all_written=True)
-        self.emit(wire.Left(client.rank, request.step, request.clean))
+        self.clients.emit(wire.Left(client.rank, request.step, request.clean))
         self._want_due()
-        client.rank = -1
-        self._left.set()
+        self.clients.detach(client)
 
     # -- saves ------------------------------------------------------------------------------------
 
@@ -488,7 +443,7 @@ class Service:
     def _emit_points(self, *, all_written: bool) -> None:
         points = self.arena.pages[0].take_points(all_written=all_written)
         if points:
-            self.emit(wire.Points(points))
+            self.clients.emit(wire.Points(points))
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
