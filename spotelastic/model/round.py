@@ -14,6 +14,7 @@ Cause = Literal[
     "stall",  # the workers executed no step any more
     "store",  # the round's store died
     "settings",  # min, max, schedule or code changed
+    "commit",  # the object store, which was away, has a later step
 ]
 
 

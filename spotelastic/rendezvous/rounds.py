@@ -6,7 +6,9 @@ Must never happen, and what prevents it here:
 - more than max or, once started, fewer than min nodes: `place` limits, `proposed.py` starts none;
 - a round that waits for a node that is gone: each phase has a deadline per member;
 - a restart charged to the user's code for a lost node: `rules.uncharge`;
-- a planned change that loses a step: it waits for the agreement (`agreement.py`) to be sealed.
+- a planned change that loses a step: it waits for the agreement (`agreement.py`) to be sealed;
+- commits of a round that began from the start over later ones that nobody knew of:
+  `_later_commit` ends it.
 
 The current round is *proposed* (members and slots), then *started* (store, resume source) once all
 members are ready (`proposed.py`). Everything is recomputed from what is seen, so a new holder goes
@@ -18,7 +20,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from spotelastic.model.job import ENDED, Failure, Job, Settings
-from spotelastic.model.round import Cause, Member, Past, Round, Streak
+from spotelastic.model.round import (
+    Acknowledgement,
+    Cause,
+    Commit,
+    Member,
+    Past,
+    Round,
+    Streak,
+)
 from spotelastic.rendezvous import agreement, intervals, restarts, stopping
 from spotelastic.rendezvous.decision import (
     Action,
@@ -97,8 +107,10 @@ def _first(at: Moment, over: Round | None) -> Decision:
 
 
 def _watch_over(at: Moment, round_: Round) -> Decision:
-    if _late_epoch(at.seen, round_):
-        claimed = replace(round_, epoch=_late_epoch(at.seen, round_))
+    claim = _late_claim(at.seen, round_)
+    later = _later_commit(at.seen, round_, claim) if claim is not None else None
+    if claim is not None and later is None:
+        claimed = replace(round_, epoch=claim.epoch)
         return Decision((WriteRound(claimed),), f"storage epoch {claimed.epoch} claimed")
     done = {m.node for m in round_.members if f"{round_.incarnation}/{m.node}" in at.seen.finished}
     if len(done) == len(round_.members):
@@ -106,6 +118,8 @@ def _watch_over(at: Moment, round_: Round) -> Decision:
     unplanned = _unplanned(at, round_, done)
     if unplanned is not None:
         return unplanned
+    if later is not None:
+        return _change(at, round_, "commit", ())
     if done:
         return Decision(reason=f"{len(done)} of {len(round_.members)} nodes have finished")
     if at.seen.ending is not None:
@@ -271,10 +285,24 @@ def _is_here(seen: Seen, member: Member) -> bool:
     return live is not None and live.node.incarnation == member.incarnation
 
 
-def _late_epoch(seen: Seen, round_: Round) -> int:
-    """An epoch that the first node has claimed since the round started, else 0."""
+def _late_claim(seen: Seen, round_: Round) -> Acknowledgement | None:
+    """Of the first node, which has claimed an epoch since the round started."""
     ack = ack_of(seen, round_, round_.members[0].node)
-    return ack.epoch if ack is not None and ack.epoch > round_.epoch else 0
+    return ack if ack is not None and ack.epoch > round_.epoch else None
+
+
+def _later_commit(seen: Seen, round_: Round, claim: Acknowledgement) -> Commit | None:
+    """What the store turns out to have, where the round began from less because the store was away,
+    and has not come as far since. Its commits would be newer, and yet fewer steps.
+
+    Only of a round that has committed nothing: its own are ahead of what is told of its progress.
+    """
+    if round_.epoch or claim.commit is None:
+        return None
+    told = (seen.progress.get(member.node) for member in round_.members)
+    steps = [each.step for each in told if each is not None and each.round == round_.number]
+    reached = max([round_.resume.step, *steps])
+    return claim.commit if claim.commit.step > reached else None
 
 
 def _quiet_at(nodes: Iterable[LiveNode], settings: Settings) -> float:

@@ -120,6 +120,7 @@ def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
         "stall": f"the workers stalled, first on {who}",
         "store": f"the store on {who} ended",
         "settings": "the settings changed",
+        "commit": "the object store answers, and has a later step",
     }[cause]
     return f"{what}: {count_nodes(size)}" if size else what
 

@@ -214,6 +214,44 @@ def test_a_job_whose_etcd_forgets_goes_on_from_what_is_stored(
 
 
 @pytest.mark.soak
+def test_a_run_that_finds_nothing_of_itself_at_first_goes_on_from_what_is_stored(
+    etcd: EtcdMember, s3: FaultyS3, tmp_path: Path
+) -> None:
+    """On new nodes and an emptied etcd, while the object store is away."""
+    with running(
+        etcd.endpoint,
+        uuid.uuid4().hex,
+        tmp_path,
+        nnodes="2",
+        storage=s3.url,
+        flags=FLAGS,
+        forgets=True,
+    ) as run:
+        job = Job(run, s3)
+        job.add("a", "b")
+        run.trains("a", "b")
+        run.commits(beyond=300)
+        s3.away = True
+        job.kill("a")
+        job.kill("b")
+        etcd.kill()
+        shutil.rmtree(etcd.config.data_dir)
+        etcd.start()
+        etcd.wait(30)
+        kept = run.newest()
+        job.add("c", "d")
+        assert run.trains("c", "d", beyond=5).resume.kind == "fresh"
+        s3.away = False
+        run.wait(lambda s: s.round and s.round.phase == "started" and s.round.number > 1, "another")
+        again = run.trains("c", "d", beyond=kept.step)
+        assert (again.cause, again.resume.kind, again.resume.step) == ("commit", "store", kept.step)
+        run.commits(beyond=kept.step)
+        job.finishes("c", "d")
+        job.check()
+        never_went_back(s3.latest)
+
+
+@pytest.mark.soak
 def test_a_run_whose_newest_commit_is_damaged_is_resumed_from_the_one_before(
     etcd: EtcdMember, tmp_path: Path
 ) -> None:

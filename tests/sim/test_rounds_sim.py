@@ -11,7 +11,7 @@ from spotelastic.agent.duties import ATTACH_PATIENCE
 from spotelastic.agent.observe import Attached, LeftCheckpointer
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.model.round import Round
+from spotelastic.model.round import Commit, Round
 
 EVERY = 10
 SETTINGS = Settings(2, 4, snapshot_every=Interval(EVERY), checkpoint_every=Interval(50))
@@ -267,6 +267,36 @@ def test_a_claim_that_comes_late_from_a_replaced_round_stops_no_commits() -> Non
     assert len(world.started) == 1, "no restart"
     world.run(lambda: world.commit is not None and world.commit.epoch > before + 1, 30)
     finish(world)
+
+
+def test_a_round_that_began_from_the_start_gives_way_to_a_later_commit_that_is_found() -> None:
+    """The object store was away from before the first round on, and etcd knew of no commit."""
+    world, kept = World(SETTINGS, 400), Commit(1, 198)
+    world.object_store, world.epoch, world.commit = False, kept.epoch, kept
+    for name in ("n0", "n1"):
+        world.add(name)
+    world.run(lambda: world.step() > 20, 40)
+    assert world.started[-1].resume.kind == "fresh"
+    world.object_store = True
+    world.run(lambda: len(world.started) > 1, 30)
+    resume = world.started[-1].resume
+    assert (world.started[-1].cause, resume.kind, resume.step) == ("commit", "store", kept.step)
+    world.run(lambda: world.commit != kept, 60)
+    assert world.commit.step > kept.step
+    world.run(lambda: world.done, 300)
+    assert len(world.started) == 2, "once"
+
+
+def test_a_claim_that_comes_late_restarts_nothing_that_has_come_as_far() -> None:
+    world, kept = World(SETTINGS, 400), Commit(1, 15)
+    world.object_store, world.epoch, world.commit = False, kept.epoch, kept
+    for name in ("n0", "n1"):
+        world.add(name)
+    world.run(lambda: world.step() > 60, 60)
+    world.object_store = True
+    world.run(lambda: world.commit is not None and world.commit.epoch > kept.epoch, 60)
+    world.run(lambda: world.done, 300)
+    assert len(world.started) == 1
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["taken back", "gone"])

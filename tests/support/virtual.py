@@ -47,6 +47,8 @@ class World:
         self.keys = Keys("sim")
         self.store = MemoryStore(lambda: self.now)
         self.commit: Commit | None = None
+        self.object_store = True
+        """Whether it answers."""
         self.epoch = 0
         self.nodes: dict[str, SimNode] = {}
         self.ranks: dict[str, int | None] = {}

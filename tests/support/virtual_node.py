@@ -330,10 +330,12 @@ class SimNode:
     def _progress(self) -> Progress:
         round_, notice = self.seen.round, self.local.notice
         training = self.world.trainings.get(round_.incarnation) if round_ is not None else None
+        workers = self.local.workers
+        mine = self.world.trainings.get(workers.round) if workers is not None else None
         return Progress(
             self.name,
-            self.local.workers.number if self.local.workers is not None else 0,
-            self.local.step,
+            workers.number if workers is not None else 0,
+            mine.step if mine is not None and mine.stepped else self.local.step,
             self.now,
             step_time=STEP if training is not None and training.stepped else 0.0,
             committed=self.local.commit.step if self.local.commit is not None else 0,
@@ -397,6 +399,9 @@ class SimNode:
         return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
 
     def _claim(self, round_: str) -> None:
+        if not self.world.object_store:
+            self.post(Claimed(round_, 0, None, "the object store is away"))
+            return
         self.world.epoch += 1
         self.post(Claimed(round_, self.world.epoch, self.world.commit))
         if self.world.commit is not None:
