@@ -57,6 +57,8 @@ class Machine:
     """The etcd member that a control instance runs."""
     reason: str = ""
     """Of its end, as EC2 names it: Server.SpotInstanceTermination, ..."""
+    public: bool = False
+    """Whether it has an address on the internet; a new one gets that a moment later."""
 
 
 # -- observe -------------------------------------------------------------------------------------
@@ -148,6 +150,7 @@ def _machine(item: dict[str, Any]) -> Machine:
         launched_at=item["LaunchTime"].timestamp(),
         member=tags.get(MEMBER, ""),
         reason=item.get("StateReason", {}).get("Code", ""),
+        public=bool(item.get("PublicIpAddress")),
     )
 
 

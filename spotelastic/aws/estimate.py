@@ -1,4 +1,7 @@
-"""Pure: what a cluster costs an hour, line by line. Prices are of us-east-1 and of one day."""
+"""Pure: what a cluster costs an hour, line by line, and what is billed besides its instances.
+
+These prices are of us-east-1 and of one day.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +14,8 @@ DISK_GIB_MONTH = 0.08
 """gp3."""
 NAT = 0.045
 """US dollars an hour for a NAT gateway, and as much for each GB through it."""
+WORKER_DISK_GIB = 100
+"""Of a worker's encrypted root volume: a Deep Learning image takes 50 of them."""
 CONTROL_DISKS_GIB = 8 + 8
 """A control node's root volume and its etcd member's."""
 
@@ -47,7 +52,6 @@ def estimate(
     nodes: tuple[int, int],
     worker: str,
     worker_usd: float,
-    worker_disk_gib: int,
     control: str,
     control_usd: float,
     controls: int,
@@ -58,7 +62,7 @@ def estimate(
     low, high = nodes
     lines: Sequence[Line] = (
         Line(f"worker, {worker}", low, high, worker_usd),
-        Line(f"worker disk, {worker_disk_gib} GiB", low, high, _disk(worker_disk_gib)),
+        Line(f"worker disk, {WORKER_DISK_GIB} GiB", low, high, _disk(WORKER_DISK_GIB)),
         Line(f"control node, {control}", controls, controls, control_usd, "on demand"),
         Line(
             f"control disks, {CONTROL_DISKS_GIB} GiB",
@@ -70,6 +74,17 @@ def estimate(
         Line("NAT gateway", nat_gateways, nat_gateways, NAT, f"and {NAT:g} USD a GB"),
     )
     return Estimate(tuple(line for line in lines if line.high))
+
+
+def besides(role: str, *, public: bool) -> float:
+    """US dollars an hour for the disks of a worker or control node, and its public address."""
+    disks = CONTROL_DISKS_GIB if role == "control" else WORKER_DISK_GIB
+    return _disk(disks) + ADDRESS * public
+
+
+def gateways(count: int) -> float:
+    """US dollars an hour for NAT gateways, each of which has an address."""
+    return count * (NAT + ADDRESS)
 
 
 def _disk(gib: int) -> float:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 MEMBERS = ("a", "b", "c")
-"""The etcd members, one per zone."""
+"""The etcd members, one per zone, on a control node each."""
+CONTROL_TYPE = "t3.small"
+"""Of their instances."""
 CLIENT_PORT = 2379
 PEER_PORT = 2380
 PREFIX = "spotelastic-"

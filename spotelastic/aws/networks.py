@@ -58,6 +58,12 @@ class Network:
         return tuple(by_zone[zone] for zone in zones)
 
 
+def gateways(cards: int, vpc: str) -> int:
+    """How many NAT gateways are made: one for workers with several network cards, to which AWS
+    gives no public address; none in a network of the user's."""
+    return int(cards > 1 and not vpc)
+
+
 def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
     """Raises `UsageError` for what is not there, and for two subnets of one zone."""
     there = {item["SubnetId"]: item for item in _subnets(aws, vpc)}

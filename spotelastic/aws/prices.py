@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from spotelastic.aws import estimate
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import SpotelasticError
@@ -32,6 +33,9 @@ class Prices(Protocol):
     def spot(self, type: str, zone: str) -> float: ...
 
     def on_demand(self, type: str) -> float: ...
+
+    def besides(self, role: str, *, public: bool) -> float:
+        """For the disks of a worker or control node, and its address if that is public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,9 @@ class AwsPrices:
 
     def on_demand(self, type: str) -> float:
         return self._listed.on_demand(type)
+
+    def besides(self, role: str, *, public: bool) -> float:
+        return estimate.besides(role, public=public)
 
     def spot(self, type: str, zone: str) -> float:
         now = self._clock()

@@ -76,7 +76,7 @@ class Request:
     """A network of the user's to be used instead, and"""
     subnets: tuple[str, ...] = ()
     """those of its subnets that nodes may be in, one a zone."""
-    control_type: str = "t3.small"
+    control_type: str = names.CONTROL_TYPE
     etcd: Release | None = None
     """What control nodes install; by default they have one."""
     container: str = ""
@@ -132,7 +132,7 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
     bucket = _bucket(request, known) or shared
     if bucket != shared:
         account.check_bucket(aws, bucket)
-    spec = _spec(request, kind, bucket, network)
+    spec = _spec(request, kind, bucket, network, cards)
     parameters = {
         "Cluster": request.name,
         "Run": spec.run,
@@ -148,7 +148,9 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
     return Plan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
 
 
-def _spec(request: Request, kind: InstanceType, bucket: str, network: Mapping[str, str]) -> JobSpec:
+def _spec(
+    request: Request, kind: InstanceType, bucket: str, network: Mapping[str, str], cards: int
+) -> JobSpec:
     its, run = Names(request.name), request.run or request.name
     etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
     return JobSpec(
@@ -175,6 +177,7 @@ def _spec(request: Request, kind: InstanceType, bucket: str, network: Mapping[st
         linger=request.linger,
         vpc=network["GivenVpc"],
         subnets=zones.given(network["GivenSubnets"]),
+        nat_gateways=networks.gateways(cards, network["GivenVpc"]),
         read=request.read,
         write=request.write,
     )

@@ -11,16 +11,13 @@ from spotelastic.aws import choice, networks, offers, stack, types, zones
 from spotelastic.aws.choice import Option, Requirement
 from spotelastic.aws.clients import DENIED, Aws, Rejected
 from spotelastic.aws.estimate import Estimate, estimate
-from spotelastic.aws.names import MEMBERS
+from spotelastic.aws.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.networks import Network
 from spotelastic.aws.packing import Zone, Zones, ranked
 from spotelastic.aws.prices import PriceList
 from spotelastic.aws.quotas import Allowance, Quotas
 from spotelastic.aws.types import InstanceType
 from spotelastic.errors import EnvironmentFailure
-
-CONTROL_TYPE = "t3.small"
-WORKER_DISK_GIB = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ def survey(aws: Aws, wish: Wish) -> Survey:
     first = (ranking[0].name,) if ranking else for_workers
     price = _price(aws, kinds[0].name, first, listed, spot=wish.spot)
     addresses = _addresses((wish.minimum, wish.maximum), cards, network, its_zones)
-    nat_gateways = int(cards > 1 and network is None)
+    nat_gateways = networks.gateways(cards, wish.vpc)
     return Survey(
         types=kinds,
         zones=for_workers,
@@ -203,7 +200,6 @@ def _estimate(
         nodes=(wish.minimum, wish.maximum),
         worker=worker,
         worker_usd=price,
-        worker_disk_gib=WORKER_DISK_GIB,
         control=wish.control_type,
         control_usd=listed.on_demand(wish.control_type),
         controls=len(MEMBERS),

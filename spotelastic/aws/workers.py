@@ -18,6 +18,7 @@ from typing import Any
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.estimate import WORKER_DISK_GIB
 from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE, SUBNETS
 from spotelastic.aws.names import SWITCH, TERMINATE_HOOK, Names
 from spotelastic.aws.template import boot_script
@@ -31,8 +32,6 @@ UNATTENDED = 3600.0
 """Seconds that the machines of a cluster run on after its last leading controller was seen."""
 DELETE_WITHIN = 120.0
 """Seconds for a group that is launching or ending instances just then."""
-ROOT_GIB = 100
-"""Of the encrypted root volume: a Deep Learning image takes 50 of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +152,7 @@ def _launch(wanted: Workers) -> dict[str, Any]:
             {
                 "DeviceName": wanted.root_device,
                 "Ebs": {
-                    "VolumeSize": ROOT_GIB,
+                    "VolumeSize": WORKER_DISK_GIB,
                     "VolumeType": "gp3",
                     "Encrypted": True,
                     "DeleteOnTermination": True,

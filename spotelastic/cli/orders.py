@@ -19,7 +19,7 @@ from spotelastic.aws.objects import STOPPING
 from spotelastic.aws.quotas import Quotas
 from spotelastic.cli import checks
 from spotelastic.cli.capacity import ends_at
-from spotelastic.cli.place import status_of
+from spotelastic.cli.place import cost_of, status_of
 from spotelastic.clock import steady, wall
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.command import Command, CommandKind
@@ -166,8 +166,7 @@ def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | No
             f"the deadline of {cluster.name} has passed: say how long it may go on, "
             "as --deadline 8h"
         )
-    report = cluster.objects.report()
-    spent = report.cost_usd if report is not None else 0.0
+    spent = cost_of(cluster).total_usd
     limit = capacity.max_cost if max_cost is None else max_cost
     if limit is not None and limit <= spent:
         raise UsageError(

@@ -165,6 +165,8 @@ def report_table(report: Report) -> RenderableType:
         steps += f" ({job.steps_run} run{again})"
     lines = Text.assemble((job.state, "bold"), f"  {steps}  goodput {report.goodput:.1%}")
     bill = Text(f"workers  {report.node_hours:.3f} node-hours  {_cost(report)}")
+    if report.control_usd:
+        bill.append(f"\n{_with_control(report)}")
     if not report.interruptions:
         return Group(lines, bill, Text("no interruptions"))
     return Group(lines, bill, Text(), _interruptions_table(report.interruptions), Text())
@@ -182,23 +184,35 @@ def _cost(report: Report) -> str:
     return f"{text}; {usd(interruptions)} for interruptions" if interruptions else text
 
 
+def _with_control(report: Report) -> str:
+    text = f"in all   {usd(report.total_usd)}, {usd(report.control_usd)} of it for control nodes"
+    if report.total_usd_per_hour:
+        text += f", {usd(report.total_usd_per_hour)} an hour now"
+    return text
+
+
 def cost_table(cost: Cost) -> RenderableType:
     hours = f"{cost.spot_hours:.3f} spot"
     if cost.on_demand_hours:
         hours += f", {cost.on_demand_hours:.3f} on-demand"
-    table = table_of("", "")
-    table.show_header = False
-    table.add_row("now", f"{usd(cost.usd_per_hour)} an hour for workers")
-    table.add_row("so far", f"{usd(cost.cost_usd)} for {hours} node-hours (estimated)")
+    table = table_of("", "so far", "an hour", "", right=("so far", "an hour"))
+
+    def row(what: str, spent: float, per_hour: float, note: str = "") -> None:
+        table.add_row(what, usd(spent), usd(per_hour), note)
+
+    row("workers", cost.cost_usd, cost.usd_per_hour, f"{hours} node-hours")
+    row("control nodes", cost.control_usd, cost.control_usd_per_hour)
+    row("in all", cost.total_usd, cost.total_usd_per_hour, "estimated")
+    if cost.max_cost is not None:
+        left = "" if cost.hours_left is None else f"reached in {cost.hours_left:.1f} h"
+        table.add_row("limit", usd(cost.max_cost), "", left)
+    if cost.interruptions_usd:
+        table.add_row("interruptions", usd(cost.interruptions_usd), "", "of the workers'")
     if cost.on_demand_usd > 0:
         saved = 1 - cost.cost_usd / cost.on_demand_usd
         dated = f", prices of {cost.prices_of}" if cost.prices_of else ""
-        table.add_row("on demand", f"{usd(cost.on_demand_usd)} ({saved:.0%} saved{dated})")
-    if cost.interruptions_usd:
-        table.add_row("interruptions", usd(cost.interruptions_usd))
-    if cost.max_cost is not None:
-        left = "" if cost.hours_left is None else f", reached in {cost.hours_left:.1f} h"
-        table.add_row("limit", f"{usd(cost.max_cost)}{left}")
+        note = f"for workers ({saved:.0%} saved{dated})"
+        table.add_row("on demand", usd(cost.on_demand_usd), "", note)
     return Group(Text(cost.name, "bold"), table)
 
 

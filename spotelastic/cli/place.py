@@ -15,8 +15,7 @@ from spotelastic.aws.names import Names
 from spotelastic.aws.objects import USAGE, Objects
 from spotelastic.aws.prices import STORED
 from spotelastic.clock import wall
-from spotelastic.controller.ledger import Usage
-from spotelastic.controller.usage import closed, cost
+from spotelastic.controller.usage import Usage, closed, cost
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo

@@ -48,7 +48,9 @@ OnDemand = Annotated[str, typer.Option(help=f"On-demand nodes (spotelastic's onl
 SpotPatience = Annotated[
     float, typer.Option(min=0, help="Seconds below min before on-demand nodes are bought.")
 ]
-MaxCost = Annotated[float | None, typer.Option(help="US dollars before which the job is stopped.")]
+MaxCost = Annotated[
+    float | None, typer.Option(help="US dollars of workers before which the job is stopped.")
+]
 Deadline = Annotated[
     str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")
 ]

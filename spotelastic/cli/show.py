@@ -44,7 +44,7 @@ COST_EXAMPLES = """[bold]Examples[/]
 
 spotelastic cost
 
-spotelastic cost demo --json | jq .cost_usd
+spotelastic cost demo --json | jq .total_usd
 """
 
 
@@ -113,7 +113,7 @@ def report(
 def cost(
     name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
 ) -> None:
-    """Show what the workers cost now, have cost, and would have cost on demand."""
+    """Show what a cluster costs now and has cost, and its workers would have cost on demand."""
     from spotelastic.cli import output
     from spotelastic.cli.place import Place, cost_of
 

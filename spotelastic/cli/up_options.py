@@ -151,7 +151,8 @@ MaxPrice = Annotated[
     float | None, typer.Option(help="US dollars an hour above which no spot node is launched.")
 ]
 MaxCost = Annotated[
-    float | None, typer.Option(help="US dollars of workers before which the job is stopped.")
+    float | None,
+    typer.Option(help="US dollars in all, control nodes too, before which the job is stopped."),
 ]
 Deadline = Annotated[
     str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")

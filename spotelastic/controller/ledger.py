@@ -15,6 +15,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from spotelastic.controller.usage import HOUR, Usage, split
 from spotelastic.model.job import Job
 from spotelastic.model.progress import (
     Event,
@@ -26,22 +27,8 @@ from spotelastic.model.progress import (
 )
 from spotelastic.model.round import Member, Resume, Round, RoundRecord
 
-HOUR = 3600.0
 SAME_OUTAGE = 10.0
 """Seconds within which two accounts of one etcd member's failure are the same failure."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """One instance's time on the bill; `end` is None while it runs."""
-
-    instance: str
-    type: str
-    spot: bool
-    start: float
-    end: float | None
-    usd_per_hour: float
-    on_demand_usd_per_hour: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +89,7 @@ def report(
     """The account of a job up to `now`, finished or not; `prices_of` is the date of its on-demand
     prices."""
     points = sorted(points, key=lambda point: point.at)
+    workers, spent = [item for item in usage if item.role == "worker"], split(usage, now)
     runs = _runs(history, current, job, points)
     ordinary = _ordinary_step(points, runs)
     rounds = [run.round for run in runs]
@@ -109,7 +97,7 @@ def report(
         row
         for transition in _transitions(runs)
         for row in _priced(
-            transition, _troubles(transition, rounds, events), events, ordinary, usage
+            transition, _troubles(transition, rounds, events), events, ordinary, workers
         )
     ]
     outages = _outages(events, points, ordinary)
@@ -121,17 +109,16 @@ def report(
         ),
         interruptions=tuple(sorted([*rows, *outages], key=lambda row: row.at)),
         goodput=_goodput(runs, outages, ordinary),
-        node_hours=sum(_hours(item, now) for item in usage),
-        cost_usd=sum(_hours(item, now) * item.usd_per_hour for item in usage),
-        on_demand_usd=sum(_hours(item, now) * item.on_demand_usd_per_hour for item in usage),
-        usd_per_hour=sum(item.usd_per_hour for item in usage if item.end is None),
+        node_hours=sum(item.hours(now) for item in workers),
+        cost_usd=spent.workers.spent,
+        on_demand_usd=sum(item.hours(now) * item.on_demand_rate for item in workers),
+        usd_per_hour=spent.workers.per_hour,
         prices_of=prices_of,
+        control_usd=spent.control.spent,
+        control_usd_per_hour=spent.control.per_hour,
+        total_usd=spent.total.spent,
+        total_usd_per_hour=spent.total.per_hour,
     )
-
-
-def _hours(item: Usage, now: float) -> float:
-    end = now if item.end is None else item.end
-    return max(0.0, end - item.start) / HOUR
 
 
 # -- runs and transitions ------------------------------------------------------------------------
@@ -309,8 +296,9 @@ def _priced(
     ordinary: float,
     usage: Sequence[Usage],
 ) -> list[Interruption]:
-    """Rows with their price: all that was billed during the pause, and the nodes that execute the
-    lost steps again. Steps are lost once: the least orderly trouble answers for them."""
+    """Rows with their price: all workers that were billed during the pause, and the nodes that
+    execute the lost steps again. Steps are lost once: the least orderly trouble answers for them.
+    """
     resume = transition.resume
     lost = None if resume is None else max(0, transition.before.last - resume.step)
     blamed = min(
@@ -329,7 +317,7 @@ def _priced(
     if pause is not None and lost is not None:
         began = transition.before.last_at
         group = {member.node for member in transition.rounds[-1].members}
-        per_hour = sum(item.usd_per_hour for item in usage if item.instance in group)
+        per_hour = sum(item.rate for item in usage if item.instance in group)
         repeated = lost * ordinary * per_hour / HOUR
         usd = round(_billed(usage, began, began + pause) + repeated, 6)
     first = transition.after.first_at if transition.after is not None else 0.0
@@ -357,7 +345,7 @@ def _billed(usage: Iterable[Usage], start: float, end: float) -> float:
     total = 0.0
     for item in usage:
         stop = end if item.end is None else min(end, item.end)
-        total += max(0.0, stop - max(start, item.start)) / HOUR * item.usd_per_hour
+        total += max(0.0, stop - max(start, item.start)) / HOUR * item.rate
     return total
 
 

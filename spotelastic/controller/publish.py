@@ -16,9 +16,9 @@ from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.controller import ledger
-from spotelastic.controller.ledger import Usage
 from spotelastic.controller.observe import Records
 from spotelastic.controller.status import status
+from spotelastic.controller.usage import Usage
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Status

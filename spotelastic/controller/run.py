@@ -18,7 +18,8 @@ import msgspec
 from spotelastic.aws import autoscaling, commands, objects
 from spotelastic.aws.autoscaling import Group, Machine
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
+from spotelastic.aws.estimate import gateways
+from spotelastic.aws.names import CONTROL_TYPE, Names
 from spotelastic.aws.objects import Objects
 from spotelastic.aws.packing import Zone, Zones
 from spotelastic.aws.prices import AwsPrices, PriceList
@@ -28,7 +29,6 @@ from spotelastic.controller.act import Actor
 from spotelastic.controller.decide import decide, settled, urgent
 from spotelastic.controller.inbox import Inbox
 from spotelastic.controller.leader import EtcdLeader
-from spotelastic.controller.ledger import Usage
 from spotelastic.controller.news import Membership, acted, warned
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
@@ -45,6 +45,7 @@ from spotelastic.controller.seen import (
 from spotelastic.controller.snapshots import Snapshots
 from spotelastic.controller.tariff import Tariff
 from spotelastic.controller.upkeep import Examine, Postpone, Standing
+from spotelastic.controller.usage import Usage
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.model.job import JobSpec
 from spotelastic.store.election import Leadership, campaign
@@ -90,7 +91,7 @@ class Controller:
         self._aws = Aws(config.region)
         self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
         listed = PriceList(self._aws)
-        listed.prepare(config.spec.instance_types)
+        listed.prepare((*config.spec.instance_types, CONTROL_TYPE))
         self._prices = Tariff(AwsPrices(self._aws, listed), say)
         self._keys = Keys(config.spec.run)
         self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
@@ -211,6 +212,8 @@ class Term:
         self._prices = prices
         self._zones = Zones(aws)
         self._bill: dict[str, Usage] = {}
+        self._gateways = gateways(spec.nat_gateways)
+        """US dollars an hour."""
         self._groups: dict[str, Group] = {}
         self._machines: dict[str, Machine] = {}
         self._wanted = spec.settings
@@ -409,7 +412,7 @@ class Term:
                 self._examined.add(action.machine.id)
 
     def _money(self, seen: Seen, now: float) -> Money:
-        money = usage.money(self._bill, now)
+        money = usage.money(self._bill.values(), now)
         if self._policy.capacity.max_price is None:
             return money
         zones = {machine.zone for machine in self._machines.values() if machine.zone}
@@ -434,6 +437,7 @@ class Term:
                 self._asked_at, self._job_of = unbroken(), job.created_at
             self._policy = _policy(self._config.policy, job)
             self._upkeep_policy = replace(self._upkeep_policy, linger=job.linger)
+            self._gateways = gateways(job.nat_gateways)
 
     def _look_at_groups(self) -> None:
         names = Names(self._config.spec.cluster)
@@ -443,7 +447,9 @@ class Term:
         machines = autoscaling.machines(self._aws, self._config.spec.cluster)
         self._machines = {machine.id: machine for machine in machines}
         now = unbroken()
-        self._bill = usage.account(self._bill, machines, self._prices, now, self._billed_at)
+        self._bill = usage.account(
+            self._bill, machines, self._prices, now, self._billed_at, self._gateways
+        )
         self._billed_at = now
 
 

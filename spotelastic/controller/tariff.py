@@ -32,6 +32,9 @@ class Tariff:
     def on_demand(self, type: str) -> float:
         return self._prices.on_demand(type)
 
+    def besides(self, role: str, *, public: bool) -> float:
+        return self._prices.besides(role, public=public)
+
     def spot(self, type: str, zone: str) -> float:
         if self._clock() >= self._silent_until:
             try:

@@ -167,7 +167,7 @@ class Capacity:
     max_price: float | None = None
     """US dollars an hour above which no spot node is launched."""
     max_cost: float | None = None
-    """US dollars that the workers of the job may cost."""
+    """US dollars that the cluster may cost until the job ends, control nodes included."""
     deadline: float | None = None
     """When the job ends, done or not; seconds since the epoch."""
     keep_failed: bool = False
@@ -222,6 +222,8 @@ class JobSpec:
     """The user's network that it lies in; empty: one of its own."""
     subnets: tuple[str, ...] = ()
     """Of that network."""
+    nat_gateways: int = 0
+    """Of the cluster's own network."""
     service_role: str = ""
     """ARN of the role that CloudFormation deletes the stack with."""
     environment: Environment | None = None

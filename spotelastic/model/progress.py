@@ -159,32 +159,48 @@ class Report:
     goodput: float
     """Share of the time between the first and the last step that went into steps that count."""
     node_hours: float
+    """Of workers, as the next three."""
     cost_usd: float
     on_demand_usd: float
     usd_per_hour: float = 0.0
     """For all workers that run now."""
     prices_of: str = ""
     """Date of the on-demand prices."""
+    control_usd: float = 0.0
+    """For control nodes and NAT gateways so far, and"""
+    control_usd_per_hour: float = 0.0
+    """for those that run now."""
+    total_usd: float = 0.0
+    """With the workers."""
+    total_usd_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a job's workers cost, in US dollars."""
+    """What a cluster costs, in US dollars: all that AWS bills by the hour."""
 
     name: str
     usd_per_hour: float
-    """For those that run now."""
+    """For the workers that run now."""
     cost_usd: float
-    """So far."""
+    """For workers so far."""
     on_demand_usd: float
-    """What the same hours would have cost on demand."""
+    """What the workers' hours would have cost on demand."""
     spot_hours: float
     on_demand_hours: float
     """Node-hours of either kind."""
     interruptions_usd: float
-    """Of the cost: pauses, and steps that were repeated."""
+    """Of the workers' cost: pauses, and steps that were repeated."""
     max_cost: float | None = None
+    """Of the total."""
     hours_left: float | None = None
-    """Until `max_cost` is reached if nothing changes; None without one, or with no worker."""
+    """Until that is reached if nothing changes; None without a limit, or with nothing that runs."""
     prices_of: str = ""
     """Date of the on-demand prices."""
+    control_usd_per_hour: float = 0.0
+    """For the control nodes and NAT gateways that run now, and"""
+    control_usd: float = 0.0
+    """for those so far."""
+    total_usd_per_hour: float = 0.0
+    """With the workers."""
+    total_usd: float = 0.0

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from spotelastic.controller import usage
 from spotelastic.controller.decide import decide
-from spotelastic.controller.ledger import Usage
 from spotelastic.controller.seen import (
     Action,
     AskToEnd,
@@ -23,6 +22,7 @@ from spotelastic.controller.seen import (
     WriteDrain,
     account,
 )
+from spotelastic.controller.usage import Usage
 from spotelastic.model.progress import Event
 from spotelastic.replay.market import ON_DEMAND, SPOT, Market
 from spotelastic.replay.nodes import Nodes
@@ -44,6 +44,9 @@ class FixedPrices:
 
     def on_demand(self, type: str) -> float:
         return self.machines.on_demand_usd
+
+    def besides(self, role: str, *, public: bool) -> float:
+        return 0.0  # a replay is about what instances cost
 
 
 class Controller:
@@ -109,7 +112,7 @@ class Controller:
             group=market.group(SPOT),
             on_demand=market.group(ON_DEMAND),
             short_since=self._short(len(there)),
-            money=usage.money(self.bill, now),
+            money=usage.money(self.bill.values(), now),
             committed=nodes.committed,
             given_back_at=self._given_back_at,
             machines={name: rented.machine for name, rented in market.rented.items()},

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from spotelastic.controller.ledger import Usage
+from spotelastic.controller.usage import Usage
 from spotelastic.replay.control import Controller
 from spotelastic.replay.market import Market
 from spotelastic.replay.nodes import Nodes
-from spotelastic.replay.outcome import HOUR, Bill, Outcome, judge
+from spotelastic.replay.outcome import Bill, Outcome, judge
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
@@ -30,8 +30,8 @@ def play(trace: Trace, scenario: Scenario) -> Outcome:
 def _bill(usage: Iterable[Usage], until: float) -> Bill:
     spot = on_demand = usd = 0.0
     for item in usage:
-        hours = ((until if item.end is None else item.end) - item.start) / HOUR
+        hours = item.hours(until)
         spot += hours * item.spot
         on_demand += hours * (not item.spot)
-        usd += hours * item.usd_per_hour
+        usd += hours * item.rate
     return Bill(spot, on_demand, usd)

@@ -120,8 +120,9 @@ def test_a_cluster_with_many_network_cards_has_a_private_network_that_goes_with_
     trial: Trial,
 ) -> None:
     request = replace(REQUEST, instance_types=("p4d.24xlarge",))
-    clusters.create(request, lambda _: None, trial.laptop.aws)
+    cluster = clusters.create(request, lambda _: None, trial.laptop.aws)
     assert kinds(NAME) >= {"ec2.nat_gateways", "ec2.addresses"}
+    assert cluster.spec.nat_gateways == 1, "on the bill"
     ec2 = trial.laptop.aws.ec2
     (version,) = ec2.describe_launch_template_versions(LaunchTemplateName=Names(NAME).workers)[
         "LaunchTemplateVersions"

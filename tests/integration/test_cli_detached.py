@@ -184,6 +184,7 @@ def test_the_cost_of_a_job_that_runs_is_told_against_on_demand(terminal: Termina
     cost = terminal.json("cost")
     assert 0 < cost["cost_usd"] < cost["on_demand_usd"]
     assert cost["usd_per_hour"] > 0
+    assert cost["total_usd"] > cost["cost_usd"], "control nodes cost something, too"
     shown = terminal("cost", "demo").stdout
     assert "an hour for workers" in shown and "saved" in shown
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from spotelastic.cli import chart, ckpt, output
 from spotelastic.cli.view import EVERY, Plain
 from spotelastic.model.progress import (
+    Cost,
     Event,
     Interruption,
     NodeStatus,
@@ -59,6 +60,10 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "on_demand_usd",
         "usd_per_hour",
         "prices_of",
+        "control_usd",
+        "control_usd_per_hour",
+        "total_usd",
+        "total_usd_per_hour",
     }
     assert told["interruptions"][0] == {
         "kind": "notice",
@@ -101,6 +106,39 @@ def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
     assert "$0.10 on demand (75% saved, prices of 2025-07-01); $0.0040 for interruptions" in (
         rendered(output.report_table(priced))
     )
+
+
+def test_the_bill_shows_workers_and_control_nodes_apart_and_what_they_come_to() -> None:
+    report = replace(REPORT, control_usd=0.1, total_usd=0.1246, total_usd_per_hour=0.5)
+    told = "in all   $0.12, $0.10 of it for control nodes, $0.50 an hour now"
+    assert told in rendered(output.report_table(report), 80).splitlines()
+    cost = Cost(
+        name="demo",
+        usd_per_hour=1.5,
+        cost_usd=3.0,
+        on_demand_usd=5.0,
+        spot_hours=4.0,
+        on_demand_hours=1.0,
+        interruptions_usd=0.25,
+        max_cost=10.0,
+        hours_left=4.2,
+        prices_of="2025-07-01",
+        control_usd_per_hour=0.1,
+        control_usd=0.3,
+        total_usd_per_hour=1.6,
+        total_usd=3.3,
+    )
+    lines = rendered(output.cost_table(cost), 80).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "demo",
+        "so far an hour",
+        "workers $3.00 $1.50 4.000 spot, 1.000 on-demand node-hours",
+        "control nodes $0.30 $0.10",
+        "in all $3.30 $1.60 estimated",
+        "limit $10.00 reached in 4.2 h",
+        "interruptions $0.25 of the workers'",
+        "on demand $5.00 for workers (40% saved, prices of 2025-07-01)",
+    ]
 
 
 def test_a_terminal_of_80_columns_holds_what_is_shown_on_one() -> None:

@@ -7,16 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from spotelastic.aws import estimate
 from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.prices import shipped_table
-from spotelastic.cli import place
-from spotelastic.controller import usage
-from spotelastic.controller.ledger import Usage
+from spotelastic.cli import orders, place
+from spotelastic.controller import ledger, limits, usage
 from spotelastic.controller.observe import Mirror, Records
-from spotelastic.controller.seen import Left
+from spotelastic.controller.seen import Left, Policy, Seen
 from spotelastic.controller.status import status, step_time
 from spotelastic.controller.tariff import ASKED_AGAIN_AFTER, Tariff
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.controller.usage import HOUR, Usage
+from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import Capacity, Failure, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -42,6 +43,16 @@ class Market:
 
     def on_demand(self, type: str) -> float:
         return self.on_demand_price
+
+    def besides(self, role: str, *, public: bool) -> float:
+        return 0.0
+
+
+class Listed(Market):
+    """As AWS charges for what is not an instance."""
+
+    def besides(self, role: str, *, public: bool) -> float:
+        return estimate.besides(role, public=public)
 
 
 def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Machine:
@@ -93,11 +104,86 @@ def test_what_a_cluster_that_is_gone_has_cost_grows_no_more(
         assert (found.cost_usd, found.usd_per_hour, found.hours_left) == (cost, per_hour, left)
 
 
-def test_control_nodes_are_not_on_the_bill_and_on_demand_costs_what_it_costs() -> None:
-    seen = [machine("c", role="control"), machine("a", spot=False)]
-    bill = usage.account({}, seen, Market(), 200.0)
+def test_an_on_demand_node_costs_what_it_costs_and_what_has_no_role_costs_us_nothing() -> None:
+    bill = usage.account({}, [machine("x", role=""), machine("a", spot=False)], Market(), 200.0)
     assert list(bill) == ["a"]
     assert bill["a"].usd_per_hour == 1.0
+
+
+@pytest.mark.parametrize("nat_gateways", [0, 1])
+def test_an_hour_of_all_that_is_on_the_bill_costs_what_the_plan_said(nat_gateways: int) -> None:
+    public = not nat_gateways
+    seen = [machine(f"c{n}", role="control", spot=False, public=True) for n in range(3)]
+    seen += [machine(f"w{n}", public=public) for n in range(4)]
+    gateways = estimate.gateways(nat_gateways)
+    bill = usage.account({}, seen, Listed(), 100.0, gateways=gateways)
+    addresses = 3 + nat_gateways + 4 * public
+    plan = estimate.estimate(
+        nodes=(1, 4),
+        worker="g5.xlarge",
+        worker_usd=0.3,
+        control="g5.xlarge",
+        control_usd=1.0,
+        controls=3,
+        nat_gateways=nat_gateways,
+        addresses=(addresses, addresses),
+    )
+    hour, half = 100.0 + HOUR, 100.0 + HOUR / 2
+    found = usage.cost("demo", bill, None, hour, None)
+    assert found.total_usd == pytest.approx(plan.high)
+    assert found.total_usd_per_hour == pytest.approx(plan.high)
+    assert found.cost_usd == pytest.approx(4 * (0.3 + estimate.besides("worker", public=public)))
+    assert found.control_usd == pytest.approx(found.total_usd - found.cost_usd)
+    told = ledger.report([], None, Job("running", 0.0), [], [], tuple(bill.values()), hour)
+    assert (told.cost_usd, told.control_usd, told.total_usd) == (
+        found.cost_usd,
+        found.control_usd,
+        found.total_usd,
+    )
+    assert told.node_hours == found.spot_hours == 4.0, "of workers alone"
+    assert told.on_demand_usd - told.cost_usd == pytest.approx(4 * 0.7)
+    gone = [replace(each, state="terminated", public=False) for each in seen]
+    ended = usage.account(bill, gone, Listed(), half, 200.0, gateways)
+    assert usage.money(ended.values(), hour).spent == pytest.approx(
+        plan.high / 2 + gateways / 2  # the gateway is there for as long as its leader
+    )
+    assert usage.money(usage.closed(ended, half).values(), hour).per_hour == 0.0
+
+
+def test_an_address_that_is_seen_late_is_billed_from_the_launch_on() -> None:
+    bill = usage.account({}, [machine("a", state="pending")], Listed(), 101.0)
+    bill = usage.account(bill, [machine("a", public=True)], Listed(), 102.0)
+    before = bill["a"]
+    assert before.besides_usd_per_hour == estimate.besides("worker", public=True)
+    bill = usage.account(bill, [machine("a", state="terminated")], Listed(), 103.0)
+    assert bill["a"] == replace(before, end=103.0)
+
+
+def test_the_cost_limit_is_one_of_all_that_is_on_the_bill() -> None:
+    seen = [machine(f"c{n}", role="control", spot=False) for n in range(3)]
+    bill = usage.account({}, [*seen, machine("a")], Market(), 100.0)
+    policy = Policy(capacity=Capacity(max_cost=6.6), ends_within=0.0)
+    decided = []
+    for hours in (1.9, 2.1):  # at 3.3 an hour, of which 0.3 are the worker's
+        now = 100.0 + hours * HOUR
+        money = usage.money(bill.values(), now)
+        left = usage.cost("demo", bill, None, now, 6.6).hours_left
+        decided.append((limits.verdict(Seen(1, 0.0, money=money), now, policy), left))
+    (goes_on, left), (ends, none) = decided
+    assert (goes_on, left) == (None, pytest.approx(0.1))
+    assert ends is not None
+    assert (ends.reason, none) == ("it has cost $6.93 at $3.30 an hour (--max-cost 6.6)", 0.0)
+
+
+def test_a_restart_is_held_to_what_the_cluster_has_cost_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control = Usage("c", "t3.small", False, 0.0, HOUR, 2.0, 2.0, "control")
+    spent = usage.cost("demo", {"c": control}, None, HOUR, None)
+    monkeypatch.setattr(orders, "cost_of", lambda _: spent)
+    cluster: Any = SimpleNamespace(name="demo", spec=SimpleNamespace(capacity=Capacity()))
+    with pytest.raises(UsageError, match=r"--max-cost 2: demo has cost \$2.00 already"):
+        orders._time_and_money(cluster, None, 2.0)
 
 
 def test_a_type_without_a_known_price_claims_no_saving() -> None:

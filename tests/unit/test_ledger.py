@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spotelastic.controller.ledger import Usage, report
+from spotelastic.controller.ledger import report
+from spotelastic.controller.usage import Usage
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Event, Interruption, Point, Report
 from spotelastic.model.round import Cause, Member, Resume, Round, RoundRecord

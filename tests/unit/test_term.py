@@ -121,7 +121,9 @@ def term(account: Account, store: MemoryStore) -> Term:
     bucket: Any = SimpleNamespace(
         has=lambda _: account.call("stopping"), job=lambda: None, cluster="demo"
     )
-    prices: Any = SimpleNamespace(spot=lambda *_: 1.0, on_demand=lambda _: 1.0, date="")
+    prices: Any = SimpleNamespace(
+        spot=lambda *_: 1.0, on_demand=lambda _: 1.0, besides=lambda *_, **__: 0.0, date=""
+    )
     config = ControllerConfig(SPEC, "bucket", "r", "i-control", "")
     aws: Any = account
     term = Term(
