@@ -36,8 +36,9 @@ from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import SpotWarning
 from spotelastic.clock import unbroken
 from spotelastic.controller.decide import decide
-from spotelastic.controller.run import BUSY, LEASE
+from spotelastic.controller.run import LEASE
 from spotelastic.controller.seen import Message, Policy, Seen
+from spotelastic.controller.term import BUSY
 from spotelastic.local.faults import Faults
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node

@@ -23,7 +23,7 @@ from spotelastic.aws.clients import Aws
 from spotelastic.aws.identity import CLUSTER, ROLE
 from spotelastic.aws.names import MEMBERS, TERMINATE_HOOK, Names
 from spotelastic.aws.objects import Objects
-from spotelastic.controller.run import ControllerConfig
+from spotelastic.controller.config import ControllerConfig
 from spotelastic.controller.run import run as run_controller
 from spotelastic.controller.seat import Seat, SeatConfig
 from spotelastic.local import cloud

@@ -80,7 +80,8 @@ def run(me: Identity) -> int:
 
 def controller() -> int:
     """The controller's own process."""
-    from spotelastic.controller.run import ControllerConfig, run
+    from spotelastic.controller.config import ControllerConfig
+    from spotelastic.controller.run import run
     from spotelastic.linux import name_process
 
     name_process("se-controller")

@@ -32,11 +32,13 @@ from spotelastic.aws.objects import Objects
 from spotelastic.aws.prices import AwsPrices
 from spotelastic.aws.request import Request
 from spotelastic.clock import unbroken
-from spotelastic.controller import inbox, orders, publish, run
+from spotelastic.controller import inbox, orders, publish
+from spotelastic.controller import term as terms
+from spotelastic.controller.config import ControllerConfig
 from spotelastic.controller.observe import Mirror
-from spotelastic.controller.run import ControllerConfig, Term
 from spotelastic.controller.seen import Policy
 from spotelastic.controller.tariff import Tariff
+from spotelastic.controller.term import Term
 from spotelastic.model.command import Command
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -177,7 +179,7 @@ def leading(cluster: Cluster, store: MemoryStore, fault: Fault) -> Iterator[Firs
 def test_every_call_of_a_controller_fails_once_and_all_comes_right(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for where, name in ((run, "BUSY"), (run, "SOON"), (inbox, "RETRY"), (publish, "EVERY")):
+    for where, name in ((terms, "BUSY"), (terms, "SOON"), (inbox, "RETRY"), (publish, "EVERY")):
         monkeypatch.setattr(where, name, 0.25)
     monkeypatch.setattr(inbox, "LONG_POLL", 1)
     monkeypatch.setattr(orders, "LIFETIME", PATIENT)

@@ -9,10 +9,11 @@ import pytest
 
 from spotelastic.aws.events import SpotWarning, StateChange
 from spotelastic.clock import unbroken
-from spotelastic.controller import run
+from spotelastic.controller import term as terms
+from spotelastic.controller.config import ControllerConfig
 from spotelastic.controller.observe import Mirror
-from spotelastic.controller.run import ControllerConfig, Term
 from spotelastic.controller.seen import Discard, Message
+from spotelastic.controller.term import Term
 from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -92,14 +93,14 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Account:
     def machines(*_: Any) -> tuple[Any, ...]:
         account.call("machines")
         return tuple(
-            run.Machine(name, "worker", "running", "t", "z", "", False, unbroken())
+            terms.Machine(name, "worker", "running", "t", "z", "", False, unbroken())
             for name in NODES
         )
 
-    monkeypatch.setattr(run.autoscaling, "machines", machines)
-    monkeypatch.setattr(run, "Inbox", Inbox)
+    monkeypatch.setattr(terms.autoscaling, "machines", machines)
+    monkeypatch.setattr(terms, "Inbox", Inbox)
     for name in ("Snapshots", "Publisher"):
-        monkeypatch.setattr(run, name, lambda *_: SimpleNamespace(offer=lambda _: None))
+        monkeypatch.setattr(terms, name, lambda *_: SimpleNamespace(offer=lambda _: None))
     return account
 
 

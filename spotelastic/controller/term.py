@@ -1,0 +1,340 @@
+"""One controller's time as the leader: it goes round
+
+    something happened (a message of AWS's, a key in etcd, a time that was waited for)
+      -> observe AWS where it may have changed -> decide -> act -> publish
+
+Nothing is polled quickly: an idle cluster costs a few calls of AWS's API every `IDLE` seconds. All
+times are of one clock that nobody can set.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from spotelastic.aws import autoscaling, commands, objects
+from spotelastic.aws.autoscaling import Group, Machine
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.estimate import gateways
+from spotelastic.aws.names import Names
+from spotelastic.aws.objects import Objects
+from spotelastic.aws.packing import Zone, Zones
+from spotelastic.clock import steady, unbroken
+from spotelastic.controller import inbox, packing, upkeep, usage
+from spotelastic.controller.act import Actor
+from spotelastic.controller.config import ControllerConfig
+from spotelastic.controller.decide import decide, settled, urgent
+from spotelastic.controller.inbox import Inbox
+from spotelastic.controller.leader import EtcdLeader
+from spotelastic.controller.news import Membership, acted, warned
+from spotelastic.controller.observe import Mirror, Records
+from spotelastic.controller.publish import Account, Publisher
+from spotelastic.controller.seen import (
+    Action,
+    Discard,
+    Message,
+    Money,
+    Policy,
+    Seen,
+    Tell,
+    account,
+)
+from spotelastic.controller.snapshots import Snapshots
+from spotelastic.controller.tariff import Tariff
+from spotelastic.controller.upkeep import Examine, Postpone, Standing
+from spotelastic.controller.usage import Usage
+from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.model.job import JobSpec
+from spotelastic.store.election import Leadership
+from spotelastic.store.port import Store
+
+IDLE = 15.0
+"""Seconds between two looks at AWS while everything is as it should be."""
+BUSY = 1.0
+"""Seconds between two looks while instances come and go."""
+SOON = 0.25
+"""Seconds after an action until AWS is asked what came of it."""
+TURN = 0.05
+"""Seconds between two decisions at least: what changes in a burst is looked at once."""
+
+
+class Term:
+    """One controller's time as the leader."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        aws: Aws,
+        store: Store,
+        bucket: Objects,
+        mirror: Mirror,
+        leadership: Leadership,
+        wake: threading.Event,
+        prices: Tariff,
+        alive: Callable[[], bool],
+    ) -> None:
+        """`alive` tells whether the leadership's lease is still held."""
+        spec = config.spec
+        self._config = config
+        self._aws = aws
+        self._objects = bucket
+        self._mirror = mirror
+        self._wake = wake
+        self._since = unbroken()
+        self._policy = _policy(config.policy, spec)
+        self._prices = prices
+        self._zones = Zones(aws)
+        self._bill: dict[str, Usage] = {}
+        self._gateways = gateways(spec.nat_gateways)
+        """US dollars an hour."""
+        self._groups: dict[str, Group] = {}
+        self._machines: dict[str, Machine] = {}
+        self._wanted = spec.settings
+        self._job_of = spec.created_at
+        self._asked_at = 0.0
+        self._looked_at = 0.0
+        self._billed_at = 0.0
+        self._look_at = 0.0
+        self._membership: Membership | None = None
+        self._tried: frozenset[str] = frozenset()
+        """Nodes whose warnings were answered, or could not be, this turn."""
+        self._told: set[tuple[str, str, str]] = set()
+        self._short_since: float | None = None
+        self._reason = ""
+        self._switch_at = 0.0
+        self._stopping = False
+        self._examined: set[str] = set()
+        self._upkeep_policy = upkeep.Policy(
+            boot_within=config.policy.boot_within, linger=spec.linger
+        )
+        queues = (spec.queue, Names(spec.cluster).commands)
+        queue, orders = (commands.queue_url(aws, name) for name in queues)
+        self._actor = Actor(aws, store, leadership, spec, config.bucket, queue, orders, alive)
+        self._publisher = Publisher(bucket, EtcdLeader(spec.etcd, spec.etcd_members, config.tls))
+        self._inbox = Inbox(aws, queue, inbox.message, wake.set)
+        self._orders = Inbox(aws, orders, inbox.order, wake.set)
+        self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
+
+    def finish(self) -> None:
+        """Publishes what is known, as long as nobody else leads."""
+        self._publisher.finish()
+
+    def close(self) -> None:
+        """Publishes nothing any more: another one may."""
+        self._inbox.close()
+        self._orders.close()
+        self._snapshots.close()
+        self._publisher.close()
+
+    def lead(self, over: threading.Event) -> None:
+        """Until `over`; raises `LeaseLost` when a write says that another controller leads."""
+        taken_over = False
+        rest = 0.0
+        while not over.wait(TURN):
+            self._wake.wait(rest)
+            self._wake.clear()
+            if over.is_set():
+                return
+            try:
+                if not taken_over:
+                    self._take_over()
+                    taken_over = True
+                rest = self._turn()
+            except (Unavailable, EnvironmentFailure) as error:
+                say(str(error))
+                rest = BUSY
+
+    def _take_over(self) -> None:
+        """Reads the accounts of the leader before."""
+        bill = self._objects.get(objects.USAGE)
+        if bill:
+            known = msgspec.json.decode(bill, type=list[Usage])
+            self._bill = {each.instance: each for each in known}
+        status = self._objects.status()
+        self._billed_at = 0.0 if status is None else status.at
+        self._mirror.remember(self._objects.curve())
+
+    def _turn(self) -> float:
+        """Observes, decides, acts and publishes once; returns the seconds to rest at most."""
+        self._tried = frozenset()
+        self._answer_warnings()
+        records = self._mirror.records()
+        seen = self._observe(records)
+        now = unbroken()
+        kept = upkeep.upkeep(seen, self._standing(records), now, self._upkeep_policy)
+        self._perform(kept.actions)
+        seen = replace(seen, desired=kept.desired)
+        decision = decide(seen, now, self._policy)
+        if decision.reason != self._reason:
+            say(decision.reason)
+            self._reason = decision.reason
+        self._perform(decision.actions)
+        if any(not isinstance(action, Tell | Discard) for action in decision.actions):
+            self._look_at = steady() + SOON
+            self._membership = None  # What is decided next must see what these did.
+        elif settled(seen, now, self._policy):
+            self._look_at = max(self._look_at, self._looked_at + IDLE)
+        self._publisher.offer(Account(records, self._machines, dict(self._bill), self._prices.date))
+        moments = [at for at in (decision.wake_at, kept.wake_at) if at is not None]
+        until_wake = min(moments, default=float("inf")) - now
+        return max(0.0, min(self._look_at - steady(), until_wake))
+
+    def _answer_warnings(self) -> None:
+        """Replaces nodes that are warned without a look (at the rest) of AWS, once a turn each."""
+        messages, drains = self._inbox.messages, self._mirror.drains
+        nodes = warned(messages, drains, self._groups.values(), self._machines) - self._tried
+        if not nodes:
+            return
+        self._tried |= nodes
+        warnings = tuple(message for message in messages if message.warns in nodes)
+        seen = self._seen(self._mirror.records(), warnings)
+        actions = urgent(seen, nodes, unbroken(), self._policy)
+        self._perform(actions)
+        if actions:
+            self._membership = None  # so that AWS is looked at
+
+    def _observe(self, records: Records) -> Seen:
+        """AWS is asked again when it tells of a change, when etcd does, and from time to time. What
+        a message tells was so before it came: those that come meanwhile wait for the next look."""
+        messages, orders = self._inbox.messages, self._orders.messages
+        membership = Membership.of(records)
+        if messages or orders or membership != self._membership or steady() >= self._look_at:
+            self._membership, self._look_at = membership, 0.0  # due until it has come to its end
+            self._look()
+        pending = self._inbox.messages
+        messages = tuple(message for message in messages if message in pending)
+        seen = replace(self._seen(records, messages), orders=orders)
+        if packing.undecided(seen, unbroken(), self._policy):
+            types = self._config.spec.instance_types
+            seen = replace(seen, zones=self._zones.offers(seen.zones, types, seen.desired))
+        return seen
+
+    def _seen(self, records: Records, messages: tuple[Message, ...]) -> Seen:
+        """With AWS as it was when it was looked at."""
+        wanted = self._wanted
+        names, now = Names(self._config.spec.cluster), unbroken()
+        group = self._groups.get(names.workers)
+        if len(records.nodes) >= wanted.min_nodes:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
+        seen = Seen(
+            desired=wanted.max_nodes,
+            least=wanted.min_nodes,
+            settings=records.settings,
+            wanted=wanted,
+            types=self._config.spec.instance_types,
+            region=self._config.region,
+            since=self._since,
+            job=records.job,
+            ending=records.ending,
+            group=group,
+            on_demand=self._groups.get(names.on_demand),
+            short_since=self._short_since,
+            failed=records.failed,
+            zones=self._zones_of(group),
+            moved_at=records.moved_at,
+            zones_left=records.zones_left,
+            committed=max((p.committed for p in records.progress.values()), default=0),
+            given_back_at=records.given_back_at,
+            machines=self._machines,
+            nodes=records.nodes,
+            left=records.left,
+            drains=records.drains,
+            told=records.told | self._told,
+            messages=messages,
+            handled=self._inbox.handled,
+            answered=self._orders.handled,
+        )
+        return replace(seen, money=self._money(seen, now))
+
+    def _zones_of(self, group: Group | None) -> tuple[Zone, ...]:
+        """Those that nodes may be in, if they are to be in one."""
+        if group is None or self._policy.capacity.zones != "pack":
+            return ()
+        return self._zones.of(group.offered)
+
+    def _standing(self, records: Records) -> Standing:
+        rounds = [each.round for each in records.history]
+        rounds += [records.round] if records.round is not None else []
+        members = [member.node for each in rounds for member in each.members]
+        settings = records.settings or self._config.spec.settings
+        began = records.job.at if records.job is not None else 0.0
+        return Standing(
+            minimum=settings.min_nodes,
+            switch_at=self._switch_at,
+            stopping=self._stopping,
+            joined=frozenset((*records.nodes, *records.left, *members)),
+            boots=tuple(
+                event for event in records.events if event.kind == upkeep.BOOT and event.at > began
+            ),
+            examined=frozenset(self._examined),
+            asked_at=self._asked_at,
+        )
+
+    def _perform(self, actions: Sequence[Action | upkeep.Action]) -> None:
+        done = self._actor.perform(actions)
+        for received in (self._inbox, self._orders):
+            received.settle(done)
+        self._told |= {account(action.event) for action in done if isinstance(action, Tell)}
+        self._groups = acted(self._groups, done)
+        for action in done:
+            if isinstance(action, Postpone):
+                self._switch_at = action.until
+            elif isinstance(action, Examine):
+                self._examined.add(action.machine.id)
+
+    def _money(self, seen: Seen, now: float) -> Money:
+        money = usage.money(self._bill.values(), now)
+        if self._policy.capacity.max_price is None:
+            return money
+        zones = {machine.zone for machine in self._machines.values() if machine.zone}
+        zones = zones if seen.home is None else {seen.home.name}
+        pools = [(type, zone) for type in self._config.spec.instance_types for zone in zones]
+        prices = [price for pool in pools if (price := self._prices.spot(*pool))]
+        return replace(money, spot=min(prices, default=0.0))
+
+    def _look(self) -> None:
+        """Part by part: a warning that comes meanwhile does not wait for the rest."""
+        for part in (self._look_at_job, self._look_at_groups, self._look_at_machines):
+            part()
+            self._answer_warnings()
+        self._looked_at = steady()
+        self._look_at = self._looked_at + BUSY
+
+    def _look_at_job(self) -> None:
+        self._stopping = self._objects.has(objects.STOPPING)
+        if (job := self._objects.job()) is not None:  # `up` may have been run again
+            self._wanted = job.settings
+            if job.created_at != self._job_of:  # that is by the clock of a laptop
+                self._asked_at, self._job_of = unbroken(), job.created_at
+            self._policy = _policy(self._config.policy, job)
+            self._upkeep_policy = replace(self._upkeep_policy, linger=job.linger)
+            self._gateways = gateways(job.nat_gateways)
+
+    def _look_at_groups(self) -> None:
+        names = Names(self._config.spec.cluster)
+        self._groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
+
+    def _look_at_machines(self) -> None:
+        machines = autoscaling.machines(self._aws, self._config.spec.cluster)
+        self._machines = {machine.id: machine for machine in machines}
+        now = unbroken()
+        self._bill = usage.account(
+            self._bill, machines, self._prices, now, self._billed_at, self._gateways
+        )
+        self._billed_at = now
+
+
+def _policy(policy: Policy, spec: JobSpec) -> Policy:
+    """A cluster of on-demand workers has all of its nodes as a base."""
+    capacity = spec.capacity
+    if spec.worker_group == Names(spec.cluster).on_demand:
+        capacity = replace(capacity, base=sys.maxsize)
+    return replace(policy, capacity=capacity)
+
+
+def say(line: str) -> None:
+    print(f"controller: {line}", file=sys.stderr, flush=True)
