@@ -91,7 +91,17 @@ def status_table(status: Status) -> RenderableType:
     """The job, why its round began (or how it ended), and its nodes."""
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
     head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
-    return Group(head, Text(status_line(status)), Text(), nodes_table(status))
+    parts = [head, Text(status_line(status))]
+    if odd := _not_understood(status):
+        parts.append(Text(odd))
+    return Group(*parts, Text(), nodes_table(status))
+
+
+def _not_understood(status: Status) -> str:
+    """Of AWS's events; those of other instances are as many as the account has, and no matter."""
+    kinds = [(status.messages.get(kind, 0), kind) for kind in ("unknown", "malformed")]
+    told = " and ".join(f"{count} {kind}" for count, kind in kinds if count)
+    return f"of AWS's events {told} were dropped" if told else ""
 
 
 def nodes_table(status: Status) -> Table:

@@ -24,6 +24,7 @@ from spotelastic.controller.seen import (
     Discard,
     EndJob,
     EndMachine,
+    Fate,
     Forget,
     Remove,
     Replace,
@@ -75,8 +76,8 @@ class Actor:
         self._error = ""
         self._commands = commands
         self._alive = alive
-        self.fates: Counter[str] = Counter()
-        """How many messages were handled, duplicate, foreign, unknown, malformed."""
+        self.fates: Counter[Fate] = Counter()
+        """How many messages were deleted, by what they were."""
         self._handlers: Mapping[type[Action | upkeep.Action], Callable[[Any], None]] = {
             WriteDrain: self._write_drain,
             Replace: self._replace,
@@ -261,8 +262,8 @@ class Actor:
         return compares, writes
 
     def _discard(self, action: Discard) -> None:
-        self.fates[action.fate] += 1
         self._delete(self._queue, action.message.receipt)
+        self.fates[action.fate] += 1
 
     def _reply(self, action: Reply) -> None:
         if action.answer is not None:

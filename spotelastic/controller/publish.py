@@ -17,6 +17,7 @@ from spotelastic.aws.objects import Objects
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.controller import ledger
 from spotelastic.controller.observe import Records
+from spotelastic.controller.seen import Fate
 from spotelastic.controller.status import status
 from spotelastic.controller.usage import Usage
 from spotelastic.errors import SpotelasticError
@@ -45,6 +46,8 @@ class Account:
     bill: Mapping[str, Usage] = field(default_factory=dict)
     prices_of: str = ""
     """Date of the on-demand prices."""
+    fates: Mapping[Fate, int] = field(default_factory=dict)
+    """AWS's messages that this leader has deleted, by what they were."""
 
 
 class Publisher:
@@ -145,11 +148,10 @@ class Publisher:
 
     def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
         """False if there is news of progress alone, which is not due yet."""
-        made = status(
-            self._objects.cluster, account.records, account.machines, self._etcd_leader(), now
-        )
+        cluster, leads = self._objects.cluster, self._etcd_leader()
+        made = status(cluster, account.records, account.machines, leads, now, account.fates)
         before, age = self._status, now - self._status_at
-        if before is not None and age < HEARTBEAT and replace(made, at=before.at) == before:
+        if before is not None and age < HEARTBEAT and _same(made, before):
             return True
         early = age < PROGRESS_EVERY and not force
         if before is not None and early and _standing(made) == _standing(before):
@@ -160,9 +162,14 @@ class Publisher:
         return True
 
 
+def _same(one: Status, other: Status) -> bool:
+    """AWS tells of others' instances as well: that is no news."""
+    return replace(one, at=other.at, messages=other.messages) == other
+
+
 def _standing(status: Status) -> Status:
     """How things stand, whatever step training is at."""
-    return replace(status, at=0.0, step=0, loss=None, step_time=0.0, upload=None)
+    return replace(status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={})
 
 
 def _report(account: Account, now: float) -> object:

@@ -6,18 +6,26 @@ from statistics import median
 
 from spotelastic.aws.autoscaling import ALIVE, Machine
 from spotelastic.controller.observe import Records
+from spotelastic.controller.seen import Fate
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload
 from spotelastic.model.round import Round
 
 RECENT = 20
 """Steps that the time of a step is taken from."""
+NO_MESSAGES: Mapping[Fate, int] = {}
 
 
 def status(
-    cluster: str, records: Records, machines: Mapping[str, Machine], etcd_leader: str, now: float
+    cluster: str,
+    records: Records,
+    machines: Mapping[str, Machine],
+    etcd_leader: str,
+    now: float,
+    fates: Mapping[Fate, int] = NO_MESSAGES,
 ) -> Status:
-    """`etcd_leader` is the name of the etcd member that leads, "" for none."""
+    """`etcd_leader` is the name of the etcd member that leads, "" for none; `fates` counts AWS's
+    messages."""
     job, round_ = records.job, records.round
     state = job.state if job else "pending"
     if state == "pending" and round_ is not None and _has_trained(round_):
@@ -39,6 +47,7 @@ def status(
         etcd_leader=_instance_of_member(machines.values(), etcd_leader),
         reason=_reason(records),
         nodes=tuple(_nodes(records, machines)),
+        messages={str(fate): count for fate, count in sorted(fates.items())},
     )
 
 

@@ -176,7 +176,8 @@ class Term:
             self._membership = None  # What is decided next must see what these did.
         elif settled(seen, now, self._policy):
             self._look_at = max(self._look_at, self._looked_at + IDLE)
-        self._publisher.offer(Account(records, self._machines, dict(self._bill), self._prices.date))
+        bill, fates = dict(self._bill), dict(self._actor.fates)
+        self._publisher.offer(Account(records, self._machines, bill, self._prices.date, fates))
         moments = [at for at in (decision.wake_at, kept.wake_at) if at is not None]
         until_wake = min(moments, default=float("inf")) - now
         return max(0.0, min(self._look_at - steady(), until_wake))

@@ -101,6 +101,9 @@ class Status:
     reason: str = ""
     """Why the job is in this state; for a failure, the first failing rank."""
     nodes: tuple[NodeStatus, ...] = ()
+    messages: dict[str, int] = field(default_factory=dict)
+    """AWS's events that the leading controller has dealt with since it leads: how many were
+    handled, duplicate, foreign (of somebody else's instances), unknown or malformed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,15 @@ def test_the_status_shows_every_node() -> None:
     assert all(word in text for word in ("i-1", "0-1", "control", "leading"))
 
 
+def test_events_of_aws_that_were_not_understood_are_told() -> None:
+    """As AWS may change them. Those of other instances are not."""
+    messages = {"handled": 7, "foreign": 99, "unknown": 1, "malformed": 2}
+    told = "of AWS's events 1 unknown and 2 malformed were dropped"
+    assert told in rendered(output.status_table(replace(STATUS, messages=messages))).splitlines()
+    assert "dropped" not in rendered(output.status_table(replace(STATUS, messages={"foreign": 9})))
+    assert json.loads(output.to_json(replace(STATUS, messages=messages)))["messages"] == messages
+
+
 def test_a_job_that_never_began_says_how_it_ended_and_why() -> None:
     why = "3 instances in a row did not boot: no disk\nThe console of i-1 ends:\nno disk"
     failed = replace(STATUS, state="failed", round=0, reason=why, nodes=())

@@ -222,6 +222,13 @@ def test_a_message_whose_receipt_holds_no_more_is_not_deleted_for_ever(
     assert actor(client, store, leads(store)).perform([discard]) == (discard,)
 
 
+def test_a_message_counts_once_it_is_deleted(store: MemoryStore) -> None:
+    acts = actor(Client(0, TROUBLE["throttled"]), store, leads(store))
+    for counted in ({}, {"foreign": 1}):
+        acts.perform([Discard(everything().messages[1], "foreign", "e2")])
+        assert dict(acts.fates) == counted
+
+
 def test_what_was_not_done_is_not_told(store: MemoryStore) -> None:
     """Else an on-demand node is paid for until the next commit, or a zone counts as left."""
     gives, moves = Remove("i-dear", "spot is back"), SetSubnets("workers", ("net-b",), "a is dry")

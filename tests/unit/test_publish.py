@@ -1,7 +1,7 @@
 """What the leader publishes, and how often: each object that is written costs a little."""
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from support.patience import PATIENT
@@ -57,6 +57,17 @@ def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
     bucket.wait(STATUS, 3)
     publisher.close()
     assert bucket.steps() == [1, 3, 4]
+
+
+def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
+    bucket = Bucket()
+    publisher = Publisher(bucket, lambda: "a", lambda: 100.0)  # type: ignore[arg-type]
+    for count, state in enumerate(("running", "running", "succeeded")):
+        publisher.offer(replace(at_step(count, state), fates={"foreign": count}))
+        bucket.wait(EVENTS, count + 1)  # so that it was looked at
+    publisher.finish(timeout=PATIENT)
+    told = [msgspec.json.decode(data, type=Status) for data in bucket.of(STATUS)]
+    assert [status.messages for status in told] == [{"foreign": 0}, {"foreign": 2}]
 
 
 def test_the_last_word_is_written_whatever_came_just_before_it() -> None:
