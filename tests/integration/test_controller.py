@@ -23,6 +23,7 @@ from support.trial import (
 
 from spotelastic.aws import autoscaling, workers
 from spotelastic.aws import cluster as clusters
+from spotelastic.aws.autoscaling import ALIVE
 from spotelastic.aws.estimate import besides
 from spotelastic.aws.names import CONTROL_TYPE, Names
 from spotelastic.aws.prices import shipped_table
@@ -207,8 +208,11 @@ def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> No
     assert report is not None
     assert report.job.state == "succeeded"
     assert 0 < report.cost_usd < report.on_demand_usd
-    each = shipped_table().usd_per_hour[CONTROL_TYPE] + besides("control", public=True)
-    assert report.control_usd_per_hour == pytest.approx(3 * each)
+    found = autoscaling.machines(trial.cluster.aws, NAME, "control")
+    alive = [machine for machine in found if machine.state in ALIVE]
+    extra = sum(besides("control", public=machine.public) for machine in alive)
+    each = shipped_table().usd_per_hour[CONTROL_TYPE]
+    assert report.control_usd_per_hour == pytest.approx(3 * each + extra)
     assert report.total_usd == pytest.approx(report.cost_usd + report.control_usd)
 
     def empty() -> bool | None:
