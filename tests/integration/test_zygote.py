@@ -119,6 +119,22 @@ def test_a_worker_is_forked_or_a_fresh_process(pool: Callable[..., Pool], warm: 
     assert output.read_text() == f"{warm} True\n"
 
 
+DRAWS = """
+import random, numpy, torch
+print(random.random(), numpy.random.random(), torch.rand(1, dtype=torch.float64).item())
+"""
+
+
+def test_forked_workers_draw_random_numbers_of_their_own(pool: Callable[..., Pool]) -> None:
+    made = pool(base=("numpy.random", "torch"))
+    outputs = []
+    for rank in (0, 1):
+        outputs.append(made.start(rank, DRAWS))
+        assert made.next() == Exited(f"round/{rank}", 0)
+    drawn = [number for output in outputs for number in output.read_text().split()]
+    assert len(drawn) == len(set(drawn)) == 6
+
+
 def test_a_fresh_worker_fails_as_a_forked_one_does(pool: Callable[..., Pool]) -> None:
     made = pool(warm=False)
     output = made.start(0, "def go():\n    raise ValueError('no such column')\ngo()\n")

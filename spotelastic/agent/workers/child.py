@@ -59,7 +59,20 @@ def _become_worker(order: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
+    _draw_apart()
+
+
+def _draw_apart() -> None:
+    """Give generators that came with the zygote's memory seeds of this process's own.
+
+    As in a fresh interpreter, where those of Python, numpy and torch's CPU start from the
+    system's entropy. torch's for GPUs are made later, from a fixed seed, in both.
+    """
     random.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def _serve_store(order: dict[str, Any]) -> None:
