@@ -67,7 +67,7 @@ class Machine:
         self._false_starts = 0
         self._checkpoints = Checkpoints(config, post)
         line = config.line or (lambda _rank, _line: None)
-        self._logs = Logs(line, config.error_line, config.output)
+        self._logs = Logs(line, config.say, config.error_line, config.output)
 
     @property
     def daemon(self) -> DaemonClient:

@@ -188,5 +188,10 @@ def _printer(prefix: Callable[[int], str], to: TextIO) -> Callable[[int, str], N
 def _print(line: str, to: TextIO) -> None:
     try:
         print(line, file=to, flush=True)
-    except BrokenPipeError:  # who read our output has seen enough; training goes on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), to.fileno())
+    except OSError as error:  # training goes on without it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, to.fileno())
+        os.close(nowhere)
+        # Who read a pipe has seen enough; a disk is full.
+        if to is not sys.stderr and not isinstance(error, BrokenPipeError):
+            _say(f"no more output of workers is shown: {error.strerror}")

@@ -5,6 +5,7 @@ A worker's two streams share a pipe, and so keep their order, unless they go dif
 service). Files are never deleted by a later round.
 """
 
+import contextlib
 import os
 import selectors
 import threading
@@ -24,7 +25,8 @@ _CHUNK = 65536
 @dataclass
 class _Pipe:
     rank: int
-    file: BinaryIO
+    say: Callable[[str], None]
+    file: BinaryIO | None
     sink: LineSink | None
     needles: tuple[str, ...] = ()
     matches: BinaryIO | None = None
@@ -32,7 +34,7 @@ class _Pipe:
     rest: bytes = b""
 
     def take(self, data: bytes) -> None:
-        self.file.write(data)
+        self.file = self._write(self.file, data)
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
             self._tell(line)
@@ -40,9 +42,9 @@ class _Pipe:
     def end(self) -> None:
         if self.rest:
             self._tell(self.rest)
-        self.file.close()
-        if self.matches is not None:
-            self.matches.close()
+        for file in (self.file, self.matches):
+            if file is not None:
+                _close(file)
 
     def _tell(self, line: bytes) -> None:
         if self.sink is None and self.matches is None:
@@ -51,19 +53,42 @@ class _Pipe:
         if self.sink is not None:
             self.sink(self.rank, text)
         if self.matches is not None and any(needle in text for needle in self.needles):
-            self.matches.write(f"[{self.rank}] {text}\n".encode())
+            self.matches = self._write(self.matches, f"[{self.rank}] {text}\n".encode())
+
+    def _write(self, file: BinaryIO | None, data: bytes) -> BinaryIO | None:
+        """The file, or None once it takes no more: reading goes on, or the worker would block."""
+        if file is None:
+            return None
+        try:
+            file.write(data)
+        except OSError as error:
+            self.say(f"{file.name}: {error.strerror}: no more output of rank {self.rank} is kept")
+            _close(file)
+            return None
+        return file
+
+
+def _close(file: BinaryIO) -> None:
+    with contextlib.suppress(OSError):  # what a network file system could not write
+        file.close()
 
 
 class Logs:
     """Reads the pipes of all workers. `open` gives the ends that a worker writes to.
 
-    `errors` receives the lines of a stderr that is told apart (teed); `sink` all others.
+    `errors` receives the lines of a stderr that is told apart (teed); `sink` all others. `say`
+    tells people of a file that takes no more.
     """
 
     def __init__(
-        self, sink: LineSink, errors: LineSink | None = None, output: Output | None = None
+        self,
+        sink: LineSink,
+        say: Callable[[str], None],
+        errors: LineSink | None = None,
+        output: Output | None = None,
     ) -> None:
         self._sink = sink
+        self._say = say
         self._errors = errors or sink
         self._output = output or Output()
         self._selector = selectors.DefaultSelector()
@@ -106,6 +131,7 @@ class Logs:
         matches = folder / f"filtered_{stream}.log" if route.needles else None
         pipe = _Pipe(
             rank,
+            self._say,
             (folder / route.file).open("ab", buffering=0),
             sink if route.shown else None,
             route.needles,
