@@ -5,6 +5,7 @@ The flags are in `run_flags.py`, what they mean in `run_options.py`, where nodes
 """
 
 import argparse
+import fcntl
 import os
 import shutil
 import signal
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 PREFIX = "spotelastic-run-"
 """Of folders, followed by the pid of the run that they belong to."""
 SHARED_MEMORY = Path("/dev/shm")
+OWNER_LOCK, DAEMON_LOCK = "owner", "lock"
+"""Files in them, locked for as long as the run and its daemon live: another run that sees a folder
+need not see these processes, which may be in another container."""
 
 LOGS_PREFIX = "spotelastic-logs-"
 """Of a folder with the logs of a job that failed, where --log-dir named no other."""
@@ -63,11 +67,22 @@ def own_folders() -> Iterator[Folders]:
     state = Path(tempfile.mkdtemp(prefix=mine))
     shm = SHARED_MEMORY / f"{mine}{uuid.uuid4().hex[:12]}"
     logs = Path(tempfile.gettempdir(), f"{LOGS_PREFIX}{state.name.removeprefix(PREFIX)}")
-    try:
-        yield Folders(state, shm, logs)
-    finally:
+    with ExitStack() as stack:
         for folder in (state, shm):
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(exist_ok=True)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.enter_context(_locked(folder))
+        yield Folders(state, shm, logs)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The lock is held before it has its name: a folder with one that is free has been left."""
+    new = folder / f"{OWNER_LOCK}.new"
+    with new.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        new.rename(folder / OWNER_LOCK)
+        yield
 
 
 def serve(
@@ -163,11 +178,22 @@ def _sweep() -> None:
     commands = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     for parent in (Path(tempfile.gettempdir()), SHARED_MEMORY):
         for folder in parent.glob(f"{PREFIX}*"):
-            pid = folder.name.removeprefix(PREFIX).partition("-")[0]
             in_use = any(str(folder).encode() in command for command in commands)
-            if not Path("/proc", pid).exists() and not in_use:
+            if not in_use and _is_left(folder):
                 end_marked(mark(folder), END_WITHIN)
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(folder: Path) -> bool:
+    """Neither its owner nor its daemon lives, in whatever container."""
+    try:
+        with (folder / OWNER_LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with suppress(FileNotFoundError), (folder / DAEMON_LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # held, being made, or somebody else's
+        return False
+    return True
 
 
 def _command(process: Path) -> bytes:

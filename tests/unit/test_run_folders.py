@@ -1,0 +1,49 @@
+"""The folders of `spotelastic run`: whose owner is gone are removed by the next run."""
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from spotelastic.cli import run
+
+NOBODY = 2**22 + 1
+"""A pid that no process can have: of one that is in another container, as seen from here."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(run, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    return tmp_path
+
+
+def test_folders_of_a_run_that_lives_where_it_is_not_seen_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pid = os.getpid
+    monkeypatch.setattr(os, "getpid", lambda: NOBODY)
+    with run.own_folders() as folders:
+        monkeypatch.setattr(os, "getpid", pid)
+        assert str(NOBODY) in folders.state.name and str(NOBODY) in folders.shm.name
+        run._sweep()
+        assert folders.state.is_dir() and folders.shm.is_dir()
+    assert not folders.state.exists() and not folders.shm.exists()
+
+
+@pytest.mark.parametrize("held", [run.OWNER_LOCK, run.DAEMON_LOCK])
+def test_a_folder_is_removed_when_run_and_daemon_are_gone(here: Path, held: str) -> None:
+    left = here / f"{run.PREFIX}{NOBODY}-x"
+    left.mkdir()
+    run._sweep()
+    assert left.is_dir(), "being made"
+    (left / run.OWNER_LOCK).touch()
+    with (left / held).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run._sweep()
+        assert left.is_dir()
+    run._sweep()
+    assert not left.exists()
