@@ -28,7 +28,7 @@ from spotelastic.agent.observe import (
     look,
 )
 from spotelastic.agent.workers.logs import Logs
-from spotelastic.agent.workers.pool import Order, Zygote
+from spotelastic.agent.workers.pool import Exited, Order, Zygote
 from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
@@ -242,8 +242,10 @@ class Machine:
                 numa=self.config.numa,
                 stacks=str(stacks(folder, first + local_rank)) if settings.stall_timeout else "",
             )
-            with contextlib.suppress(OSError):
+            try:
                 self.zygote.start(order, *streams)
+            except OSError:  # it is gone, and may have told of all that it knew of before
+                self._post(Exited(name, -signal.SIGKILL))
             for stream in streams:
                 os.close(stream)
             alive.append(name)
