@@ -24,6 +24,7 @@ import xxhash
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.populate import populate
+from spotelastic_checkpoints.room import Room, mib, room
 from spotelastic_checkpoints.wire import Item
 
 HEADER = 4096
@@ -251,7 +252,7 @@ class Arena:
         try:
             populate(slot.memory)
         except OSError as error:
-            raise ArenaFull(f"{path}: {error.strerror}; {self._free()}") from error
+            raise ArenaFull(f"{path}: {error.strerror}; {self.room()}") from error
         return slot
 
     def allocate(self, path: Path, size: int) -> None:
@@ -260,13 +261,14 @@ class Arena:
             have = os.fstat(file.fileno()).st_size
             if have >= size:
                 return
+            wanted, left = f"{mib(size - have)} more for {path}", self.room()
+            if size - have > left.free:
+                raise ArenaFull(f"{wanted}; {left}: {left.more}")
             try:
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
                 os.ftruncate(file.fileno(), have)
-                raise ArenaFull(
-                    f"{_mib(size - have)} more for {path}: {error.strerror}; {self._free()}"
-                ) from error
+                raise ArenaFull(f"{wanted}: {error.strerror}; {left}") from error
 
     def view(self, path: Path) -> SlotView:
         slot = self._slot(path)
@@ -282,35 +284,31 @@ class Arena:
         fit.
         """
         existing = sum(slot.size for slot in self.slots())
-        free = self.free()
+        left = self.room()
         least = min(2, most)
         for count in range(most, least - 1, -1):
             share = SPARE if count > least else NEEDED
-            if count * size * self.workers - existing <= share * free:
+            if count * size * self.workers - existing <= share * left.free:
                 return count
-        raise ArenaFull(self._shortage(least, size, existing))
+        raise ArenaFull(self._shortage(least, size, existing, left))
 
-    def free(self) -> int:
-        """Bytes that the file system and the machine have left."""
-        stat = os.statvfs(self.folder)
-        return min(stat.f_bavail * stat.f_frsize, _available())
+    def room(self) -> Room:
+        """For further slots; those that exist count as taken."""
+        return room(self.folder)
 
-    def _shortage(self, count: int, size: int, existing: int) -> str:
+    def _shortage(self, count: int, size: int, existing: int, left: Room) -> str:
         slots = "two slots" if count == 2 else "one slot"
-        ways = ["enlarge /dev/shm", "use fewer workers per node"]
+        ways = [left.more, "use fewer workers per node"]
         if count == 2:
             ways.append(
                 "or set SPOTELASTIC_SLOTS=1 and commit more often (a crash during a save then "
                 "goes back to the last commit)"
             )
         return (
-            f"{slots} of {_mib(size)} for each of {self.workers} workers need "
-            f"{_mib(count * size * self.workers)} in {self.folder}, of which {_mib(existing)} are "
-            f"there; {self._free()}: {', '.join(ways)}"
+            f"{slots} of {mib(size)} for each of {self.workers} workers need "
+            f"{mib(count * size * self.workers)} in {self.folder}, of which {mib(existing)} are "
+            f"there; {left}: {', '.join(ways)}"
         )
-
-    def _free(self) -> str:
-        return f"{_mib(self.free())} are free"
 
     def _slot(self, path: Path) -> Slot | None:
         """None where it has just gone: slots are discarded while other threads look at them."""
@@ -321,14 +319,3 @@ class Arena:
         except FileNotFoundError:
             return None
         return known
-
-
-def _available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return 1 << 62
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):,.0f} MiB"

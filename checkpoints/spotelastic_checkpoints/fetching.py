@@ -24,6 +24,7 @@ from spotelastic_checkpoints import cells, stages
 from spotelastic_checkpoints.cells import Cell, Placed, Request
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.layout import ALIGNMENT
+from spotelastic_checkpoints.room import mib, room
 from spotelastic_checkpoints.stages import Stage
 
 MOST_LANES = 16
@@ -215,13 +216,9 @@ class Fetcher:
         self._buffers.clear()
 
     def _check_memory(self, needed: int) -> None:
-        stat = os.statvfs(self.path.parent)
-        free = stat.f_bavail * stat.f_frsize
-        if needed > free:
-            raise ArenaFull(
-                f"{needed >> 20:,} MiB more for a restore in {self.path.parent}, where "
-                f"{free >> 20:,} MiB are free: enlarge /dev/shm"
-            )
+        left = room(self.path.parent)
+        if needed > left.free:
+            raise ArenaFull(f"{mib(needed)} more for a restore; {left}: {left.more}")
 
     def _run(self, new: Sequence[Cell]) -> None:
         most = min(source.most for source in self._sources)

@@ -11,6 +11,7 @@ from spotelastic_checkpoints.commits import StepFolder, step_folders
 from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.retention import Keep, decide
+from spotelastic_checkpoints.room import Room
 from spotelastic_checkpoints.slots import SlotView
 from spotelastic_checkpoints.wire import Branch, Commit, Member, RoundInfo
 
@@ -157,9 +158,9 @@ def test_slots_that_exist_need_no_further_memory(
     for local in range(2):
         for number in range(2):
             arena.allocate(arena.slot_path(local, number), size)
-    monkeypatch.setattr(arena, "free", lambda: 0)
+    monkeypatch.setattr(arena, "room", lambda: Room(0, "here", "make more"))
     assert arena.slots_that_fit(size, most=3) == 2
     with pytest.raises(ArenaFull, match=r"two slots of 2 MiB for each of 2 workers need 8 MiB"):
         arena.slots_that_fit(2 * size, most=3)
-    monkeypatch.setattr(arena, "free", lambda: 8 * size)
+    monkeypatch.setattr(arena, "room", lambda: Room(8 * size, "here", "make more"))
     assert arena.slots_that_fit(size, most=3) == 3
