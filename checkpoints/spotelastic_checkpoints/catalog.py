@@ -1,7 +1,7 @@
 """A run's checkpoints as people look at them: listed, described, read again to the last byte.
 
-Only reads, so that it may look at a run that trains. A step is complete when its commit record is
-there (docs/protocols.md, Commit).
+Only reads, but for the note that a checkpoint was verified, so that it may look at a run that
+trains. A step is complete when its commit record is there (docs/protocols.md, Commit).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import encoding, manifest, metadata
+from spotelastic_checkpoints import encoding, manifest, metadata, verified
 from spotelastic_checkpoints.commits import Commits, StepFolder, folder, step_folders
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.layout import SHARED
@@ -40,6 +40,8 @@ class Entry(msgspec.Struct, frozen=True):
     nbytes: int = 0
     written: datetime | None = None
     """When the last of its shards and manifests was; None where the store does not tell."""
+    verified: datetime | None = None
+    """When all its bytes were last read again, and were as they were saved."""
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -108,11 +110,13 @@ class Catalog:
         times = self.storage.times()
         folders = step_folders(times)
         latest = self._commits.latest()
-        shown = [found for found in folders.values() if found.names != {metadata.NAME}]
+        late = {metadata.NAME, verified.NAME}
+        shown = [found for found in folders.values() if found.names - late]
 
         def entry(found: StepFolder) -> Entry:
-            # Pinning writes the record anew, so that it does not count.
-            at = max(times[key] for key in found.keys)
+            # Pinning writes the record anew, so that it does not count, and nor does verifying.
+            place = folder(found.commit)
+            at = max(times[f"{place}/{name}"] for name in found.names - late)
             written = datetime.fromtimestamp(at, UTC) if at else None
             return msgspec.structs.replace(self._entry(found, latest), written=written)
 
@@ -141,7 +145,10 @@ class Catalog:
         return Checkpoint(wanted[-1], self._commits.checkpoint(wanted[-1]))
 
     def verify(self, checkpoint: Checkpoint, progress: Progress) -> list[str]:
-        """Reads every byte; what is wrong, naming file and item. Empty: all is as it was saved."""
+        """Reads every byte; what is wrong, naming file and item. Empty: all is as it was saved.
+
+        Leaves no note of it: see `note`.
+        """
         found = []
         record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
         if record is None or metadata.unpinned(record.data) != metadata.write(checkpoint.manifests):
@@ -150,6 +157,14 @@ class Catalog:
             jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
             found += [complaint for job in jobs if (complaint := job.result())]
         return found
+
+    def note(self, checkpoint: Checkpoint, found: Sequence[str], now: datetime) -> None:
+        """What `verify` found, for `entries`. Raises `CheckpointsError` where the store takes no
+        note."""
+        if found:
+            verified.withdraw(self.storage, checkpoint.commit)
+        else:
+            verified.leave(self.storage, checkpoint.commit, now)
 
     def read(self, placed: Placed) -> memoryview:
         """The item's bytes, verified. Raises `RestoreFailed`."""
@@ -191,7 +206,11 @@ class Catalog:
             pinned=metadata.is_pinned(record.data),
             world_size=len(manifests),
             nbytes=sum(content.nbytes for content in manifests),
+            verified=self._verified(found),
         )
+
+    def _verified(self, found: StepFolder) -> datetime | None:
+        return verified.since(self.storage, found.commit) if verified.NAME in found.names else None
 
 
 def assemble(

@@ -9,7 +9,7 @@ epoch, never by age, and only once a newer commit makes them useless.
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
-from spotelastic_checkpoints import manifest, metadata, stages
+from spotelastic_checkpoints import manifest, metadata, stages, verified
 from spotelastic_checkpoints.commits import Commits, StepFolder, folder, step_folders
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.stages import Stage
@@ -175,5 +175,6 @@ def _record_key(commit: Commit) -> str:
 
 
 def _delete(commits: Commits, found: StepFolder) -> None:
-    commits.storage.delete(found.keys)
+    # A note may have been left since the folder was listed.
+    commits.storage.delete(sorted({*found.keys, verified.key(found.commit)}))
     stages.reached(Stage.SHARDS_DELETED)

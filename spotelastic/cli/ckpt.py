@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,13 +86,17 @@ def inspect(url: Url, json: AsJson = False) -> None:
 
 @app.command(epilog=VERIFY_EXAMPLES)
 def verify(url: Url) -> None:
-    """Read every byte of a checkpoint again, and compare it with what was saved."""
+    """Read every byte of a checkpoint again, and compare it with what was saved.
+
+    `ls` shows since when it is verified.
+    """
     from spotelastic.cli import output
 
     with _open(url) as named:
         checkpoint = named.checkpoint
         with _progress("verifying", checkpoint.nbytes) as done:
             complaints = named.catalog.verify(checkpoint, done)
+        _note(named.catalog, checkpoint, complaints)
         for complaint in complaints:
             typer.echo(complaint, err=True)
         if complaints:
@@ -189,6 +194,16 @@ def rm(
             raise UsageError(f"{url}: say which step, as in {url}@4000")
         retention.remove(named.commits, named.commit)
         typer.echo(f"{named} is removed")
+
+
+def _note(catalog: "Catalog", checkpoint: "Checkpoint", complaints: list[str]) -> None:
+    """One may read where one may not write."""
+    from spotelastic_checkpoints.errors import CheckpointsError
+
+    try:
+        catalog.note(checkpoint, complaints, datetime.fromtimestamp(wall(), UTC))
+    except CheckpointsError as error:
+        typer.echo(f"warning: nothing was noted for `ckpt ls`: {error}", err=True)
 
 
 # -- what the commands are made of ----------------------------------------------------------------
@@ -327,8 +342,12 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
     if not entries:
         return Text("no checkpoints")
     right = ("step", "age", "size")
-    table = table_of("step", "epoch", "state", "age", "size", "ranks", "", right=right)
+    table = table_of("step", "epoch", "state", "age", "size", "ranks", "verified", "", right=right)
     now = wall()
+
+    def old(at: datetime | None) -> str:
+        return age(now - at.timestamp()) if at else "-"
+
     for entry in entries:
         whole = entry.state == "committed"
         notes = ("latest", entry.latest), ("pinned", entry.pinned)
@@ -336,9 +355,10 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
             str(entry.step),
             str(entry.epoch),
             entry.state,
-            age(now - entry.written.timestamp()) if entry.written else "-",
+            old(entry.written),
             size(entry.nbytes) if whole else "-",
             str(entry.world_size) if whole else "-",
+            f"{old(entry.verified)} ago" if entry.verified else "-",
             ", ".join(note for note, so in notes if so),
         )
     return table

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import re
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
@@ -18,10 +19,12 @@ import torch
 import xxhash
 from spotelastic_checkpoints import encoding, layout, manifest
 from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.wire import Commit
+from torch.distributed.checkpoint import FileSystemReader
 
 from spotelastic.cli.main import main
 
@@ -200,6 +203,34 @@ def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:
     assert "as they were saved" in fine("verify", f"{saved}@10")
     assert "checksum" in refused("export", saved, saved.parent / "broken.pt")
     assert not list(saved.parent.glob("*broken*")), "nothing half-written is left"
+
+
+def test_since_when_a_step_is_verified_is_listed(saved: Path) -> None:
+    fine("verify", f"{saved}@10")
+    listed = {entry["step"]: entry for entry in json.loads(fine("ls", saved, "--json"))}
+    at = datetime.fromisoformat(listed[10]["verified"])
+    assert timedelta() < datetime.now(UTC) - at < timedelta(hours=1)
+    assert listed[20]["verified"] is None
+    assert re.search(r"  10 .* \d+ s ago", fine("ls", saved))
+    reader = FileSystemReader(saved / "1/step-00000010")
+    assert "model.rows" in reader.read_metadata().state_dict_metadata
+
+    shard = saved / "1/step-00000010/__0_0.distcp"
+    shard.write_bytes(bytes(len(shard.read_bytes())))
+    assert ckpt("verify", f"{saved}@10").code == 2
+    assert not any(entry["verified"] for entry in json.loads(fine("ls", saved, "--json")))
+
+
+def test_a_store_that_takes_no_note_is_verified_with_a_warning(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageRefused("read only")
+
+    monkeypatch.setattr(FolderStorage, "put", refuse)
+    told = ckpt("verify", saved)
+    assert told.code == 0 and "as they were saved" in told.out
+    assert told.err == "warning: nothing was noted for `ckpt ls`: read only\n"
 
 
 def test_an_export_to_torch_is_the_state(saved: Path, tmp_path: Path) -> None:

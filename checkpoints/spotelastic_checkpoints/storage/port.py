@@ -38,7 +38,7 @@ class Storage(Protocol):
         ...
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        """Whole or not at all; the same key is only ever written with the same bytes.
+        """Whole or not at all. A shard is only ever written again with the same bytes.
 
         `progress` is told of bytes as they are handed to the network.
         """
