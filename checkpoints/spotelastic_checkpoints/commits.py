@@ -25,7 +25,13 @@ from dataclasses import dataclass
 import msgspec
 
 from spotelastic_checkpoints import manifest, metadata, stages
-from spotelastic_checkpoints.errors import Fenced, Outrun, RestoreFailed, StorageRefused
+from spotelastic_checkpoints.errors import (
+    Fenced,
+    Outrun,
+    RestoreFailed,
+    StorageRefused,
+    StorageUnavailable,
+)
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.storage.port import Storage, unseen
@@ -315,6 +321,12 @@ class Commits:
         try:
             return msgspec.json.decode(blob.data, type=Latest), blob.etag
         except msgspec.MsgspecError as error:
+            # Where objects are written in place, others may look in the middle.
+            if self.storage.weaker and not isinstance(error, msgspec.ValidationError):
+                raise StorageUnavailable(
+                    f"{self.storage.url}/{LATEST} is not whole: it is being written, or a write "
+                    "was cut off; if it stays so, delete it, and the next round makes it again"
+                ) from None
             raise StorageRefused(f"{self.storage.url}/{LATEST} is not ours: {error}") from None
 
     def _write_latest(self, latest: Latest, etag: str) -> bool:

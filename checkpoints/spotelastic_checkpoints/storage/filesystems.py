@@ -1,114 +1,125 @@
-"""Any store that fsspec reaches by URL: Google Cloud Storage, Azure, and memory for tests."""
+"""Any store that fsspec reaches by URL: Google Cloud Storage, Azure, memory for tests, and whatever
+else is installed, as far as that goes.
+
+Every call has a deadline. One that was left behind at it may come through late, and must do no harm
+then: what it writes was copied before, and nothing is created or swapped until it has ended.
+"""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import fsspec
 import xxhash
+from fsspec.spec import AbstractBufferedFile
 
-from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.hanging import Hanging
 from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
-PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
-"""What brings a scheme."""
+CREATING = ("gs", "gcs", "az", "abfs", "abfss", "memory")
+"""Schemes whose stores keep whole objects, and create one only where there is none."""
+PACKAGES = {
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    **dict.fromkeys(("hdfs", "arrow_hdfs"), "pyarrow"),
+    "smb": "smbprotocol",
+    "webdav": "webdav4",
+    "oss": "ossfs",
+    "oci": "ocifs",
+    "hf": "huggingface_hub",
+    "lakefs": "lakefs-spec",
+}
+"""What brings a scheme, where that is not the module that is missing."""
+OPEN_WITHIN = 60.0
+"""Seconds to import a file system and to connect,"""
+ANSWER_WITHIN = 20.0
+"""for a small request,"""
+PART_WITHIN = 120.0
+"""and for a part of an object, or a listing."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
+
+T = TypeVar("T")
 
 
 class FsspecStorage:
-    """Creation is the store's own; a swap reads, compares and writes."""
+    """Creation is the store's own where it has one; a swap reads, compares and writes."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        """`options` are fsspec's storage options."""
         self.url = url.rstrip("/")
-        scheme, _, rest = self.url.partition("://")
-        self.weaker = (
-            f"{scheme}:// has no compare-and-swap through fsspec: two rounds that race for LATEST "
-            "may both move it; never run two clusters on one root"
-        )
-        try:
-            self._fs: Any = fsspec.filesystem(
-                scheme, skip_instance_cache=True, use_listings_cache=False
-            )
-        except ImportError as error:
-            package = PACKAGES.get(scheme, scheme)
-            raise StorageRefused(f"{url} needs a package: pip install {package}") from error
-        except Exception as error:
-            raise StorageRefused(f"{url}: {error}") from error
-        self._root = self._fs._strip_protocol(f"{scheme}://{rest}").rstrip("/")
-        self._swapping = threading.Lock()
+        scheme, _, _ = self.url.partition("://")
+        self._creates = scheme in CREATING
+        self.weaker = _weaker(scheme, self._creates)
+        self._options = dict(options or {})
+        self._hanging = Hanging()
+        self._idle: list[Any] = []
+        """File systems that nobody is at: one is for one thread, unless it is asynchronous."""
+        self._one_writer = threading.Lock()
+        with self._opened(scheme):
+            first = self._hanging.within(OPEN_WITHIN, lambda: self._first(scheme))
+        self._shared = first if first.async_impl else None
+        self._give_back(first)
+        self._root = str(first._strip_protocol(self.url)).rstrip("/")
 
     def get(self, key: str) -> Blob | None:
-        try:
-            with self._explained(key):
-                data = self._fs.cat_file(self._path(key))
-        except FileNotFoundError:
-            return None
-        return Blob(data, _etag(data))
+        data = self._call(key, ANSWER_WITHIN, lambda fs: self._content(fs, key))
+        return None if data is None else Blob(data, _etag(data))
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
+        end = offset + len(target)
         try:
-            with self._explained(key):
-                data = self._fs.cat_file(self._path(key), start=offset, end=offset + len(target))
+            data = self._call(
+                key,
+                PART_WITHIN,
+                lambda fs: fs.cat_file(self._path(key), start=offset, end=end),
+            )
         except FileNotFoundError:
             return 0
+        except StorageUnavailable as error:
+            if _is_beyond_the_end(error.__cause__):
+                return 0
+            raise
+        if len(data) > len(target):
+            raise StorageRefused(f"{self.url}/{key}: the store sends more than the range asked for")
         target[: len(data)] = data
         return len(data)
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
+        if len(data) <= WHOLE:
+            copy = bytes(data)
+            self._call(key, PART_WITHIN, lambda fs: self._write(fs, key, copy))
+            progress(len(data))
+            return
         with self._explained(key):
-            if len(data) <= WHOLE:
-                self._fs.pipe_file(self._path(key), bytes(data))
-                progress(len(data))
-                return
-            file = self._fs.open(self._path(key), "wb")
-            try:
-                for part in cut(data, PART):
-                    progress(file.write(part))
-            except BaseException:
-                # Closing would make an object of what has come so far.
-                file.discard()
-                file.closed = True
-                raise
-            file.close()
+            self._put_parts(self._path(key), data, progress)
 
     def create(self, key: str, data: bytes) -> bool:
-        try:
-            with self._explained(key):
-                self._fs.pipe_file(self._path(key), data, mode="create")
-        except FileExistsError:
-            return False
-        return True
+        return self._call(key, ANSWER_WITHIN, lambda fs: self._created(fs, key, data))
 
     def swap(self, key: str, data: bytes, etag: str) -> bool:
-        with self._swapping:
-            found = self.get(key)
-            if found is None or found.etag != etag:
-                return False
-            with self._explained(key):
-                self._fs.pipe_file(self._path(key), data)
-            return True
+        return self._call(key, ANSWER_WITHIN, lambda fs: self._swapped(fs, key, data, etag))
 
     def keys(self, prefix: str = "") -> list[str]:
         return sorted(self.times(prefix))
 
     def times(self, prefix: str = "") -> dict[str, float]:
+        place = self._path(prefix).rstrip("/")
         try:
-            with self._explained(prefix):
-                found = self._fs.find(self._path(prefix).rstrip("/"), detail=True)
+            found = self._call(prefix, PART_WITHIN, lambda fs: fs.find(place, detail=True))
         except FileNotFoundError:
             return {}
-        return {name[len(self._root) + 1 :]: _written(entry) for name, entry in found.items()}
+        return {self._key(name): _written(entry) for name, entry in found.items()}
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            try:
-                with self._explained(key):
-                    self._fs.rm_file(self._path(key))
-            except FileNotFoundError:
-                pass
+            with suppress(FileNotFoundError):
+                self._delete(key)
 
     def unfinished(self) -> list[str]:
         """The stores that are reached this way end them by themselves."""
@@ -120,19 +131,184 @@ class FsspecStorage:
     def close(self) -> None:
         pass
 
+    # -- with a file system, in a thread that may be left behind ----------------------------------
+
+    def _content(self, fs: Any, key: str) -> bytes | None:
+        try:
+            content: bytes = fs.cat_file(self._path(key))
+        except FileNotFoundError:
+            return None
+        return content
+
+    def _created(self, fs: Any, key: str, data: bytes) -> bool:
+        with self._only_writer():
+            if not self._creates:
+                if self._content(fs, key) is not None:
+                    return False
+                self._write(fs, key, data)
+                return True
+            try:
+                self._write(fs, key, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+    def _swapped(self, fs: Any, key: str, data: bytes, etag: str) -> bool:
+        with self._only_writer():
+            found = self._content(fs, key)
+            if found is None or _etag(found) != etag:
+                return False
+            self._write(fs, key, data)
+            return True
+
+    def _write(self, fs: Any, key: str, data: bytes, **how: str) -> None:
+        self._in_folder(fs, self._path(key), lambda path: fs.pipe_file(path, data, **how))
+
+    def _in_folder(self, fs: Any, path: str, write: Callable[[str], T]) -> T:
+        """Some have folders, which must be there first; of others a bucket would be made."""
+        with suppress(FileNotFoundError):
+            return write(path)
+        try:
+            if not self._creates:
+                fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return write(path)
+        except FileNotFoundError as error:
+            raise StorageRefused(f"{self.url}: there is no such bucket or folder") from error
+
+    @contextmanager
+    def _only_writer(self) -> Iterator[None]:
+        if not self._one_writer.acquire(timeout=ANSWER_WITHIN):
+            raise TimeoutError("an earlier write is without an answer")
+        try:
+            yield
+        finally:
+            self._one_writer.release()
+
+    def _put_parts(self, path: str, data: memoryview, progress: Callable[[int], None]) -> None:
+        fs = self._hanging.within(OPEN_WITHIN, self._take)
+        file = self._hanging.within(
+            ANSWER_WITHIN, lambda: self._in_folder(fs, path, lambda p: fs.open(p, "wb"))
+        )
+        try:
+            for part in cut(data, PART):
+                self._hanging.within(PART_WITHIN, partial(file.write, bytes(part)))
+                progress(len(part))
+            self._hanging.within(PART_WITHIN, file.close)
+        except BaseException:
+            with suppress(Exception):
+                self._hanging.within(ANSWER_WITHIN, lambda: _discard(fs, file, path))
+            raise
+        self._give_back(fs)
+
+    # -- between the caller and such a thread -----------------------------------------------------
+
+    def _call(self, what: str, seconds: float, call: Callable[[Any], T]) -> T:
+        def run() -> T:
+            fs = self._take()
+            # One that has failed is not used again: its connection may be broken.
+            try:
+                answer = call(fs)
+            except (FileNotFoundError, FileExistsError):
+                self._give_back(fs)
+                raise
+            self._give_back(fs)
+            return answer
+
+        with self._explained(what):
+            return self._hanging.within(seconds, run)
+
+    def _first(self, scheme: str) -> Any:
+        self._kind = fsspec.get_filesystem_class(scheme)
+        return self._file_system()
+
+    def _take(self) -> Any:
+        fs = self._shared
+        if fs is None:
+            try:
+                fs = self._idle.pop()
+            except IndexError:
+                return self._file_system()
+        fs.invalidate_cache()
+        return fs
+
+    def _give_back(self, fs: Any) -> None:
+        if fs is not self._shared:
+            self._idle.append(fs)
+
+    def _file_system(self) -> Any:
+        options = {**self._kind._get_kwargs_from_urls(self.url), **self._options}
+        options["skip_instance_cache"] = True
+        if self._kind.async_impl:  # others may take no option that they do not know
+            options["use_listings_cache"] = False
+        return self._kind(**options)
+
+    def _delete(self, key: str) -> None:
+        self._call(key, ANSWER_WITHIN, lambda fs: fs.rm_file(self._path(key)))
+
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
+
+    def _key(self, path: str) -> str:
+        """Some file systems list paths without the leading / that they are asked for with."""
+        return path.lstrip("/").removeprefix(self._root.lstrip("/")).lstrip("/")
+
+    @contextmanager
+    def _opened(self, scheme: str) -> Iterator[None]:
+        try:
+            yield
+        except ImportError as error:
+            missing = getattr(error.__cause__ or error, "name", None) or scheme
+            package = PACKAGES.get(scheme, missing.partition(".")[0])
+            raise StorageRefused(f"{self.url} needs a package: pip install {package}") from error
+        except PermissionError as error:
+            raise StorageRefused(f"{self.url}: {error}") from error
+        except OSError as error:  # a time-out, too
+            raise StorageUnavailable(f"{self.url}: {error}") from error
+        except Exception as error:
+            raise StorageRefused(f"{self.url}: {error}") from error
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, FileExistsError):
+        except (FileNotFoundError, FileExistsError, CheckpointsError):
             raise
         except PermissionError as error:
             raise StorageRefused(f"{self.url}/{what}: {error}") from error
+        except NotImplementedError as error:
+            raise StorageRefused(f"{self.url}: fsspec cannot do this there: {error}") from error
         except Exception as error:
-            raise StorageUnavailable(f"{self.url}/{what}: {error}") from error
+            text = str(error) or type(error).__name__
+            raise StorageUnavailable(f"{self.url}/{what}: {text}") from error
+
+
+def _weaker(scheme: str, creates: bool) -> str:
+    if creates:
+        return (
+            f"{scheme}:// has no compare-and-swap through fsspec: two rounds that race for LATEST "
+            "may both move it; never run two clusters on one root"
+        )
+    return (
+        f"{scheme}:// has no conditional writes through fsspec: two rounds that race may both "
+        "commit, and a write that is cut off may leave a part of a file; never run two clusters "
+        "on one root"
+    )
+
+
+def _discard(fs: Any, file: Any, path: str) -> None:
+    if isinstance(file, AbstractBufferedFile):
+        # Closing would make an object of what has come so far.
+        file.discard()
+        file.closed = True
+        return
+    with suppress(Exception):
+        file.close()
+    fs.rm_file(path)
+
+
+def _is_beyond_the_end(error: BaseException | None) -> bool:
+    """Whether a store over HTTP has said 416 to a range, in the words of any of its clients."""
+    return 416 in (getattr(error, name, 0) for name in ("code", "status", "status_code"))
 
 
 def _written(entry: dict[str, Any]) -> float:

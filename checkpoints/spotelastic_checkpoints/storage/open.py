@@ -1,38 +1,46 @@
 """Opens the store that a URL names; adapters are imported only when they are needed."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.port import Storage
 
-BY_FSSPEC = ("gs", "gcs", "az", "abfs", "abfss", "memory")
 
+def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
+    """`s3://bucket/prefix`, `gs://`, `az://`, any other URL that fsspec can open, `file:///folder`
+    or a plain path. `options` are what fsspec takes for that URL.
 
-def open_storage(url: str) -> Storage:
-    """`s3://bucket/prefix`, `gs://`, `az://`, `memory://`, `file:///folder` or a plain path."""
+    Raises `StorageRefused`, or `StorageUnavailable` where the store has to be asked first.
+    """
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme == "file":
+    if not separator or scheme in ("file", "local"):
         from spotelastic_checkpoints.storage.folder import FolderStorage
 
+        if unknown := sorted(set(options or {}) - {"auto_mkdir"}):
+            raise StorageRefused(f"{url}: a folder has no option {unknown[0]}")
         return FolderStorage(Path(rest if separator else url).expanduser().absolute())
     if scheme == "s3":
-        return _open_s3(url)
-    if scheme in BY_FSSPEC:
-        from spotelastic_checkpoints.storage.filesystems import FsspecStorage
+        return _open_s3(url, options)
+    if "::" in url:
+        raise StorageRefused(f"{url}: name the store itself: what lies between would go stale")
+    from spotelastic_checkpoints.storage.filesystems import FsspecStorage
 
-        return FsspecStorage(url)
-    raise StorageRefused(
-        f"{url}: checkpoints go to s3://bucket/prefix, gs://, az:// or to a folder"
-    )
+    return FsspecStorage(url, options)
 
 
-def _open_s3(url: str) -> Storage:
-    try:
-        from spotelastic_checkpoints.storage.s3 import S3Storage
-    except ImportError:
+def _open_s3(url: str, options: Mapping[str, Any] | None) -> Storage:
+    """obstore has no such options, and s3fs is what they are made for."""
+    if not options:
         try:
-            from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
-        except ImportError as error:
-            raise StorageRefused(f"{url} needs a package: pip install obstore") from error
-        return S3fsStorage(url)
-    return S3Storage(url)
+            from spotelastic_checkpoints.storage.s3 import S3Storage
+        except ImportError:
+            pass
+        else:
+            return S3Storage(url)
+    try:
+        from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
+    except ImportError as error:
+        raise StorageRefused(f"{url} needs a package: pip install obstore") from error
+    return S3fsStorage(url, options)

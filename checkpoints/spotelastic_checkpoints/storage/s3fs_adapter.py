@@ -1,11 +1,13 @@
 """S3 through s3fs, and its underlying client where s3fs has no words for a condition.
 
-Stands in where obstore has no wheel: it needs 60 MiB more and three times the CPU.
+Stands in where obstore has no wheel, and where a caller gives s3fs's own options: it needs 60 MiB
+more and three times the CPU.
 """
 
 import asyncio
+import inspect
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 import aiohttp
@@ -20,6 +22,11 @@ from spotelastic_checkpoints.storage.s3_answers import ANSWER_WITHIN, PAGE, refu
 
 WHOLE = 2 * PART
 """Bytes up to which an object goes up in one request: it is copied for that."""
+_OPTIONS = {
+    *inspect.signature(s3fs.S3FileSystem.__init__).parameters,
+    *("profile", "skip_instance_cache", "use_listings_cache"),
+} - {"self", "asynchronous", "loop", "kwargs"}
+"""The rest it would hand on, and fail at the first request."""
 
 T = TypeVar("T")
 
@@ -29,24 +36,26 @@ class S3fsStorage:
 
     weaker = ""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        """`options` are those of s3fs; retries and deadlines stay ours."""
         self.url = url.rstrip("/")
         self._bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        self._fs = s3fs.S3FileSystem(
-            endpoint_url=endpoint,
-            skip_instance_cache=True,
-            use_listings_cache=False,
-            config_kwargs={
-                "connect_timeout": 3.0,
-                "read_timeout": ANSWER_WITHIN,
-                "retries": {"total_max_attempts": 1},
-                # Every item is verified by our own checksum; a second one would cost CPU.
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-            },
-        )
+        given = dict(options or {})
+        if unknown := sorted(set(given) - _OPTIONS):
+            raise StorageRefused(f"{url}: s3fs has no option {unknown[0]}")
+        config = {
+            # Every item is verified by our own checksum; a second one would cost CPU.
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            **given.pop("config_kwargs", {}),
+            "connect_timeout": 3.0,
+            "read_timeout": ANSWER_WITHIN,
+            "retries": {"total_max_attempts": 1},
+        }
+        ours = {"skip_instance_cache": True, "use_listings_cache": False, "config_kwargs": config}
+        self._fs = s3fs.S3FileSystem(**{"endpoint_url": endpoint, **given, **ours})
         self._fs.retries = 1
 
     def get(self, key: str) -> Blob | None:
