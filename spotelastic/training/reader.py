@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import time
+import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future as Promise
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 import xxhash
 from spotelastic_checkpoints import encoding, manifest
-from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from torch.distributed.checkpoint._extension import ExtensionRegistry
@@ -53,11 +54,16 @@ PATIENCE = 60.0
 T = TypeVar("T")
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Storage:
-    try:
-        return open_storage(os.fspath(path))
-    except CheckpointsError as error:
-        raise UsageError(str(error)) from error
+def open_checkpoint(path: str | os.PathLike[str], options: Mapping[str, Any]) -> Storage:
+    """With fsspec's storage options."""
+
+    def opened() -> Storage:
+        try:
+            return open_storage(os.fspath(path), options)
+        except StorageRefused as error:
+            raise UsageError(str(error)) from error
+
+    return patient(opened)
 
 
 def patient(call: Callable[[], T]) -> T:
@@ -127,15 +133,19 @@ class Fetching:
 class CheckpointReader(StorageReader):
     """`path` is a checkpoint's own folder: a local one, or a URL such as s3://bucket/prefix.
 
-    Takes the place of `FileSystemReader` and `FsspecReader`. Raises `UsageError` where there is no
-    checkpoint, `SpotelasticError` where one is damaged, `Unavailable` when the store stays away.
+    Takes the place of `FileSystemReader` and `FsspecReader`, with their arguments:
+    `storage_options` are fsspec's for that URL, and hold for every later `checkpoint_id`. Raises
+    `UsageError` where there is no checkpoint, `SpotelasticError` where one is damaged,
+    `Unavailable` when the store stays away.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         _extension_registry: ExtensionRegistry | None = None,
+        **storage_options: Any,
     ) -> None:
+        self._options = storage_options
         self._transforms = _StorageReaderTransforms(_extension_registry)
         self._places: dict[MetadataIndex, _StorageInfo] = {}
         self._metadata: Metadata | None = None
@@ -151,6 +161,7 @@ class CheckpointReader(StorageReader):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         self._places = {}
+        self._load_id = str(uuid.uuid4())
         if checkpoint_id:
             self.path = checkpoint_id
 
@@ -161,13 +172,14 @@ class CheckpointReader(StorageReader):
         path = os.fspath(self.path)
         if "://" not in path and not Path(path).is_dir():
             raise UsageError(f"there is no folder {path}")
-        self._storage = open_checkpoint(path)
+        self._storage = open_checkpoint(path, self._options)
         blob = patient(lambda: self._storage.get(name))
         if blob is None:
             raise UsageError(f"{path} holds no checkpoint: there is no {name} in it")
         metadata = _unpickled(blob.data, f"{path}/{name}")
-        if getattr(metadata, "storage_meta", None) is None:
-            metadata.storage_meta = StorageMeta()
+        told = getattr(metadata, "storage_meta", None) or StorageMeta()
+        told.load_id = self._load_id
+        metadata.storage_meta = told
         return metadata
 
     def set_up_storage_reader(

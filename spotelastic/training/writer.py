@@ -74,9 +74,12 @@ def shards(prefix: str, items: Sequence[WriteItem], most: int) -> list[Shard]:
 class CheckpointWriter(StorageWriter, AsyncStager):
     """`path` is the checkpoint's own folder: a local one, or a URL such as s3://bucket/prefix.
 
-    Takes the place of `FileSystemWriter` and `FsspecWriter`, with their arguments.
+    Takes the place of `FileSystemWriter` and `FsspecWriter`, with their arguments:
     `single_file_per_rank=False` gives every item a file; otherwise a rank's items share files of
-    about 64 MiB. `thread_count` files go up at a time, four at least. Files are always synced.
+    about 64 MiB. `thread_count` files go up at a time, four at least. `overwrite=False` refuses a
+    path that holds a checkpoint. `storage_options` are fsspec's for that URL, and hold for every
+    later `checkpoint_id`. `sync_files` and `per_thread_copy_ahead` change nothing: files are always
+    synced, and copied from a GPU one after the other.
 
     Keep one writer for all saves, and pass `checkpoint_id` to each: what `dcp.async_save` copies
     the state to, and what files are assembled in, then is memory that is there already.
@@ -92,11 +95,12 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         single_file_per_rank: bool = True,
         sync_files: bool = True,
         thread_count: int = 1,
-        per_thread_copy_ahead: int = 0,
+        per_thread_copy_ahead: int = 10_000_000,
         cache_staged_state_dict: bool = True,
         overwrite: bool = True,
         _extensions: Sequence[StreamTransformExtension] | None = None,
         serialization_format: SerializationFormat = SerializationFormat.TORCH_SAVE,
+        **storage_options: Any,
     ) -> None:
         if serialization_format is not SerializationFormat.TORCH_SAVE:
             raise UsageError(
@@ -107,6 +111,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         self._at_once = max(thread_count, AT_ONCE)
         self._keep = cache_staged_state_dict
         self._overwrite = overwrite
+        self._options = storage_options
         self._transforms = _StorageWriterTransforms(_extensions)
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         for _ in range(self._at_once):
@@ -162,7 +167,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         """`rank` and `use_collectives` as DCP passes them."""
         rank = kwargs.get("rank")
         self._rank = None if kwargs.get("use_collectives", True) else rank
-        self._storage = open_checkpoint(self.path)
+        self._storage = open_checkpoint(self.path, self._options)
         self._prefix = ""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
