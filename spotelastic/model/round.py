@@ -64,11 +64,21 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Commit:
+    """A checkpoint committed in the object store."""
+
+    epoch: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Branch:
     """One ancestor: slots it sealed at steps up to `step` are on the lineage."""
 
     incarnation: str
     step: int
+    known: Commit | None = None
+    """The newest commit that there was when it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,8 @@ class Round:
     parent: str = ""
     lineage: tuple[Branch, ...] = ()
     """Ancestors, oldest first, bounded; the branch step of the parent is the last entry's step."""
+    known: Commit | None = None
+    """The newest commit that there was when it started; while proposed, when its parent did."""
     resume: Resume = Resume()
     store: str = ""
     """host:port of the round's TCPStore; empty until started."""
@@ -191,14 +203,6 @@ class Offer:
     """The proposed round's incarnation."""
     daemon: str
     snapshots: tuple[Snapshot, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A checkpoint committed in the object store."""
-
-    epoch: int
-    step: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from spotelastic.rendezvous.decision import (
     Moment,
     WriteRound,
 )
-from spotelastic.rendezvous.resume import Held, choose, could_be_newer, extend
+from spotelastic.rendezvous.resume import Held, choose, could_be_newer, extend, newest_known
 from spotelastic.rendezvous.rules import (
     ack_of,
     count_nodes,
@@ -113,8 +113,7 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:
     offers = {name: offer for name, offer in at.seen.offers.items() if name in others}
     held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks]
     held += [Held(name, offer.daemon, offer.snapshots) for name, offer in offers.items()]
-    commits: list[Commit] = [ack.commit for ack in acks if ack.commit is not None]
-    resume = choose(round_.parent, round_.lineage, held, commits)
+    resume = choose(round_.parent, round_.lineage, held, _commits(acks), round_.known)
     offered = {name for name, offer in offers.items() if offer.round == round_.incarnation}
     offers_until = at.seen.round_at + OFFER_WITHIN
     more = at.now < offers_until and not offered >= set(others)
@@ -153,6 +152,7 @@ def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement
         store=lead.store,
         epoch=lead.epoch,
         resume=resume,
+        known=newest_known(_commits(acks)),
         lineage=extend(round_, resume),
         # Only now it is certain: until then a worker's failure may turn out to be a loss.
         past=intervals.ended(round_.past, round_.cause, len(round_.nodes)),
@@ -181,6 +181,10 @@ def _give_up(at: Moment, round_: Round, reason: str) -> Decision:
 def _times(round_: Round) -> str:
     count = len(round_.charged)
     return "once" if count == 1 else f"{count} times"
+
+
+def _commits(acks: Iterable[Acknowledgement]) -> list[Commit]:
+    return [ack.commit for ack in acks if ack.commit is not None]
 
 
 def _lead(round_: Round, acks: Iterable[Acknowledgement]) -> Acknowledgement:

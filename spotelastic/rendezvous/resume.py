@@ -7,7 +7,7 @@ into the round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotelastic.model.round import Branch, Commit, Holder, Resume, Round, Snapshot
 
@@ -24,17 +24,23 @@ class Held:
 
 
 def choose(
-    parent: str, lineage: Sequence[Branch], held: Iterable[Held], commits: Iterable[Commit]
+    parent: str,
+    lineage: Sequence[Branch],
+    held: Iterable[Held],
+    commits: Iterable[Commit],
+    known: Commit | None = None,
 ) -> Resume:
     """The newest complete state: in memory if there is one, else the newest commit, else fresh.
 
-    `parent` is the incarnation of the last round that started, `lineage` its ancestors.
+    `parent` is the incarnation of the last round that started, `lineage` its ancestors, `known` the
+    newest commit that there was when `parent` started.
     """
-    newest = max(commits, key=lambda c: (c.epoch, c.step), default=None)
+    newest = newest_known(commits)
     memory = _newest_in_memory(_bounds(parent, lineage), held)
-    if newest is not None and (memory is None or newest.step > memory.step):
-        return Resume(kind="store", step=newest.step, epoch=newest.epoch)
-    return memory or Resume()
+    began = {branch.incarnation: branch.known for branch in lineage} | {parent: known}
+    if newest is None or (memory and _is_later(memory, newest, began[memory.incarnation])):
+        return memory or Resume()
+    return Resume(kind="store", step=newest.step, epoch=newest.epoch)
 
 
 def could_be_newer(
@@ -42,8 +48,15 @@ def could_be_newer(
 ) -> bool:
     """Whether a later state was sealed on the lineage, of which parts are missing."""
     bounds = _bounds(parent, lineage)
+    generations = list(bounds)
+
+    def is_newer(snapshot: Snapshot) -> bool:
+        if resume.kind != "memory" or snapshot.incarnation == resume.incarnation:
+            return snapshot.step > resume.step
+        return generations.index(snapshot.incarnation) > generations.index(resume.incarnation)
+
     return any(
-        snapshot.step > resume.step and _counts(snapshot, bounds)
+        _counts(snapshot, bounds) and is_newer(snapshot)
         for node in held
         for snapshot in node.snapshots
     )
@@ -53,12 +66,29 @@ def extend(round_: Round, resume: Resume) -> tuple[Branch, ...]:
     """The lineage of the round that branches off `round_`'s parent at the resumed step."""
     if not round_.parent:
         return ()
-    ancestors = (*round_.lineage, Branch(round_.parent, resume.step))
-    return tuple(Branch(b.incarnation, min(b.step, resume.step)) for b in ancestors)[-LINEAGE_KEPT:]
+    ancestors = (*round_.lineage, Branch(round_.parent, resume.step, round_.known))
+    return tuple(replace(b, step=min(b.step, resume.step)) for b in ancestors)[-LINEAGE_KEPT:]
+
+
+def newest_known(commits: Iterable[Commit]) -> Commit | None:
+    return max(commits, key=_order, default=None)
+
+
+def _order(commit: Commit) -> tuple[int, int]:
+    """A round that was sent back commits lower steps, under a later epoch."""
+    return commit.epoch, commit.step
+
+
+def _is_later(memory: Resume, commit: Commit, known: Commit | None) -> bool:
+    """A round that began when the commit was there, and was sent back by its script, is later than
+    that at whatever step."""
+    if known is not None and _order(commit) <= _order(known):
+        return True
+    return memory.step >= commit.step
 
 
 def _bounds(parent: str, lineage: Sequence[Branch]) -> Mapping[str, int | None]:
-    """Per round on the lineage the last step that is still part of the history."""
+    """Per round on the lineage, oldest first, the last step that is still part of the history."""
     bounds: dict[str, int | None] = {branch.incarnation: branch.step for branch in lineage}
     if parent:
         bounds[parent] = None
@@ -75,7 +105,9 @@ def _newest_in_memory(bounds: Mapping[str, int | None], held: Iterable[Held]) ->
     complete = [key for key, copies in sources.items() if _is_complete(copies)]
     if not complete:
         return None
-    step, incarnation, layout = max(complete)
+    generations = list(bounds)
+    # A later round may have been sent back to earlier steps.
+    step, incarnation, layout = max(complete, key=lambda key: (generations.index(key[1]), *key))
     holders = tuple(
         Holder(node.node, node.daemon, snapshot.ranks, snapshot.whole)
         for node, snapshot in sorted(

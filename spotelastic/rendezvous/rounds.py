@@ -242,6 +242,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         proposed_at=at.now,
         parent=round_.incarnation,
         lineage=round_.lineage,
+        known=round_.known,
         schedule=intervals.following(at, round_, intervals.ended(past, cause, len(names))),
         past=past,
         code=at.settings.code,

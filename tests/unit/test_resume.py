@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spotelastic.model.round import Branch, Commit, Resume, Round, Snapshot
-from spotelastic.rendezvous.resume import LINEAGE_KEPT, Held, choose, extend
+from spotelastic.rendezvous.resume import LINEAGE_KEPT, Held, choose, could_be_newer, extend
 
 
 def snapshot(
@@ -29,6 +29,35 @@ def test_the_newest_whole_slot_wins_over_an_older_commit() -> None:
 def test_a_newer_commit_wins_over_slots() -> None:
     resume = choose("p", (), [held("a", snapshot("p", 40, 0, whole=True))], [Commit(2, 50)])
     assert resume == Resume("store", 50, epoch=2)
+
+
+def test_what_a_round_that_was_sent_back_has_sealed_is_newer_than_what_it_came_from() -> None:
+    """Its script asked for an earlier step: neither the steps that it left nor their commit count,
+    for the next rounds either, until it commits itself."""
+    left, back = Commit(2, 200), snapshot("sent", 60, 0, whole=True)
+    before = (Branch("old", 200),)
+    nodes = [held("a", snapshot("old", 200, 0, whole=True), back)]
+    resume = choose("sent", before, nodes, [left], left)
+    assert (resume.kind, resume.incarnation, resume.step) == ("memory", "sent", 60)
+    assert not could_be_newer(resume, "sent", before, nodes)
+
+    started = Round(4, "next", "proposed", (), "loss", "", parent="sent", known=left)
+    after = extend(replace(started, lineage=before), resume)
+    assert choose("next", after, nodes, [left], left) == resume
+    assert choose("next", after, nodes, [left, Commit(3, 70)], left) == Resume("store", 70, epoch=3)
+
+
+def test_a_commit_that_was_found_later_wins_over_a_round_that_did_not_know_of_it() -> None:
+    nodes = [held("a", snapshot("p", 20, 0, whole=True))]
+    assert choose("p", (), nodes, [Commit(1, 198)], None) == Resume("store", 198, epoch=1)
+
+
+def test_parts_of_a_later_round_are_worth_waiting_for() -> None:
+    whole, part = snapshot("old", 200, 0, whole=True), snapshot("sent", 60, 0)
+    nodes, before = [held("a", whole, part)], (Branch("old", 200),)
+    resume = choose("sent", before, nodes, [])
+    assert resume.incarnation == "old"
+    assert could_be_newer(resume, "sent", before, nodes)
 
 
 def test_sharded_slots_count_only_when_every_rank_is_there() -> None:
