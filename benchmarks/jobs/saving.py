@@ -65,7 +65,7 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
 
 
 def send(storage: str, shape: Shape, times: int = 3) -> float:
-    """Seconds that the server takes for so many bytes, in as many objects as a save would make,
+    """Seconds that the server takes for so many bytes, in as many new objects as a save would make,
     from a client that has nothing else to do."""
     bucket, _, prefix = storage.removeprefix("s3://").partition("/")
     store = S3Store(
@@ -78,11 +78,13 @@ def send(storage: str, shape: Shape, times: int = 3) -> float:
     )
     data = memoryview(b"\1" * shards.FILE)
     took = []
-    for _ in range(times):
+    for turn in range(times):
         begun = time.perf_counter()
         with ThreadPoolExecutor(service.UPLOADS) as pool:
             sent = [
-                pool.submit(obstore.put, store, str(number), data[:size], use_multipart=False)
+                pool.submit(
+                    obstore.put, store, f"{turn}/{number}", data[:size], use_multipart=False
+                )
                 for number, size in enumerate(_sizes(shape))
             ]
             for answer in sent:
@@ -98,7 +100,7 @@ def receive(storage: str, shape: Shape) -> float:
 
     def read(number: int, start: int) -> None:
         length = min(most, sizes[number] - start)
-        assert store.read(str(number), start, memoryview(bytearray(length))) == length
+        assert store.read(f"0/{number}", start, memoryview(bytearray(length))) == length
 
     sizes = _sizes(shape)
     begun = time.perf_counter()
@@ -115,5 +117,5 @@ def receive(storage: str, shape: Shape) -> float:
 
 
 def _sizes(shape: Shape) -> list[int]:
-    """Of the objects, which are called 0, 1, 2, …"""
+    """Of the objects, which are called 0/0, 0/1, 0/2, …"""
     return [min(shards.FILE, shape.nbytes - at) for at in range(0, shape.nbytes, shards.FILE)]
