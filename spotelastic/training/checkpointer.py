@@ -43,7 +43,8 @@ AGREED_PATIENCE = 10.0
 class Checkpointer:
     """Saves `state`: modules, optimizers, things with state_dict()/load_state_dict(), values.
 
-    Values of the mapping itself are replaced on restore. All ranks construct it with the same
+    Values of the mapping itself are replaced on restore, but for tensors, also those in a container
+    such as a state_dict: what was saved is put into them. All ranks construct it with the same
     names, after `init_process_group` where there is one. `storage` (an s3:// URL or a folder) and
     the two intervals, in steps, are for runs without `spotelastic`; under it the job's settings
     hold. `take_over` claims a storage that another run has written to.
@@ -192,9 +193,18 @@ class Checkpointer:
 
     # -- saving -----------------------------------------------------------------------------------
 
-    def _save(self, step: int, patience: float, *, due: bool, waiting: bool = False) -> bool:
+    def _save(
+        self,
+        step: int,
+        patience: float,
+        *,
+        due: bool,
+        waiting: bool = False,
+        planned: bool = False,
+    ) -> bool:
         """False when the save did not come about; training goes on. `patience` in seconds, for a
-        slot; `due`: it is to be committed; `waiting`: it is the agreed one."""
+        slot; `due`: it is to be committed; `waiting`: it is the agreed one; `planned`: for this
+        very save."""
         session, client = self._entered()
         assert self._saver is not None and self._view is not None
         begun = time.perf_counter()
@@ -213,6 +223,9 @@ class Checkpointer:
                 self._saver.follow(self._view)
             self._saver.save(slot, step, due=due)
         except LayoutChanged as change:
+            if session.ranks.group is None and not planned:  # there is nobody to agree with
+                self._plan(session, client)
+                return self._save(step, patience, due=due, waiting=waiting, planned=True)
             self._ask_for_a_plan(session, client, step, change)
             return False
         client.sealed(slot, step, waiting=waiting, due=due)

@@ -18,18 +18,27 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from spotelastic.errors import UsageError
 
 Path = tuple[str | int, ...]
+Container = Mapping[str, Any] | list[Any]
 
 
-def flat_state(name: str, state: Mapping[str, Any]) -> dict[Path, Any]:
-    values, paths = flatten_state_dict({name: dict(state)})
+def flat_state(name: str, state: Container) -> dict[Path, Any]:
+    values, paths = flatten_state_dict({name: state})
     return {paths[fqn]: value for fqn, value in values.items()}
 
 
-class Followed:
-    """What a thing with state_dict() says: asked once per save, when it is checked."""
+def holds_tensors(value: Any) -> bool:
+    """Whether it is a container of tensors, as a state_dict is, at whatever depth."""
+    if not isinstance(value, Mapping | list):
+        return False
+    return any(isinstance(leaf, torch.Tensor) for leaf in flat_state("", value).values())
 
-    def __init__(self, name: str, value: Any) -> None:
-        self._name, self._value = name, value
+
+class Followed:
+    """What a thing's state_dict() returns, or what a container holds: `get` is asked once per save,
+    when it is checked."""
+
+    def __init__(self, name: str, get: Callable[[], Container]) -> None:
+        self._name, self._get = name, get
         self._ask()
         self._known = self._addresses()
 
@@ -44,7 +53,7 @@ class Followed:
         return lambda: self.flat[path]
 
     def _ask(self) -> None:
-        self._state = dict(self._value.state_dict())
+        self._state = self._get()
         self.flat = flat_state(self._name, self._state)
 
     def _addresses(self) -> dict[Path, int]:

@@ -45,6 +45,8 @@ class Restored:
         self._view: View | None = None
         self._stateful: set[str] = set()
         """Names of what is loaded through its own load_state_dict."""
+        self._contained: dict[str, torch.Tensor] = {}
+        """Tensors in containers, by name: those that stay, with what was saved in them."""
         self._devices: dict[str, torch.device] = {}
         """Where tensors go that are values."""
         self._sharded: dict[str, DTensor] = {}
@@ -63,6 +65,7 @@ class Restored:
         state.initialise()
         self._forget_state_that_was_not_saved(state)
         self._stateful = {name for name in state.values if state.is_stateful(name)}
+        self._contained = state.contained()
         self._view = state.view()
         self._check(state, self._view)
         self._devices = _devices(self._view)
@@ -139,6 +142,8 @@ class Restored:
                 del kinds[fqn]
         for name in self._stateful:
             _leave_to_itself(name, here, there)
+        for name in filter(state.is_value, state.values):
+            _leave_values(name, here, there)
         for name, _, _ in state.optimizers():
             _leave_hyper_parameters(f"{name}.param_groups.", here, there)
         if problem := misfit(here, there):
@@ -186,8 +191,9 @@ class Restored:
                 if isinstance(leaf, DTensor)
             }
             value.load_state_dict(self._nested(name))
-        elif not isinstance(value, torch.optim.Optimizer | torch.Tensor):
-            state.values[name] = self._whole(name)
+        elif state.is_value(name):
+            structure = self.own_value(f"structure.{name}")
+            state.values[name] = self._whole(name) if structure is None else self._filled(structure)
 
     def _nested(self, name: str) -> Any:
         """As its state_dict() was."""
@@ -218,6 +224,8 @@ class Restored:
 
     def _whole(self, fqn: str) -> Any:
         """A value, or a tensor; of one that is sharded here, this rank's part."""
+        if fqn in self._contained:
+            return self._contained[fqn]
         first = self._pieces[fqn][0]
         if fqn in self._sharded:
             sharded = torch.empty_like(self._sharded[fqn])
@@ -280,6 +288,18 @@ def _leave_to_itself(name: str, here: dict[str, Kind], there: dict[str, Kind]) -
         for kinds, names in ((here, ours), (there, saved)):
             for fqn in names:
                 del kinds[fqn]
+
+
+def _leave_values(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
+    """What is replaced may be anything; tensors that are loaded in place must be there."""
+    ours, saved = (_below({name}, kinds) for kinds in (here, there))
+    if ours and saved:
+        for fqn in ours:
+            if not here[fqn].dtype:
+                del here[fqn]
+        for fqn in saved:
+            if fqn not in here:
+                del there[fqn]
 
 
 def _below(names: Collection[str], fqns: Iterable[str]) -> list[str]:

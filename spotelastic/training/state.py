@@ -25,7 +25,14 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from spotelastic.errors import UsageError
 from spotelastic.training.data import ElasticSampler
 from spotelastic.training.fitting import Kind
-from spotelastic.training.following import Followed, Path, Remade, address, flat_state
+from spotelastic.training.following import (
+    Followed,
+    Path,
+    Remade,
+    address,
+    flat_state,
+    holds_tensors,
+)
 
 PIECE = 32 << 20
 """Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
@@ -101,7 +108,8 @@ class _Part:
 
 
 class State:
-    """The mapping that the script gave: modules, optimizers, things with state_dict(), values."""
+    """The mapping that the script gave: modules, optimizers, things with state_dict(), containers
+    of tensors, values."""
 
     def __init__(self, values: MutableMapping[str, Any]) -> None:
         if OWN in values:
@@ -156,13 +164,9 @@ class State:
             case torch.Tensor():
                 return _Part({(name,): value}, {}, (_same(self.values, name, value),))
             case _ if hasattr(value, "state_dict"):
-                followed = Followed(name, value)
-                return _Part(
-                    followed.flat,
-                    {path: followed.reader(path) for path in _values(followed.flat)},
-                    (followed.is_current,),
-                    (_structure_cell(name, followed.structure),),
-                )
+                return _followed(name, value.state_dict)
+            case _ if holds_tensors(value):
+                return _followed(name, _reader(self.values, name))
         return _Part({(name,): value}, {(name,): _reader(self.values, name)})
 
     def stepped(self) -> None:
@@ -190,6 +194,22 @@ class State:
             isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None
         )
         return not in_place and hasattr(value, "load_state_dict")
+
+    def is_value(self, name: str) -> bool:
+        """Replaced by what was saved; tensors in it are loaded in place."""
+        value = self.values[name]
+        known = torch.nn.Module | torch.Tensor | torch.optim.Optimizer
+        return not isinstance(value, known) and not self.is_stateful(name)
+
+    def contained(self) -> dict[str, torch.Tensor]:
+        """The tensors in containers, by name."""
+        return {
+            ".".join(map(str, path)): leaf
+            for name, value in self.values.items()
+            if self.is_value(name) and holds_tensors(value)
+            for path, leaf in flat_state(name, value).items()
+            if isinstance(leaf, torch.Tensor)
+        }
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
         """The one that has all its parameters; without one it is saved by their numbers."""
@@ -279,6 +299,16 @@ def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
 
 def _same(values: Mapping[str, Any], name: str, tensor: torch.Tensor) -> Callable[[], bool]:
     return lambda: values.get(name) is tensor
+
+
+def _followed(name: str, get: Callable[[], Any]) -> _Part:
+    followed = Followed(name, get)
+    return _Part(
+        followed.flat,
+        {path: followed.reader(path) for path in _values(followed.flat)},
+        (followed.is_current,),
+        (_structure_cell(name, followed.structure),),
+    )
 
 
 def _structure_cell(name: str, get: Callable[[], Any]) -> Cell:

@@ -12,6 +12,7 @@ from support.small_model import make, one_step
 from torch import nn
 
 import spotelastic as se
+from spotelastic.errors import UsageError
 from spotelastic.training import following
 from spotelastic.training import state as training_state
 from spotelastic.training.environment import Ranks
@@ -136,6 +137,52 @@ def test_a_state_comes_back_with_its_keys_and_containers_as_they_were(tmp_path: 
     [moments] = again["of_a_model_elsewhere"].state.values()
     [expected] = optimizer.state.values()
     assert torch.equal(moments["exp_avg"], expected["exp_avg"])
+
+
+def test_tensors_in_containers_are_restored_in_place(tmp_path: Path) -> None:
+    """As by `dcp.load`: whoever gives a model's state_dict() finds the model restored."""
+
+    def made(scale: float) -> tuple[nn.Linear, dict[str, Any]]:
+        model = nn.Linear(3, 2)
+        nn.init.constant_(model.weight, scale)
+        history = [{"mean": torch.full((2,), scale)}, "end"] if scale else []
+        return model, {"model": model.state_dict(), "history": history, "best": {1: scale}}
+
+    _, state = made(3.0)
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
+        checkpoint.step(1)
+        state["model"]["weight"].add_(1)
+        state["history"].append({"mean": torch.zeros(1)})
+        checkpoint.step(2)
+    folder = tmp_path / "1" / "step-00000002"
+    stock = {"model": {"weight": torch.empty(2, 3), "bias": torch.empty(2)}}
+    dcp.load(stock, checkpoint_id=folder, no_dist=True)
+    assert torch.equal(stock["model"]["weight"], torch.full((2, 3), 4.0))
+
+    model, again = made(0.0)
+    with se.Checkpointer(again, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 2
+    assert torch.equal(model.weight, torch.full((2, 3), 4.0)), "in place"
+    assert again["model"]["weight"].data_ptr() == model.weight.data_ptr()
+    assert again["best"] == {1: 3.0}
+    assert repr(again["history"]) == repr(state["history"])
+
+    other = {**made(0.0)[1], "model": nn.Linear(3, 4).state_dict()}
+    with (
+        pytest.raises(UsageError, match=r"model\.weight is float32 \[2, 3\] there"),
+        se.Checkpointer(other, storage=str(tmp_path)) as checkpoint,
+    ):
+        checkpoint.restore()
+
+
+def test_a_state_that_grows_at_each_save_is_saved_each_time(tmp_path: Path) -> None:
+    state: dict[str, Any] = {"losses": Notes({"all": torch.zeros(0)})}
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
+        for step in range(1, 5):
+            state["losses"].state["all"] = torch.arange(float(step))
+            checkpoint.step(step)
+            assert checkpoint.wait()
+            assert (tmp_path / "1" / f"step-{step:08d}" / ".metadata").exists()
 
 
 def test_an_optimizer_of_two_models_is_saved_by_numbers(tmp_path: Path) -> None:
