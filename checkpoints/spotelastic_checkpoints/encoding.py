@@ -31,6 +31,14 @@ ITEM_SIZES = {
     "bool": 1,
     "complex64": 8,
     "complex128": 16,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
 }
 """Bytes per element of every dtype that can be written."""
 
@@ -48,6 +56,8 @@ _STORAGES = {
     "complex64": "ComplexFloatStorage",
     "complex128": "ComplexDoubleStorage",
 }
+"""Of dtypes that are older than untyped storages. The others lie in bytes, since torch does not read
+an untyped storage in this format, although it writes one."""
 
 
 def nbytes(dtype: str, sizes: tuple[int, ...]) -> int:
@@ -57,7 +67,7 @@ def nbytes(dtype: str, sizes: tuple[int, ...]) -> int:
 @lru_cache(maxsize=4096)
 def tensor_prefix(dtype: str, sizes: tuple[int, ...]) -> bytes:
     """What stands before the raw bytes of a contiguous tensor."""
-    count = math.prod(sizes)
+    count = math.prod(sizes) if dtype in _STORAGES else nbytes(dtype, sizes)
     return (
         _preamble()
         + _tensor(dtype, sizes, count)
@@ -83,12 +93,13 @@ def _pickle(value: object) -> bytes:
 
 
 def _tensor(dtype: str, sizes: tuple[int, ...], count: int) -> bytes:
+    typed = dtype in _STORAGES
     strides = tuple(math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
     emitter = Emitter()
-    emitter.global_("torch._utils", "_rebuild_tensor_v2")
+    emitter.global_("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
     emitter.raw(b"((")
     emitter.value("storage")
-    emitter.global_("torch", _STORAGES[dtype])
+    emitter.global_("torch", _STORAGES.get(dtype, "ByteStorage"))
     emitter.value("0")
     emitter.value("cpu")
     emitter.value(count)
@@ -99,5 +110,7 @@ def _tensor(dtype: str, sizes: tuple[int, ...], count: int) -> bytes:
     emitter.value(strides)
     emitter.value(False)
     emitter.reduce("collections", "OrderedDict")
+    if not typed:
+        emitter.global_("torch", dtype)
     emitter.raw(b"tR")
     return emitter.done()
