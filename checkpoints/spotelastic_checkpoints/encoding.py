@@ -56,8 +56,8 @@ _STORAGES = {
     "complex64": "ComplexFloatStorage",
     "complex128": "ComplexDoubleStorage",
 }
-"""Of dtypes that are older than untyped storages. The others lie in bytes, since torch does not read
-an untyped storage in this format, although it writes one."""
+"""Of dtypes that are older than untyped storages. The others lie in bytes: torch does not read an
+untyped storage in this format, although it writes one."""
 
 
 def nbytes(dtype: str, sizes: tuple[int, ...]) -> int:

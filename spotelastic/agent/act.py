@@ -375,6 +375,7 @@ class Actor:
             commit=commit,
             told_at=told.at,
             told_step=told.step,
+            step_time=told.step_time,
             told_commit=commit,
         )
 

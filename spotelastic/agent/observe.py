@@ -15,11 +15,12 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
 from spotelastic.model.round import Commit, RoundEnd
+from spotelastic.rendezvous import agreement
 from spotelastic.store.election import Leadership
 
 POINTS_KEPT = 512
 LEAVE_WITHIN = 10.0
-"""Seconds that a node asked to end gives the others to agree on a save."""
+"""Seconds that a node asked to end gives the others to agree on a save, of steps that are short."""
 GONE_WITHIN = 30.0
 """Seconds from SIGKILL in which a process ends, unless a driver or a file system keeps it. A GPU
 takes a few to give its memory back."""
@@ -162,6 +163,8 @@ class Local:
     told_at: float = 0.0
     """When progress was last published."""
     told_step: int = 0
+    step_time: float = 0.0
+    """Seconds per step as last told; 0: not measured yet."""
     told_commit: Commit | None = None
     """The newest that its progress has told."""
 
@@ -336,7 +339,7 @@ def _exited(local: Local, event: Exited, now: float) -> Local:
 def _asked_to_leave(local: Local, sig: int, now: float) -> Local:
     local = replace(local, leaving=sig)
     node = local.node.id if local.node is not None else ""
-    deadline = now + LEAVE_WITHIN
+    deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.step_time)
     return _noticed(local, Notice("leave", node, "signal", now, now, deadline))
 
 

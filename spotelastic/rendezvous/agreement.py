@@ -12,6 +12,8 @@ from spotelastic.model.round import Round, Schedule
 from spotelastic.rendezvous.view import Seen
 
 SMALLEST_MARGIN = 3
+LIMIT = 15.0
+"""Seconds that a planned change without a deadline waits for its save, of steps that are short."""
 SETTLES_WITHIN = 3.0
 """Seconds from the setting of a target in which those who stay may still reach it."""
 
@@ -69,6 +71,14 @@ def settles_at(seen: Seen, round_: Round, gone: Collection[str]) -> float:
     if not sure or sealed or len(votes) < len(round_.members) - len(gone):
         return 0.0
     return min(current.deadline, seen.proposal_at + SETTLES_WITHIN)
+
+
+def time_for_steps(step_time: float) -> float:
+    """Seconds that are allowed for the steps up to a target, over what short ones take.
+
+    In whole seconds per step, so that what is measured anew does not move a deadline.
+    """
+    return 2.0 * SMALLEST_MARGIN * int(step_time)
 
 
 def current_of(seen: Seen, round_: Round) -> Proposal | None:

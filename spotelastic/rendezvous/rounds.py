@@ -49,14 +49,12 @@ from spotelastic.rendezvous.rules import (
     fail_gang,
     members_of,
     must_leave_at,
+    step_time,
     trusts_at,
     uncharge,
     wake,
 )
 from spotelastic.rendezvous.view import LiveNode, Seen
-
-AGREEMENT_LIMIT = 15.0
-"""Seconds that a planned change without a deadline waits for its save."""
 
 
 def decide(seen: Seen, now: float, new_id: Callable[[], str]) -> Decision:
@@ -193,8 +191,7 @@ def _tune(at: Moment, round_: Round, wake: float | None) -> Decision:
     wanted = intervals.change(at, round_) if current is None else current.schedule
     if wanted is None:
         return _withdraw(at.seen, round_, wake)
-    slow = max((p.step_time for p in at.seen.progress.values()), default=0.0)
-    deadline = at.now + AGREEMENT_LIMIT + 2 * agreement.SMALLEST_MARGIN * slow
+    deadline = at.now + agreement.LIMIT + agreement.time_for_steps(step_time(at.seen))
     standing = agreement.advance(
         at.seen, round_, intervals.describe(wanted), deadline, at.now, at.new_id, wanted
     )
@@ -317,6 +314,7 @@ def _planned_wake(at: Moment, round_: Round) -> float | None:
 
 def _save_deadline(at: Moment, round_: Round, leaving: list[str]) -> float:
     """When a planned change no longer waits for its save (a second before a noticed end)."""
+    limit = agreement.LIMIT + agreement.time_for_steps(step_time(at.seen))
     ends = [
         drain.notice.deadline - 1.0
         for name in leaving
@@ -324,4 +322,4 @@ def _save_deadline(at: Moment, round_: Round, leaving: list[str]) -> float:
     ]
     asked = agreement.current_of(at.seen, round_) is not None
     started = at.seen.proposal_at if asked else at.now
-    return min([started + AGREEMENT_LIMIT, *ends])
+    return min([started + limit, *ends])

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from spotelastic.model.job import Job
+from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Round
 from spotelastic.rendezvous.agreement import SMALLEST_MARGIN
 from spotelastic.rendezvous.decision import Decision, EndJob, Moment
@@ -60,10 +61,18 @@ def must_leave_at(seen: Seen, node: str) -> float:
 def save_reserve(seen: Seen) -> float:
     """Seconds that an agreed save takes as measured, with a margin: the steps up to it, which are
     ahead by rule, and the copy that all wait for."""
-    members = [p for p in seen.progress.values() if seen.round and seen.round.member(p.node)]
-    step = max((progress.step_time for progress in members), default=0.0)
-    stall = max((progress.stall for progress in members), default=0.0)
-    return max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step + stall + SLACK)
+    stall = max((progress.stall for progress in _told(seen)), default=0.0)
+    return max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step_time(seen) + stall + SLACK)
+
+
+def step_time(seen: Seen) -> float:
+    """Seconds per step, of the slowest member; 0 while nothing is measured."""
+    return max((progress.step_time for progress in _told(seen)), default=0.0)
+
+
+def _told(seen: Seen) -> list[Progress]:
+    """By the members."""
+    return [p for p in seen.progress.values() if seen.round and seen.round.member(p.node)]
 
 
 def _matches(seen: Seen, live: LiveNode) -> bool:

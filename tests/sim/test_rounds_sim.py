@@ -89,6 +89,27 @@ def test_a_notice_loses_no_step_and_the_others_do_not_wait_for_the_end() -> None
     finish(world)
 
 
+@pytest.mark.parametrize("step_time", [2.5, 6.0, 10.0])
+def test_steps_that_take_long_are_waited_for_when_nodes_come_and_go(step_time: float) -> None:
+    world = World(SETTINGS, 400)
+    world.step_time = step_time
+    for name in ("n0", "n1", "n2"):
+        world.add(name)
+    world.run(lambda: world.step() == 5, 120)
+    world.add("n3")
+    world.run(lambda: world.trains("n0", "n1", "n2", "n3"), 120)
+    world.run(lambda: world.step() % EVERY == 5, 200)
+    world.nodes["n1"].notice(120)
+    world.run(lambda: world.trains("n0", "n2", "n3"), 120)
+    world.run(lambda: world.step() % EVERY == 5, 200)
+    world.nodes["n3"].leave()
+    world.run(lambda: world.trains("n0", "n2"), 120)
+    for before, after in itertools.pairwise(world.started):
+        assert lost_steps(world, before, after) == 0, after.reason
+    assert [round_.cause for round_ in world.started] == ["start", "arrival", "drain", "drain"]
+    assert world.violations() == []
+
+
 def test_a_doomed_node_trains_on_while_fewer_than_min_would_be_left() -> None:
     world = cluster(2)
     world.run(lambda: world.step() > 25, 60)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from support.history import Recorder, violations
 from support.virtual_node import SimNode
-from support.virtual_training import Training
+from support.virtual_training import STEP, Training
 
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.round import (
@@ -59,6 +59,7 @@ class World:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._ids = itertools.count()
+        self.step_time = STEP
         self.stall, self.upload = 0.001, 1.5
         """Seconds that a save into memory takes, and until it is committed."""
         self.plain, self.sharded = plain, sharded

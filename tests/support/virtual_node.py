@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from support.virtual_training import NETWORK, STEP, Training
+from support.virtual_training import NETWORK, Training
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.decide import decide
@@ -237,7 +237,12 @@ class SimNode:
             case do.TellProgress():
                 self.client.put(keys.progress(self.name), encode(self._progress()), self.lease)
                 return replace(
-                    local, points=(), told_at=now, told_step=local.step, told_commit=local.commit
+                    local,
+                    points=(),
+                    told_at=now,
+                    told_step=local.step,
+                    step_time=self._progress().step_time,
+                    told_commit=local.commit,
                 )
         return self._do_round(action)
 
@@ -323,7 +328,7 @@ class SimNode:
                 pass
             case _:
                 raise AssertionError(action)
-        vote = replace(vote, proposal=action.proposal.id, step=step, step_time=STEP)
+        vote = replace(vote, proposal=action.proposal.id, step=step, step_time=self.world.step_time)
         self.client.put(self.world.keys.vote(self.name), encode(vote), self.lease)
         return replace(local, vote=vote)
 
@@ -337,7 +342,7 @@ class SimNode:
             workers.number if workers is not None else 0,
             mine.step if mine is not None and mine.stepped else self.local.step,
             self.now,
-            step_time=STEP if training is not None and training.stepped else 0.0,
+            step_time=self.world.step_time if training is not None and training.stepped else 0.0,
             committed=self.local.commit.step if self.local.commit is not None else 0,
             stall=self.world.stall,
             commit_time=self.world.upload,

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from support.virtual import World
     from support.virtual_node import SimNode
 
+STEP = 0.1
 RESTORE = 0.3
 NETWORK = 0.002
-STEP = 0.1
 
 
 @dataclass
@@ -87,7 +87,8 @@ class Training:
         if not self.running:
             return
         if self.step > 0 and self.step in self.target.values():
-            self.world.after(STEP / 10, self.advance)  # some wait at the agreed step
+            # Some wait at the agreed step.
+            self.world.after(self.world.step_time / 10, self.advance)
             if all(self.target.get(name) == self.step for name in self.here):
                 self.seal(waiting=True)
             return
@@ -100,7 +101,7 @@ class Training:
             return
         if _falls_on(self.step, self.schedule.snapshot_every) and not self.world.plain:
             self.seal(waiting=False)
-        self.world.after(STEP, self.advance)
+        self.world.after(self.world.step_time, self.advance)
 
     def seal(self, waiting: bool) -> None:
         for name in sorted(self.here):
