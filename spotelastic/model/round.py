@@ -117,6 +117,15 @@ class Streak:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A node that did not answer a proposal in time, and therefore counts as lost. `joined` is the
+    store revision of its registration, which is another once the node has really been gone."""
+
+    node: str
+    joined: int
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """The current round, in one key. Proposed, then started once all members are ready."""
 
@@ -152,6 +161,12 @@ class Round:
     """Seconds that it waits before it starts, because the script failed again and again."""
     missed: tuple[str, ...] = ()
     """Node incarnations that did not answer a proposal; they must register anew."""
+    late: int = 0
+    """Proposals that members answered too late, who turned out to live."""
+    suspects: tuple[Suspect, ...] = ()
+    """Of these it is not known yet whether they are lost,"""
+    excused: tuple[float, ...] = ()
+    """and these failures were taken from `charged` because they seem to be."""
     plain: int = 0
     """Number of the round since which the script is known to have no Checkpointer; 0: it has one,
     or nothing is known. Planned changes do not wait for it."""

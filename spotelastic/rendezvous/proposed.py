@@ -26,12 +26,16 @@ from spotelastic.rendezvous.rules import (
     eligible_nodes,
     fail_gang,
     members_of,
+    recharge,
+    suspect,
     trusts_at,
     uncharge,
     wake,
 )
 from spotelastic.rendezvous.view import LiveNode
 
+LONGEST_SEEN = 5.0
+"""Seconds that members are given at most to answer, where some were late again and again."""
 OFFER_WITHIN = 5.0
 """Seconds that a round waits for the slots of nodes it goes on without, where some are missing."""
 
@@ -41,7 +45,7 @@ def gather(at: Moment, round_: Round) -> Decision:
     eligible = eligible_nodes(at, round_)
     waiting = len(round_.members) < at.settings.min_nodes
     acks = {m.node: ack_of(at.seen, round_, m.node) for m in round_.members}
-    seen_by = at.seen.round_at + at.settings.seen_within * max(1.0, len(round_.members) / 64)
+    seen_by = at.seen.round_at + _seen_within(at, round_)
     ready_by = at.seen.round_at + at.settings.ready_within
     gone = {
         m.node
@@ -82,10 +86,15 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Decis
     if at.settings.gang and gone - set(at.seen.drains):
         return fail_gang(at, gone)
     missed = {m.incarnation for m in round_.members if m.node in late}
-    without = replace(round_, missed=(*round_.missed, *sorted(missed))[-256:])
+    without = replace(
+        round_,
+        missed=(*round_.missed, *sorted(missed))[-256:],
+        late=round_.late + bool(late),
+    )
     lost = (gone | late) - set(at.seen.drains)
     if lost and round_.cause != "settings":  # with new code every node starts again
-        without = uncharge(at, without)
+        excused = uncharge(at, without)
+        without = excused if gone else suspect(at, without, late, excused)
         names = tuple(dict.fromkeys((*(round_.nodes if round_.cause == "loss" else ()), *lost)))
         without = replace(without, cause="loss", nodes=tuple(sorted(names)))
     eligible = eligible_nodes(at, without)
@@ -96,7 +105,7 @@ def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> Deci
     """With other members. It may be what a failing script was waiting for: no pause any more."""
     members = members_of(at, round_.members, eligible)
     again = replace(
-        round_,
+        recharge(at, round_, members),
         incarnation=at.new_id(),
         members=members,
         reason=describe(round_.cause, round_.nodes, len(members)),
@@ -105,6 +114,13 @@ def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> Deci
         pause=0.0,
     )
     return Decision((WriteRound(again),), again.reason)
+
+
+def _seen_within(at: Moment, round_: Round) -> float:
+    """Seconds for each member to answer. Longer each time that one was late: who is only slow would
+    be left out, come back, and be left out again for ever."""
+    once = at.settings.seen_within * max(1.0, len(round_.members) / 64)
+    return max(once, min(once * 2.0**round_.late, LONGEST_SEEN))
 
 
 def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:

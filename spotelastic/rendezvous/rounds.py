@@ -49,6 +49,7 @@ from spotelastic.rendezvous.rules import (
     fail_gang,
     members_of,
     must_leave_at,
+    recharge,
     step_time,
     trusts_at,
     uncharge,
@@ -227,6 +228,7 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
     """Propose the round after the started `round_`."""
     eligible = eligible_nodes(at, round_)
     members = members_of(at, round_.members, eligible)
+    round_ = recharge(at, round_, members)
     past = intervals.lived(at, round_)
     after = Round(
         number=round_.number + 1,
@@ -246,6 +248,9 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         charged=round_.charged,
         streak=round_.streak if cause in restarts.FAILURES else Streak(),
         missed=round_.missed,
+        late=round_.late,
+        suspects=round_.suspects,
+        excused=round_.excused,
         plain=round_.plain,
     )
     return Decision((CloseRound(round_), WriteRound(after)), after.reason)
@@ -295,7 +300,7 @@ def _later_commit(seen: Seen, round_: Round, claim: Acknowledgement) -> Commit |
 
     Only of a round that has committed nothing: its own are ahead of what is told of its progress.
     """
-    if round_.epoch or claim.commit is None:
+    if round_.epoch or round_.plain or claim.commit is None:
         return None
     told = (seen.progress.get(member.node) for member in round_.members)
     steps = [each.step for each in told if each is not None and each.round == round_.number]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Acknowledgement, Cause, Member, Round
+from spotelastic.model.round import Acknowledgement, Cause, Member, Round, Suspect
 from spotelastic.rendezvous.agreement import SMALLEST_MARGIN
 from spotelastic.rendezvous.decision import Decision, EndJob, Moment
 from spotelastic.rendezvous.placement import place
@@ -112,6 +112,30 @@ def uncharge(at: Moment, round_: Round) -> Round:
         reach += at.now - at.seen.healthy_since
     horizon = written + (at.now - at.seen.round_at) - reach
     return replace(round_, charged=tuple(when for when in round_.charged if when < horizon))
+
+
+def suspect(at: Moment, round_: Round, late: Iterable[str], excused: Round) -> Round:
+    """`excused` is `round_` without the failures that the loss of the `late` would explain."""
+    suspects = tuple(
+        Suspect(name, at.seen.nodes[name].joined) for name in sorted(late) if name in at.seen.nodes
+    )
+    taken = tuple(when for when in round_.charged if when not in excused.charged)
+    return replace(
+        excused,
+        suspects=(*round_.suspects, *suspects),
+        excused=(*round_.excused, *taken),
+    )
+
+
+def recharge(at: Moment, round_: Round, members: Sequence[Member]) -> Round:
+    """Charge what was excused once all suspects are back, and never were gone: they were slow."""
+    live = {name: node.joined for name, node in at.seen.nodes.items()}
+    if any(live.get(suspect.node) != suspect.joined for suspect in round_.suspects):
+        return replace(round_, suspects=(), excused=(), late=0)
+    if not {suspect.node for suspect in round_.suspects} <= {member.node for member in members}:
+        return round_
+    charged = tuple(sorted((*round_.charged, *round_.excused)))
+    return replace(round_, charged=charged, suspects=(), excused=())
 
 
 def count_nodes(count: int) -> str:

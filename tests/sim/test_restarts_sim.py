@@ -77,6 +77,26 @@ def test_the_budget_ends_the_job_whatever_the_pauses() -> None:
     assert world.job.reason == "the script failed 3 times, --max-restarts 2"
 
 
+def test_a_node_that_answers_late_is_no_excuse_for_a_script_that_fails() -> None:
+    """It seems lost at first, as a machine that vanished does; then it comes back."""
+    world = World(Settings(1, 2, max_restarts=2), 400)
+    for name in ("n0", "n1"):
+        world.add(name)
+    world.run(lambda: world.trains("n0", "n1"), 20)
+    failures, prompt = 0, world.holder
+    slow = world.nodes["n1" if prompt == "n0" else "n0"]
+    while not world.done and failures < 10:
+        slow.lag = 0.5
+        node, current = world.nodes[prompt], world.started[-1].incarnation
+        node.message, failures = f"failure {failures}", failures + 1
+        node.worker_exits(current, 1)
+        world.run(lambda at=current: world.done or world.started[-1].incarnation != at, 40)
+        slow.lag = 0.01
+        world.run(lambda: world.done or world.trains("n0", "n1"), 40)
+    assert "the script failed 3 times, --max-restarts 2" in world.job.reason
+    assert world.violations() == []
+
+
 def test_the_same_failure_without_end_ends_the_job_before_its_budget() -> None:
     world = crashing(max_restarts=100)
     for _ in range(restarts.CRASH_LOOP - 1):

@@ -369,6 +369,22 @@ def test_agents_that_hardly_get_to_run_agree_all_the_same() -> None:
     finish(world)
 
 
+@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("lag", [0.35, 1.0, 2.0])
+def test_a_node_that_is_always_slow_to_answer_takes_part_all_the_same(
+    least: int, lag: float
+) -> None:
+    world = World(Settings(least, 2), 400)
+    world.add("n0")
+    world.run(lambda: world.holder == "n0", 20)
+    world.add("n1").lag = lag
+    world.run(lambda: world.trains("n0", "n1"), 90)
+    assert len(world.started) <= 4
+    assert len(world.rounds) < 30
+    world.run(lambda: world.done, 300)
+    assert world.violations() == []
+
+
 def test_nobody_is_left_out_of_a_proposal_until_the_store_is_known_to_be_back() -> None:
     world = cluster(3)
     world.run(lambda: world.step() > 25, 60)

@@ -229,7 +229,9 @@ def _stability(state: _State, old: Round | None, new: Round) -> Iterator[str]:
 
 def _charges(state: _State, old: Round | None, new: Round) -> Iterator[str]:
     grown = len(new.charged) - (len(old.charged) if old is not None else 0)
-    if grown > 0:
+    # What was excused is charged after all once those who seemed lost are back.
+    excused = old.excused if old is not None and not new.excused else ()
+    if grown > 0 and not (excused and set(excused) <= set(new.charged)):
         failed = old is not None and any(
             failure.round == old.incarnation and failure.rank >= 0
             for failure in state.failures.values()
