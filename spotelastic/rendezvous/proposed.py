@@ -45,8 +45,9 @@ def gather(at: Moment, round_: Round) -> Decision:
     eligible = eligible_nodes(at, round_)
     waiting = len(round_.members) < at.settings.min_nodes
     acks = {m.node: ack_of(at.seen, round_, m.node) for m in round_.members}
-    seen_by = at.seen.round_at + _seen_within(at, round_)
     ready_by = at.seen.round_at + at.settings.ready_within
+    # Whether a gang has lost a node is for its lease to tell: the job ends with it.
+    seen_by = ready_by if at.settings.gang else at.seen.round_at + _seen_within(at, round_)
     gone = {
         m.node
         for m in round_.members

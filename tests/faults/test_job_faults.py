@@ -135,6 +135,56 @@ def test_a_node_that_is_lost_in_mid_commit_leaves_no_half_of_it(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
+def test_nodes_with_several_workers_come_and_go(
+    etcd: EtcdMember, tmp_path: Path, ending: signal.Signals
+) -> None:
+    flags = (*FLAGS, "--nproc-per-node", "2")
+    with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2:3", flags=flags) as run:
+        job = Job(run)
+        job.add("a", "b")
+        run.trains("a", "b", beyond=5)
+        job.add("c")
+        arrived = run.trains("a", "b", "c", beyond=run.step())
+        assert arrived.world_size == 6
+        assert run.record(arrived.number - 1).last_step == arrived.resume.step
+        os.kill(run.nodes["b"].workers()[1], signal.SIGKILL)
+        run.wait(lambda s: s.round and s.round.cause == "worker", "a new round")
+        failed = run.trains("a", "b", "c", beyond=run.step())
+        assert failed.resume.kind == "memory"
+        run.nodes["c"].signal(ending)
+        assert run.nodes["c"].wait() == 128 + ending
+        left = run.trains("a", "b", beyond=run.step())
+        assert run.record(left.number - 1).last_step == left.resume.step
+        job.kill("a")
+        job.add("d")
+        replaced = run.trains("b", "d", beyond=run.step())
+        assert (replaced.resume.kind, replaced.charged) == ("memory", failed.charged)
+        job.finishes("b", "d")
+        job.check()
+
+
+@pytest.mark.soak
+def test_jobs_that_share_an_etcd_leave_each_other_alone(etcd: EtcdMember, tmp_path: Path) -> None:
+    with (
+        running(etcd.endpoint, "one", tmp_path / "1", nnodes="1:2", flags=FLAGS) as first,
+        running(etcd.endpoint, "two", tmp_path / "2", nnodes="1:2", flags=FLAGS) as second,
+    ):
+        jobs = Job(first), Job(second)
+        jobs[0].add("a", "b")
+        jobs[1].add("a", "c")
+        first.trains("a", "b", beyond=5)
+        apart = second.trains("a", "c", beyond=5)
+        jobs[0].kill("a")
+        first.trains("b", beyond=first.step() + 10)
+        jobs[0].finishes("b")
+        assert second.trains("a", "c", beyond=second.step() + 5).incarnation == apart.incarnation
+        jobs[1].finishes("a", "c")
+        for job in jobs:
+            job.check()
+
+
+@pytest.mark.soak
 def test_a_claim_that_comes_late_from_a_replaced_round_stops_no_commits(
     etcd: EtcdMember, tmp_path: Path
 ) -> None:

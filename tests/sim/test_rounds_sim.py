@@ -135,6 +135,16 @@ def test_a_lost_node_costs_at_most_a_snapshot_interval(victim: str) -> None:
     finish(world)
 
 
+def test_a_gang_fails_when_a_node_is_lost_and_goes_on_when_one_leaves() -> None:
+    world = cluster(4, replace(SETTINGS, gang=True))
+    world.nodes["n3"].leave()
+    world.run(lambda: world.trains("n0", "n1", "n2"), 30)
+    world.nodes["n2"].kill()
+    world.run(lambda: world.done, 10)
+    assert (world.job.state, world.job.reason) == ("failed", "lost n2 (--gang)")
+    assert world.violations() == []
+
+
 def test_below_min_the_survivors_wait_for_a_replacement() -> None:
     world = cluster(2)
     world.run(lambda: world.step() > 25, 60)
