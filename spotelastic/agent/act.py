@@ -29,7 +29,7 @@ from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.ids import new_id
-from spotelastic.model.job import Failure, Finished
+from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
@@ -258,9 +258,10 @@ class Actor:
         return self._report(local, failure, failure.message)
 
     def _report(self, local: Local, failure: Failure, message: str) -> Local:
-        blot = blotter(self.config.secrets)
-        message = blot(message)
+        blot = blotter(self.config.secrets)  # before a cut, which might leave half a secret
+        message = beginning(blot(message))
         failure = replace(failure, message=blot(failure.message), traceback=blot(failure.traceback))
+        failure = failure.storable()
         self._store.put(self.keys.failure(self.config.node), encode(failure))
         data = {
             "rank": failure.rank,

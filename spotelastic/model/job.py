@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from spotelastic.model.interval import Interval
@@ -13,6 +13,8 @@ from spotelastic.model.validity import Validity
 RankPolicy = Literal["stable", "pinned"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
 ENDED = frozenset({"succeeded", "failed", "stopped", "timed out"})
+MOST_TEXT = 16384
+"""Characters of a failure's message, and of its traceback; etcd refuses a value above 1.5 MB."""
 OnDemand = Literal["never", "fallback"]
 Spreading = Literal["pack", "spread"]
 
@@ -115,6 +117,26 @@ class Failure:
     """Path of the rank's log on its node."""
     stalled: bool = False
     """It did not end: no worker of the node executed a step any more. `at` is its last step's."""
+
+    def storable(self) -> "Failure":
+        """As etcd takes it, whatever was raised: the rest is in the log."""
+        return replace(self, message=beginning(self.message), traceback=_end(self.traceback))
+
+
+def beginning(text: str) -> str:
+    """So much of the text as etcd takes, marked where it is cut."""
+    cut = len(text) - MOST_TEXT
+    return _encodable(text if cut <= 0 else f"{text[:MOST_TEXT]} [{cut} characters more]")
+
+
+def _end(text: str) -> str:
+    cut = len(text) - MOST_TEXT
+    return _encodable(text if cut <= 0 else f"[{cut} characters before]\n{text[-MOST_TEXT:]}")
+
+
+def _encodable(text: str) -> str:
+    """Bytes of a file's name that are no UTF-8 come as lone surrogates, which no JSON holds."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)

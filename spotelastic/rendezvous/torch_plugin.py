@@ -249,7 +249,7 @@ class SpotelasticHandler(RendezvousHandler):
             at=float(first.timestamp),
             exit_code=first.exitcode,
             message=str(first.message),
-        )
+        ).storable()
         return Job("failed", wall(), f"rank {rank} failed, no restart is left", failure=failure)
 
 
