@@ -8,6 +8,7 @@ import math
 import os
 import queue
 import signal
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -47,6 +48,7 @@ CONNECT_WITHIN = 10.0
 
 
 Happening = LocalEvent | StoreChanged
+Handler = Callable[[int, FrameType | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,15 @@ def run(config: AgentConfig) -> Ended:
         store.close()
 
 
+def handle(signals: Iterable[int], handler: Handler) -> dict[int, Any]:
+    """Handle them, but for those that whoever started this process ignores (nohup, a shell's &).
+
+    Returns what handled them before.
+    """
+    heeded = [sig for sig in signals if signal.getsignal(sig) is not signal.SIG_IGN]
+    return {sig: signal.signal(sig, handler) for sig in heeded}
+
+
 class _Agent:
     """The queue, and what fills it."""
 
@@ -91,7 +102,7 @@ class _Agent:
 
     def serve(self) -> Ended:
         """Until a decision says to exit."""
-        handlers = {sig: signal.signal(sig, self._signalled) for sig in self._config.signals}
+        handlers = handle(self._config.signals, self._signalled)
         poller = watches = None
         try:
             if self._config.imds:
