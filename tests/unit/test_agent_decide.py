@@ -109,6 +109,21 @@ def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_wh
     assert claims not in decided(again, seen(replace(first, epoch=3)), later + 100).actions
 
 
+def test_storage_is_not_claimed_while_the_store_is_away() -> None:
+    """A claim asks the store first whether its round is still the current one."""
+    first = replace(ROUND, phase="proposed", members=(replace(MEMBERS[1], slot=0),))
+    claims, opens = do.ClaimStorage(first), do.OpenStore(first)
+    ready = replace(local(), workers=None)
+    assert {claims, opens} <= set(decided(ready, seen(first), NOW).actions)
+    for away, lost in (
+        (ready, seen(first, healthy=False)),
+        (replace(ready, write_at=NOW + 1), seen(first)),
+    ):
+        actions = decided(away, lost, NOW).actions
+        assert opens in actions and claims not in actions
+    assert decided(replace(ready, write_at=NOW + 1), seen(first), NOW).wake_at == NOW + 1
+
+
 # -- stalls ---------------------------------------------------------------------------------------
 
 
