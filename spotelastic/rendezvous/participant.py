@@ -52,12 +52,14 @@ class Participant:
         node: Node,
         settings: Settings,
         open_store: Callable[[str], str],
+        clock: Callable[[], float] = steady,
     ) -> None:
         self._store = store
         self._keys = Keys(run)
         self._node = node
         self._settings = settings
         self._open_store = open_store
+        self._clock = clock
         self._changed = threading.Condition()
         # Shared, under `_changed`:
         self._news = 0
@@ -104,8 +106,10 @@ class Participant:
     def join(self, after: str, deadline: float) -> Round | None:
         """The next round with this node, once it has started; None when the job has ended.
 
-        `after` is the round that the program comes from, whose workers have ended. Raises
-        `Unavailable` at the deadline (steady clock), `UsageError` when this node is refused.
+        `after` is the round that the program comes from, whose workers have ended. The deadline (of
+        the steady clock) moves along while a round of the most nodes trains without this one: a
+        spare waits for as long as it takes. Raises `Unavailable` at the deadline, `UsageError`
+        when this node is refused.
         """
 
         def ready() -> bool:
@@ -115,7 +119,7 @@ class Participant:
             self._joining = True
             self._stir()
             try:
-                came = self._changed.wait_for(ready, max(0.0, deadline - steady()))
+                came = self._wait(ready, deadline)
             finally:
                 self._joining = False
             if self._error is not None:
@@ -123,6 +127,29 @@ class Participant:
             if not came:
                 raise Unavailable(f"no round of run {self._keys.run} formed in time")
             return None if self.job is not None else self._mine(after)
+
+    def _wait(self, ready: Callable[[], bool], deadline: float) -> bool:
+        """Until ready or the deadline; which of them."""
+        within, spare = deadline - self._clock(), False
+        while not ready():
+            was, spare = spare, self._is_spare()
+            now = self._clock()
+            if was or spare:  # was one until now
+                deadline = now + within
+            if now >= deadline:
+                return False
+            self._changed.wait(min(deadline - now, threading.TIMEOUT_MAX))
+        return True
+
+    def _is_spare(self) -> bool:
+        round_, settings = self._seen.round, self._seen.settings or self._settings
+        return (
+            self._seen.healthy
+            and round_ is not None
+            and round_.phase == "started"
+            and round_.member(self._node.id) is None
+            and len(round_.members) >= settings.max_nodes
+        )
 
     def report(self, failure: Failure) -> None:
         """The round of the failure cannot go on; told to the holder as soon as it can be."""

@@ -115,11 +115,10 @@ class SpotelasticHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Waits for a started round with this node, and until all of its nodes are in its store."""
-        deadline = steady() + self._join_timeout
         if self._round is not None:
             self._report(self._round, self._slot(self._round), "a worker failed, says torchrun")
         while True:
-            self._round = round_ = self._join(deadline)
+            self._round = round_ = self._join()
             store = self._assemble(round_)
             if store is not None:
                 break
@@ -154,11 +153,10 @@ class SpotelasticHandler(RendezvousHandler):
         atexit.unregister(self._participant.leave)
         return True
 
-    def _join(self, deadline: float) -> Round:
+    def _join(self) -> Round:
+        after = self._round.incarnation if self._round is not None else ""
         try:
-            round_ = self._participant.join(
-                self._round.incarnation if self._round is not None else "", deadline
-            )
+            round_ = self._participant.join(after, steady() + self._join_timeout)
         except Unavailable as error:
             raise RendezvousTimeoutError(str(error)) from error
         except UsageError as error:

@@ -1,0 +1,79 @@
+"""A node whose workers torchrun starts: how long it waits for a place."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spotelastic.clock import unbroken
+from spotelastic.errors import Unavailable
+from spotelastic.model.job import Job, Settings
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous.participant import Participant
+from spotelastic.store.codec import encode
+from spotelastic.store.keys import Keys
+from spotelastic.store.memory import MemoryStore
+
+KEYS = Keys("r")
+SETTINGS = Settings(1, 2)
+MEMBERS = tuple(Member(name, f"inc-{name}", slot, "", "", 1) for slot, name in enumerate("ab"))
+FULL = Round(1, "r1", "started", MEMBERS, "start", "", store="10.0.0.1:5")
+WITHIN = 10.0
+DEADLINE = 3600 + 600.0
+"""Ten minutes after the clock is looked at first."""
+
+
+class Clock:
+    """An hour passes between one look and the next; `looked` is set by the second."""
+
+    def __init__(self) -> None:
+        self.now, self.looks, self.looked = 0.0, 0, threading.Event()
+
+    def __call__(self) -> float:
+        self.now += 3600
+        self.looks += 1
+        if self.looks == 2:
+            self.looked.set()
+        return self.now
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore(unbroken)
+    store.put(KEYS.settings, encode(SETTINGS))
+    store.put(KEYS.holder, b"a")
+    return store
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def spare(store: MemoryStore, clock: Clock) -> Iterator[Participant]:
+    node = Node("c", "inc-c", "127.0.0.1", "", Fingerprint("3.11", "2.13", launcher="torchrun"))
+    made = Participant(store.client(), "r", node, SETTINGS, lambda round_: "", clock)
+    yield made
+    made.leave()
+
+
+def test_a_spare_waits_while_the_round_is_full(
+    store: MemoryStore, clock: Clock, spare: Participant
+) -> None:
+    store.put(KEYS.round, encode(FULL))
+    with ThreadPoolExecutor(1) as threads:
+        joined = threads.submit(spare.join, "", DEADLINE)
+        assert clock.looked.wait(WITHIN)
+        store.put(KEYS.job, encode(Job("succeeded", 0.0)))
+        assert joined.result(WITHIN) is None
+
+
+def test_a_node_that_has_a_place_gives_up_at_the_deadline(
+    store: MemoryStore, spare: Participant
+) -> None:
+    store.put(KEYS.round, encode(Round(1, "r1", "started", MEMBERS[:1], "start", "")))
+    with pytest.raises(Unavailable, match="in time"):
+        spare.join("", DEADLINE)
