@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -10,13 +9,13 @@ import pytest
 from botocore.exceptions import ClientError
 from support.account import REGION, account
 from support.asked import request
+from support.permissions import documented, shipped
 
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws import commands
 from spotelastic.aws.clients import Aws, Rejected
 from spotelastic.aws.names import Names
 from spotelastic.aws.survey import Wish, survey
-from spotelastic.aws.template import infra
 from spotelastic.cli.given import folders
 from spotelastic.cli.place import Place, status_of
 from spotelastic.cli.tail import tail
@@ -239,18 +238,6 @@ def test_up_again_gives_other_folders_and_takes_back_the_first(
 
 
 # -- whoever runs the commands -------------------------------------------------------------------
-
-DOCUMENT = Path(__file__).parents[2] / "docs/aws.md"
-
-
-def shipped() -> Policy:
-    return dict(json.loads(infra("laptop.json").read_text()))
-
-
-def documented() -> Policy:
-    """The short list that a reader of the documentation copies."""
-    text = DOCUMENT.read_text().partition("```json")[2].partition("```")[0]
-    return dict(json.loads(text.replace("ACCOUNT", "123456789012").replace("REGION", REGION)))
 
 
 def looking() -> Policy:

@@ -1,10 +1,33 @@
-"""From the calls that a run has made: that its roles may make them, for their own cluster alone."""
+"""What policies permit: those that are handed out, and those of roles whose calls were recorded."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+
+from support.template import ACCOUNT, REGION
 
 from spotelastic.aws.clients import Aws
+from spotelastic.aws.template import infra
 from spotelastic.local import iam
 from spotelastic.local.faults import Faults
+
+DOCUMENT = Path(__file__).parents[2] / "docs/aws.md"
+
+
+def shipped() -> iam.Policy:
+    """Of whoever runs the commands."""
+    return dict(json.loads(infra("laptop.json").read_text()))
+
+
+def documented() -> iam.Policy:
+    """The short list for the same, which a reader of the documentation copies."""
+    text = DOCUMENT.read_text().partition("```json")[2].partition("```")[0]
+    return dict(json.loads(text.replace("ACCOUNT", ACCOUNT).replace("REGION", REGION)))
+
+
+def deletion() -> iam.Policy:
+    """Of the role that CloudFormation deletes a stack with."""
+    return dict(json.loads(infra("deletion.json").read_text()))
 
 
 def role_keeps_to_its_cluster(

@@ -1,19 +1,18 @@
 """The CloudFormation template and the boot script, as AWS will judge them."""
 
 import base64
-import fnmatch
 import ipaddress
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from support.template import CLUSTER, arn, policies
 
 from spotelastic.aws.names import Names, addresses
 from spotelastic.aws.template import boot_script, infra
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.local.iam import Access, Resource, permits
 
 
 def test_the_template_is_clean() -> None:
@@ -57,7 +56,7 @@ def test_a_name_that_aws_would_refuse_is_refused_before(name: str) -> None:
 
 
 def test_no_node_may_read_the_key_of_another_role_nor_the_authority() -> None:
-    its = Names("demo")
+    its = Names(CLUSTER)
     secrets = (its.authority, its.member_certificate("a"), its.worker_certificate, its.token)
     readers = {
         secret: {role for role in ("Control", "Worker") if may_read(f"{role}Role", secret)}
@@ -73,37 +72,5 @@ def test_no_node_may_read_the_key_of_another_role_nor_the_authority() -> None:
 
 def may_read(role: str, parameter: str) -> bool:
     """Whether any statement lets the role read the parameter; AWS's own policies would all do."""
-    properties = template()["Resources"][role]["Properties"]
-    assert "ManagedPolicyArns" not in properties
-    statements = [
-        statement
-        for policy in properties["Policies"]
-        for statement in policy["PolicyDocument"]["Statement"]
-    ]
-    arn = "arn:aws:ssm:us-east-1:1:parameter" + parameter
-    return any(
-        fnmatch.fnmatch("ssm:GetParameter", action) and fnmatch.fnmatch(arn, resource)
-        for statement in statements
-        for action in listed(statement["Action"])
-        for resource in map(resolved, listed(statement["Resource"]))
-    )
-
-
-def template() -> dict[str, Any]:
-    class Loader(yaml.SafeLoader):
-        """A function of CloudFormation's counts as what it is given."""
-
-    Loader.add_multi_constructor("!", lambda loader, tag, node: node.value)
-    loaded: dict[str, Any] = yaml.load(infra("cluster.yaml").read_text(), Loader)
-    return loaded
-
-
-def listed(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else [str(value)]
-
-
-def resolved(text: str) -> str:
-    values = {"Partition": "aws", "Region": "us-east-1", "AccountId": "1"}
-    for name, value in values.items():
-        text = text.replace(f"${{AWS::{name}}}", value)
-    return text.replace("${Cluster}", "demo")
+    secret = Resource(arn("ssm", f"parameter{parameter}"))
+    return permits(policies(role), Access("ssm:GetParameter", (secret,)))

@@ -1,0 +1,184 @@
+"""What CloudFormation calls in somebody's name for the resources of the stack, as AWS tells it.
+
+AWS's registry has for each type of resource the permissions that its handlers need; cfn-lint brings
+the registry along. They are for all that such a resource can be asked to be, hence `NOT_OURS`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from fnmatch import fnmatch
+from functools import lru_cache
+from typing import Any
+
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
+from support.template import CLUSTER, REGION, arn, resources
+
+from spotelastic.aws.identity import CLUSTER as TAG
+from spotelastic.local.iam import Access, Resource
+
+NOT_OURS = {
+    "autoscaling:*InstanceRefresh": "control nodes are replaced by nobody's order",
+    "autoscaling:*LifecycleHook": "only workers have one, and they are not the stack's",
+    "autoscaling:*LoadBalancer*": "there is none",
+    "autoscaling:*MetricsCollection": "not asked for",
+    "autoscaling:*NotificationConfiguration": "not asked for",
+    "autoscaling:*Processes": "no UpdatePolicy",
+    "autoscaling:*TrafficSources": "there is no load balancer",
+    "autoscaling:DeleteTags": "the template's tags stay the same ones",
+    "cloudwatch:*": "no alarms",
+    "ec2:*VpnGateway": "no VPN",
+    "ec2:AcceptAddressTransfer": "a new address",
+    "ec2:AssociateAddress": "the NAT gateway takes its address by itself",
+    "ec2:CopyVolumes": "a new volume",
+    "ec2:CreateSnapshot": "DeletionPolicy is not Snapshot",
+    "ec2:CreateVpcEncryptionControl": "not asked for",
+    "ec2:Get*": "no types by attributes",
+    "ec2:ModifyNetworkInterfaceAttribute": "nothing but what CreateNetworkInterface takes",
+    "ec2:ModifyPublicIpDnsNameOptions": "not asked for",
+    "ec2:ModifyVolumeAttribute": "no AutoEnableIO",
+    "ec2:ReplaceRouteTableAssociation": "new subnets, which have no table of their own yet",
+    "elasticloadbalancing:*": "there is none",
+    "firehose:*": "logs are delivered nowhere",
+    "iam:*GroupPolicy": "roles only",
+    "iam:*PermissionsBoundary": "there is none",
+    "iam:*UserPolicy": "roles only",
+    "iam:CreateServiceLinkedRole": "`up` has made it before",
+    "iam:UpdateAssumeRolePolicy": "what takes a role stays",
+    "iam:UpdateRole*": "of roles the policies change alone",
+    "kms:*": "EBS's own key, which all of the account may use through EBS",
+    "logs:*BearerTokenAuthentication": "not asked for",
+    "logs:*DataProtectionPolicy": "not asked for",
+    "logs:*IndexPolic*": "not asked for",
+    "logs:*LogDelivery": "logs are delivered nowhere",
+    "logs:*ResourcePolic*": "not asked for",
+    "managed-fleets:*": "a group of one's own",
+    "s3:*": "logs are delivered nowhere",
+    "ssm:*": "an image by its id",
+    "vpc-lattice:*": "no lattice",
+    "vpce:*": "a service of the same region",
+}
+"""Permissions of handlers that nothing in the template makes them use, and why."""
+CHANGED = frozenset(
+    {
+        "AWS::AutoScaling::AutoScalingGroup",
+        "AWS::EC2::LaunchTemplate",
+        "AWS::EC2::VPCEndpoint",
+        "AWS::IAM::Policy",
+        "AWS::IAM::Role",
+    }
+)
+"""What the stack's parameters change in place; of other types only their tags are."""
+TAGGING = frozenset({"ec2:CreateTags", "iam:TagRole"})
+"""What nothing that goes is given."""
+TAGGED_BY_THE_TEMPLATE = frozenset({"AWS::EC2::LaunchTemplate"})
+"""What a stack's own tags do not reach."""
+PARTS = {
+    "Route": ("RouteTable",),
+    "SecurityGroupEgress": ("SecurityGroup",),
+    "SecurityGroupIngress": ("SecurityGroup",),
+    "SubnetRouteTableAssociation": ("RouteTable", "Subnet"),
+    "VPCGatewayAttachment": ("InternetGateway", "VPC"),
+}
+"""Of EC2: what is no resource in IAM's sense, and whose it is."""
+EC2 = {
+    "EIP": "elastic-ip/eipalloc-1",
+    "InternetGateway": "internet-gateway/igw-1",
+    "LaunchTemplate": "launch-template/lt-1",
+    "NatGateway": "natgateway/nat-1",
+    "NetworkInterface": "network-interface/eni-1",
+    "PlacementGroup": "placement-group/placement-1",
+    "RouteTable": "route-table/rtb-1",
+    "SecurityGroup": "security-group/sg-1",
+    "Subnet": "subnet/subnet-1",
+    "VPC": "vpc/vpc-1",
+    "VPCEndpoint": "vpc-endpoint/vpce-1",
+    "Volume": "volume/vol-1",
+}
+WHOLE = ("autoscaling:Describe*", "ec2:Describe*", "ec2:RunInstances", "logs:DescribeLogGroups")
+"""Calls that are permitted for all resources or for none, or are about many."""
+
+
+def accesses(operation: str) -> Iterator[Access]:
+    """All that CloudFormation does to create, update or delete the stack."""
+    for logical, resource in resources().items():
+        kind = resource["Type"]
+        for action in sorted(_actions(kind, operation)):
+            if not any(fnmatch(action, pattern) for pattern in NOT_OURS):
+                yield from _access(logical, action)
+
+
+def declared() -> set[str]:
+    """All permissions that handlers of the template's types may ever use."""
+    kinds = {resource["Type"] for resource in resources().values()}
+    operations = ("create", "read", "update", "delete")
+    return {a for kind in kinds for operation in operations for a in _handler(kind, operation)}
+
+
+def _actions(kind: str, operation: str) -> set[str]:
+    found = _handler(kind, operation)
+    if operation == "create":
+        found |= _handler(kind, "read")
+    if operation == "update" and kind not in CHANGED:
+        found = set((_schema(kind).get("tagging") or {}).get("permissions", ()))
+    if operation == "delete":
+        found -= TAGGING
+    if kind == "AWS::Events::Rule":
+        found -= {"iam:PassRole"}  # its target is a queue, which needs none
+    return found
+
+
+def _handler(kind: str, operation: str) -> set[str]:
+    return set(_schema(kind)["handlers"].get(operation, {}).get("permissions", ()))
+
+
+@lru_cache
+def _schema(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema
+    return found
+
+
+def _access(logical: str, action: str) -> Iterator[Access]:
+    access = Access(action, context={"aws:RequestedRegion": REGION})
+    if action == "iam:PassRole":
+        passed = {**access.context, "iam:PassedToService": "ec2.amazonaws.com"}
+        for role in ("ControlRole", "WorkerRole"):
+            yield replace(access, resources=of(role), context=passed)
+    elif any(fnmatch(action, pattern) for pattern in WHOLE):
+        yield access
+    else:
+        yield from (replace(access, resources=(each,)) for each in of(logical))
+
+
+def of(logical: str) -> tuple[Resource, ...]:
+    """What IAM judges a call about this resource of the stack by."""
+    resource = resources()[logical]
+    kind, properties = resource["Type"], resource.get("Properties", {})
+    service, _, name = kind.removeprefix("AWS::").partition("::")
+    physical = f"spotelastic-{CLUSTER}-{logical}-1QAZ2WSX3EDC"
+    match service, name:
+        case "EC2", _:
+            return tuple(_of_ec2(each) for each in PARTS.get(name, (name,)))
+        case "IAM", "Policy":
+            return of(properties["Roles"][0])
+        case "SQS", "QueuePolicy":
+            return of(properties["Queues"][0])
+        case "IAM", _:
+            path = {"Role": "role", "InstanceProfile": "instance-profile"}[name]
+            return (Resource(arn("iam", f"{path}/{physical}", region="")),)
+        case "AutoScaling", _:
+            group = properties["AutoScalingGroupName"]
+            its = arn("autoscaling", f"autoScalingGroup:0000:autoScalingGroupName/{group}")
+            return (Resource(its, {TAG: CLUSTER}),)
+        case "Events", _:
+            return (Resource(arn("events", f"rule/{properties['Name']}")),)
+        case "Logs", _:
+            return (Resource(arn("logs", f"log-group:{properties['LogGroupName']}")),)
+        case "SQS", _:
+            return (Resource(arn("sqs", properties["QueueName"])),)
+    raise AssertionError(f"no ARN for {kind}")
+
+
+def _of_ec2(name: str) -> Resource:
+    kind = f"AWS::EC2::{name}"
+    tagged = kind in TAGGED_BY_THE_TEMPLATE or (_schema(kind).get("tagging") or {}).get("taggable")
+    return Resource(arn("ec2", EC2[name]), {TAG: CLUSTER} if tagged else {})
