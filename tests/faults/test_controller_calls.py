@@ -1,5 +1,8 @@
 """A controller that leads, in an account where each of its calls fails the first time it is made.
 
+It is signed in with the role of control nodes, which must permit all of it, and nothing of that to
+another cluster.
+
 The calls are found by recording, not by a list: a call is an operation of AWS's, and for S3 its
 object. Whatever fails, the controller does at another turn, and at each point of the story AWS
 holds what the decision says.
@@ -20,6 +23,7 @@ from botocore.exceptions import ReadTimeoutError
 from support.account import DENIED, LOST_ANSWER, NETWORK, THROTTLED, TIMED_OUT, Fault, account
 from support.local_cloud import until
 from support.patience import PATIENT
+from support.permissions import keeps_to_its_cluster, role_of, signed_in
 from support.remains import remains
 
 from spotelastic.aws import autoscaling, commands, workers
@@ -55,6 +59,15 @@ ITS, KEYS = Names(NAME), Keys(NAME)
 TYPES = ("c5.large", "m5.large", "c5.xlarge")
 """Enough for placement scores."""
 WAYS = (THROTTLED, LOST_ANSWER, TIMED_OUT, DENIED)
+DONE = {
+    "autoscaling:CompleteLifecycleAction",
+    "autoscaling:SetDesiredCapacity",
+    "autoscaling:UpdateAutoScalingGroup",
+    "ec2:GetConsoleOutput",
+    "ec2:TerminateInstances",
+    "s3:PutObject",
+    "sqs:DeleteMessage",
+}
 TURN = int(os.environ.get("SOAK_TURN", "0"))
 POLICY = Policy(boot_within=3.0, strange_for=0.0)
 WARNING = """{{"id": "w-{0}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
@@ -147,14 +160,13 @@ class Story:
 
 
 @contextmanager
-def leading(cluster: Cluster, store: MemoryStore, fault: Fault) -> Iterator[FirstTimes]:
+def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Iterator[FirstTimes]:
     """One controller's term, of which every call fails the first time."""
     wake, over = threading.Event(), threading.Event()
     mirror = Mirror(KEYS, wake.set)
     watch = store.watch(KEYS.root, mirror)
     leadership = campaign(store, KEYS.leader, b"i-control", store.grant(1e6))
     assert leadership is not None
-    aws = Aws()
     config = ControllerConfig(
         cluster.spec, cluster.bucket, aws.region, "i-control", "", None, POLICY
     )
@@ -183,12 +195,13 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
         monkeypatch.setattr(where, name, 0.25)
     monkeypatch.setattr(inbox, "LONG_POLL", 1)
     monkeypatch.setattr(orders, "LIFETIME", PATIENT)
-    with account(tmp_path):
+    with account(tmp_path) as authority:
         cluster = clusters.create(REQUEST, lambda _: None, Aws())
+        role = role_of(cluster.aws, NAME, "ControlRole")
         store = MemoryStore(unbroken)
         store.put(KEYS.job, encode(Job("running", unbroken())))
         story = Story(cluster, store.client())
-        with leading(cluster, store, fault) as calls:
+        with leading(cluster, store, signed_in(cluster.aws, role), fault) as calls:
             it_is_looked_after(story)
             a_warned_node_is_replaced_and_goes(story)
             a_stranger_is_ended(story)
@@ -197,6 +210,7 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
             it_is_scaled_down_and_ends(story)
             until(lambda: remains_of_workers(story) == [], PATIENT)
         assert calls.struck >= {"autoscaling.UpdateAutoScalingGroup", "ec2.GetConsoleOutput"}
+        keeps_to_its_cluster(role, NAME, authority.calls, DONE)
         clusters.delete(NAME, aws=cluster.aws)
         assert remains(NAME) == []
 

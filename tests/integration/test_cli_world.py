@@ -16,7 +16,7 @@ from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.peers import Peer
 from spotelastic_checkpoints.tls import Tls
 from support.local_cloud import environment, running_cloud, until
-from support.permissions import role_keeps_to_its_cluster
+from support.permissions import keeps_to_its_cluster, role_of
 from support.wheels import tiny
 
 from spotelastic.aws import cluster as clusters
@@ -175,7 +175,8 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     only_nodes_of_the_cluster_get_at_snapshots(user)
 
     done = {"logs:PutLogEvents", "s3:GetObject", "s3:PutObject", "ssm:GetParameter"}
-    role_keeps_to_its_cluster(user.faults, user.aws, "train", "WorkerRole", done)
+    role = role_of(user.aws, "train", "WorkerRole")
+    keeps_to_its_cluster(role, "train", user.faults.calls(), done)
     teardown.delete("train", aws=user.aws)
     told = user("up", "--detach", "--resume", "train", "--name", "next")
     assert "going on from the checkpoints of the run train" in told

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.permissions import role_keeps_to_its_cluster
+from support.permissions import keeps_to_its_cluster, role_of
 from support.trial import (
     NAME,
     ONE_LEADS,
@@ -196,7 +196,8 @@ def the_control_role_could_do_what_it_did_and_nothing_to_another_cluster(trial: 
         "s3:PutObject",
         "sqs:ReceiveMessage",
     }
-    role_keeps_to_its_cluster(trial.faults, trial.cluster.aws, NAME, "ControlRole", done)
+    role = role_of(trial.cluster.aws, NAME, "ControlRole")
+    keeps_to_its_cluster(role, NAME, trial.faults.calls(), done)
 
 
 def when_the_job_ends_the_workers_go_and_the_report_is_there(trial: Trial) -> None:

@@ -9,16 +9,25 @@ import pytest
 from botocore.exceptions import ClientError
 from support.account import REGION, account
 from support.asked import request
-from support.permissions import documented, shipped
+from support.permissions import (
+    documented,
+    keeps_to_its_cluster,
+    role_of,
+    session_of,
+    shipped,
+    signed_in,
+)
 
 from spotelastic.aws import cluster as clusters
-from spotelastic.aws import commands
+from spotelastic.aws import commands, teardown
 from spotelastic.aws.clients import Aws, Rejected
+from spotelastic.aws.identity import CLUSTER, MEMBER
 from spotelastic.aws.names import Names
 from spotelastic.aws.survey import Wish, survey
 from spotelastic.cli.given import folders
 from spotelastic.cli.place import Place, status_of
 from spotelastic.cli.tail import tail
+from spotelastic.local.authority import Authority
 from spotelastic.model.command import Command
 
 Policy = dict[str, Any]
@@ -30,9 +39,9 @@ BUCKET = "spotelastic-123456789012-us-east-1"
 
 
 @pytest.fixture(scope="module")
-def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], boto3.Session]]:
-    """Two clusters, and sessions with the roles of the first: "Control" and "Worker"."""
-    with account(tmp_path_factory.mktemp("account")):
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
+    """Of an account with two clusters."""
+    with account(tmp_path_factory.mktemp("account")) as authority:
         aws = Aws(REGION)
         for bucket in ("datasets", "results", "others"):
             aws.s3.create_bucket(Bucket=bucket)
@@ -41,23 +50,18 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
         for name, read, write in ((OURS, READ, WRITE), (THEIRS, (), ())):
             wanted = request(name, read=read, write=write)
             clusters.create(wanted, lambda _: None, aws)
+        yield authority
 
-        def assume(role: str) -> boto3.Session:
-            stack = aws.cloudformation.describe_stack_resource(
-                StackName=Names(OURS).stack, LogicalResourceId=f"{role}Role"
-            )
-            name = stack["StackResourceDetail"]["PhysicalResourceId"]
-            keys = aws.sts.assume_role(
-                RoleArn=f"arn:aws:iam::123456789012:role/{name}", RoleSessionName="i-0123456789"
-            )["Credentials"]
-            return boto3.Session(
-                aws_access_key_id=keys["AccessKeyId"],
-                aws_secret_access_key=keys["SecretAccessKey"],
-                aws_session_token=keys["SessionToken"],
-                region_name=REGION,
-            )
 
-        yield assume
+@pytest.fixture(scope="module")
+def roles(authority: Authority) -> Callable[[str], boto3.Session]:
+    """Sessions with the roles of the first: "Control" and "Worker"."""
+
+    def assume(role: str) -> boto3.Session:
+        aws = Aws(REGION)
+        return session_of(aws, role_of(aws, OURS, f"{role}Role"))
+
+    return assume
 
 
 def instance(name: str, role: str) -> str:
@@ -237,6 +241,39 @@ def test_up_again_gives_other_folders_and_takes_back_the_first(
             worker.get_object(Bucket="datasets", Key=key)
 
 
+def test_the_leader_takes_its_cluster_down_with_what_its_role_may_and_no_other(
+    authority: Authority,
+) -> None:
+    aws, name = Aws(REGION), "koala"
+    cluster = clusters.create(request(name), lambda _: None, aws)
+    role = role_of(aws, name, "ControlRole")
+    leader = signed_in(aws, role)
+    leader.ec2.create_volume(  # as for a disk that was lost
+        AvailabilityZone=f"{REGION}a",
+        Size=1,
+        TagSpecifications=[
+            {
+                "ResourceType": "volume",
+                "Tags": [{"Key": CLUSTER, "Value": name}, {"Key": MEMBER, "Value": "a"}],
+            }
+        ],
+    )
+    teardown.dissolve(leader, name, cluster.bucket, cluster.spec.service_role)
+    done = {
+        "autoscaling:DeleteAutoScalingGroup",
+        "cloudformation:DeleteStack",
+        "ec2:CreateTags",
+        "ec2:CreateVolume",
+        "ec2:DeleteLaunchTemplate",
+        "ec2:DeleteVolume",
+        "iam:PassRole",
+        "s3:PutObject",
+        "ssm:DeleteParameters",
+    }
+    keeps_to_its_cluster(role, name, authority.calls, done)
+    assert name not in clusters.all_names(aws)
+
+
 # -- whoever runs the commands -------------------------------------------------------------------
 
 
@@ -251,7 +288,7 @@ def looking() -> Policy:
     return {"Version": "2012-10-17", "Statement": [first, objects]}
 
 
-def signed_in(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Place:
+def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Place:
     """As a user of the account who may do what the policy says."""
     iam = boto3.client("iam", region_name=REGION)
     iam.create_user(UserName=name)
@@ -268,7 +305,7 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
     monkeypatch: pytest.MonkeyPatch,
     policy: Callable[[], Policy],
 ) -> None:
-    place = signed_in(policy(), policy.__name__, monkeypatch)
+    place = user_with(policy(), policy.__name__, monkeypatch)
     told: list[str] = []
     for wish in (
         Wish("engineered", ("c5.large",), 1, 1, packed=True),
@@ -293,7 +330,7 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
 def test_commands_that_look_need_little(
     roles: Callable[[str], boto3.Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = signed_in(looking(), "looking", monkeypatch)
+    place = user_with(looking(), "looking", monkeypatch)
     assert [each.name for each in place.listing()] == [OURS, THEIRS]
     cluster = place.told(OURS, print)
     assert status_of(cluster).state == "pending"

@@ -1,15 +1,18 @@
 """What policies permit: those that are handed out, and those of roles whose calls were recorded."""
 
 import json
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import boto3
 from support.template import ACCOUNT, REGION
 
 from spotelastic.aws.clients import Aws
+from spotelastic.aws.names import Names
 from spotelastic.aws.template import infra
 from spotelastic.local import iam
-from spotelastic.local.faults import Faults
+from spotelastic.local.authority import Call
 
 DOCUMENT = Path(__file__).parents[2] / "docs/aws.md"
 
@@ -30,33 +33,63 @@ def deletion() -> iam.Policy:
     return dict(json.loads(infra("deletion.json").read_text()))
 
 
-def role_keeps_to_its_cluster(
-    faults: Faults, aws: Aws, cluster: str, role: str, done: set[str]
+@dataclass(frozen=True)
+class Role:
+    """One that the stack of a cluster has made, as it was when it was looked at."""
+
+    name: str
+    arn: str
+    policies: tuple[iam.Policy, ...]
+
+
+def role_of(aws: Aws, cluster: str, logical: str) -> Role:
+    """`logical`: what the template calls it, e.g. "ControlRole"."""
+    stack = aws.cloudformation.describe_stack_resource(
+        StackName=Names(cluster).stack, LogicalResourceId=logical
+    )
+    name = str(stack["StackResourceDetail"]["PhysicalResourceId"])
+    arn = str(aws.iam.get_role(RoleName=name)["Role"]["Arn"])
+    names = aws.iam.list_role_policies(RoleName=name)["PolicyNames"]
+    found = [aws.iam.get_role_policy(RoleName=name, PolicyName=each) for each in names]
+    return Role(name, arn, tuple(each["PolicyDocument"] for each in found))
+
+
+def session_of(aws: Aws, role: Role) -> boto3.Session:
+    """As an instance that has the role is signed in."""
+    keys = aws.sts.assume_role(RoleArn=role.arn, RoleSessionName="i-0123456789")["Credentials"]
+    return boto3.Session(
+        aws_access_key_id=keys["AccessKeyId"],
+        aws_secret_access_key=keys["SecretAccessKey"],
+        aws_session_token=keys["SessionToken"],
+        region_name=REGION,
+    )
+
+
+def signed_in(aws: Aws, role: Role) -> Aws:
+    other = Aws(REGION)
+    vars(other)["_session"] = session_of(aws, role)
+    return other
+
+
+def keeps_to_its_cluster(
+    role: Role, cluster: str, recorded: Iterable[Call], done: set[str]
 ) -> None:
-    """The calls of the role, e.g. "ControlRole", among them the actions `done`: none was refused,
+    """Of the recorded calls those of the role, among them the actions `done`: none was refused,
     and of those about the cluster none would be permitted about another one."""
-    calls = [call for call in faults.calls() if f"{cluster}-{role}" in call.principal]
+    calls = [call for call in recorded if call.principal == role.name]
     assert not (refused := [call.access for call in calls if not call.permitted]), refused
-    assert {call.access.action for call in calls} >= done
-    (name,) = {call.principal for call in calls}
-    policies = _policies(aws, name)
+    assert not (missing := done - {call.access.action for call in calls}), missing
     for call in calls:
-        elsewhere = _of_another_cluster(call.access, cluster)
+        elsewhere = of_another(call.access, cluster)
         if elsewhere != call.access:
-            assert not iam.permits(policies, elsewhere), elsewhere
+            assert not iam.permits(role.policies, elsewhere), elsewhere
 
 
-def _policies(aws: Aws, role: str) -> list[iam.Policy]:
-    names = aws.iam.list_role_policies(RoleName=role)["PolicyNames"]
-    found = [aws.iam.get_role_policy(RoleName=role, PolicyName=name) for name in names]
-    return [each["PolicyDocument"] for each in found]
-
-
-def _of_another_cluster(access: iam.Access, cluster: str) -> iam.Access:
-    """The same call about the same things of a cluster with another name."""
+def of_another(access: iam.Access, name: str) -> iam.Access:
+    """The same call about the same things of a cluster, or a run, with another name."""
 
     def other(text: str) -> str:
-        return text.replace(cluster, "another")
+        return text.replace(name, "another")
 
     resources = tuple(
         iam.Resource(other(each.arn), {key: other(value) for key, value in each.tags.items()})
