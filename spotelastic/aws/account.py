@@ -10,7 +10,7 @@ from typing import Any
 from spotelastic.aws import names
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.aws.template import infra
-from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.errors import UsageError
 
 PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
 """The bucket's tag that says that everything below was done to it; put last."""
@@ -18,21 +18,15 @@ _MISSING = frozenset({"404", "NoSuchBucket"})
 _FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
 
 
-def number(aws: Aws) -> str:
-    """The account's number, as its credentials tell it."""
-    with calling("find out which AWS account this is"):
-        return str(aws.sts.get_caller_identity()["Account"])
-
-
 def default_bucket(aws: Aws) -> str:
     """The bucket that all clusters of the account and region share, unless they name another."""
-    return names.bucket(number(aws), aws.region)
+    return names.bucket(aws.account, aws.region)
 
 
 def ensure_bucket(aws: Aws, bucket: str) -> None:
     """Makes the shared bucket if there is none, and protects it; may be run again at any point.
 
-    Raises `EnvironmentFailure` where another account has a bucket of this name.
+    Raises `UsageError` where another account has a bucket of this name.
     """
     where = {} if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
     try:
@@ -42,9 +36,7 @@ def ensure_bucket(aws: Aws, bucket: str) -> None:
             )
     except Rejected as error:
         if error.code == "BucketAlreadyExists":
-            raise EnvironmentFailure(
-                f"the bucket {bucket} belongs to another account: name one of yours with --bucket"
-            ) from error
+            raise UsageError(_taken(bucket)) from error
         if error.code != "BucketAlreadyOwnedByYou":
             raise
     if PROTECTED not in _tags(aws, bucket):
@@ -52,27 +44,40 @@ def ensure_bucket(aws: Aws, bucket: str) -> None:
 
 
 def check_bucket(aws: Aws, bucket: str) -> None:
-    """Raises `UsageError` for a bucket of the user's (`--bucket`) that cannot be used.
+    """Raises `UsageError` for a bucket that cannot be used: the user's (`--bucket`), which must be
+    there, or the shared one, which may be missing yet.
 
     One that lets these credentials in, but is another account's, is refused as well: whoever owns
     it could read the job and replace its code.
     """
-    owner = number(aws)
+    shared = bucket == default_bucket(aws)
     try:
         with calling(f"look at the bucket {bucket}"):
-            found = aws.s3.head_bucket(Bucket=bucket, ExpectedBucketOwner=owner)
+            found = aws.s3.head_bucket(Bucket=bucket)
     except Rejected as error:
         if error.code in _MISSING:
+            if shared:
+                return
             raise UsageError(f"--bucket {bucket}: there is no such bucket") from error
         if error.code in _FORBIDDEN:
             raise UsageError(
-                f"--bucket {bucket}: it is not of the account {owner}, or these credentials may "
-                "not use it"
+                _taken(bucket)
+                if shared
+                else f"--bucket {bucket}: it is not of the account {aws.account}, or these "
+                "credentials may not use it"
             ) from error
         raise
     region = found.get("BucketRegion") or aws.region
     if region != aws.region:
         raise UsageError(f"--bucket {bucket}: it is in {region}, the cluster in {aws.region}")
+
+
+def _taken(bucket: str) -> str:
+    """Of the shared bucket, whose name anybody can guess."""
+    return (
+        f"the bucket {bucket}, which clusters here would share, is another account's, or these "
+        "credentials may not use it: name one of yours with --bucket"
+    )
 
 
 def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:

@@ -42,8 +42,12 @@ EXPIRED = frozenset(
 class Aws:
     """One region's services. Clients may be used from several threads; making one may not."""
 
-    def __init__(self, region: str | None = None, *, read_timeout: float = 30.0) -> None:
+    def __init__(
+        self, region: str | None = None, *, account: str = "", read_timeout: float = 30.0
+    ) -> None:
+        """`account` is its number, where the caller knows it already."""
         self._region = region
+        self._account = account
         self._read_timeout = read_timeout
 
     @cached_property
@@ -73,6 +77,14 @@ class Aws:
         except UnknownRegionError:
             return False
         return True
+
+    @cached_property
+    def account(self) -> str:
+        """The account's number, as its credentials tell it."""
+        if self._account:
+            return self._account
+        with calling("find out which AWS account this is"):
+            return str(self.sts.get_caller_identity()["Account"])
 
     @property
     def partition(self) -> str:
@@ -132,7 +144,16 @@ class Aws:
 
     @cached_property
     def s3(self) -> Any:
-        return self._client("s3")
+        """Of the account's own buckets alone: their names are one for all of AWS, and one that is
+        free, or has become free, can be somebody else's by now."""
+        owner, client = self.account, self._client("s3")
+
+        def expect(params: dict[str, Any], model: Any, **_: Any) -> None:
+            if "ExpectedBucketOwner" in model.input_shape.members:
+                params["ExpectedBucketOwner"] = owner
+
+        client.meta.events.register("before-parameter-build.s3", expect)
+        return client
 
     @cached_property
     def sqs(self) -> Any:

@@ -20,6 +20,7 @@ class Identity:
     """The private IPv4 address of the first interface."""
     zone: str
     region: str
+    account: str
     type: str
     spot: bool
     tags: dict[str, str] = field(default_factory=dict)
@@ -43,6 +44,7 @@ def from_imds(base_url: str = DEFAULT_URL) -> Identity:
         address=imds.get("local-ipv4") or str(document.get("privateIp", "")),
         zone=str(document.get("availabilityZone", "")),
         region=str(document.get("region", "")),
+        account=str(document.get("accountId", "")),
         type=str(document.get("instanceType", "")),
         spot=imds.get("instance-life-cycle") == "spot",
         tags=imds.tags(),

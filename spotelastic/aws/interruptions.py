@@ -18,7 +18,7 @@ def interrupt(aws: Aws, instance: str, seconds: float) -> None:
     """Recommends to leave the spot instance now, gives it notice `WARNING` seconds before its end,
     and ends it after `seconds` (`WARNING` to `LONGEST`)."""
     role = account.ensure_fault_role(aws)
-    arn = f"arn:{aws.partition}:ec2:{aws.region}:{account.number(aws)}:instance/{instance}"
+    arn = f"arn:{aws.partition}:ec2:{aws.region}:{aws.account}:instance/{instance}"
     with calling(f"prepare the interruption of {instance}"):
         template = aws.fis.create_experiment_template(
             clientToken=uuid.uuid4().hex,

@@ -89,8 +89,13 @@ class Objects:
 
     def upload(self, name: str, file: Path) -> None:
         """A large file, in parts."""
+        from boto3.exceptions import S3UploadFailedError
+
         with calling(f"write {self.url(name)}"):
-            self.aws.s3.upload_file(str(file), self.bucket, self._key(name))
+            try:
+                self.aws.s3.upload_file(str(file), self.bucket, self._key(name))
+            except S3UploadFailedError as error:
+                raise error.__context__ or error from None  # what AWS has said
 
     def download(self, name: str, file: Path) -> None:
         with calling(f"read {self.url(name)}"):

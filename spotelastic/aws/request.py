@@ -130,8 +130,7 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
     image = request.image or _image(aws, *images)
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
-    if bucket != shared:
-        account.check_bucket(aws, bucket)
+    account.check_bucket(aws, bucket)
     spec = _spec(request, kind, bucket, network, cards)
     parameters = {
         "Cluster": request.name,

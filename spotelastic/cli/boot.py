@@ -85,7 +85,7 @@ def _agent() -> int:
 
     try:
         me = from_imds(imds())
-        aws = Aws(me.region)
+        aws = Aws(me.region, account=me.account)
         spec = job(aws, me)
         if spec.container and CONTAINED not in os.environ:
             if not container.possible():

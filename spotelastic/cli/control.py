@@ -32,7 +32,7 @@ def run(me: Identity) -> int:
     from spotelastic.controller.seat import Seat, SeatConfig
     from spotelastic.store.server import MemberConfig
 
-    aws = Aws(me.region)
+    aws = Aws(me.region, account=me.account)
     spec = job(aws, me)
     name = me.tag(MEMBER)
     place = member.take(aws, spec.cluster, name, me, say)
@@ -86,10 +86,11 @@ def controller() -> int:
 
     name_process("se-controller")
     me = from_imds(imds())
-    aws = Aws(me.region)
+    aws = Aws(me.region, account=me.account)
     spec = job(aws, me)
     tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
-    return run(ControllerConfig(spec, me.tag(BUCKET), me.region, me.instance, me.address, tls))
+    its = (me.tag(BUCKET), me.region, me.instance, me.address)
+    return run(ControllerConfig(spec, *its, tls, account=me.account))
 
 
 def _install_etcd(objects: Objects, version: str) -> None:

@@ -14,9 +14,9 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
 
     Raises `UsageError` for one whose job has ended, and for a run that cannot be resumed.
     """
-    if request.bucket and request.bucket != place.bucket:
-        account.check_bucket(place.aws, request.bucket)
     known = place.known(checked.name)
+    if request.bucket or known is None:
+        account.check_bucket(place.aws, request.bucket or place.bucket)
     if known is not None:
         status = known.objects.status()
         if status is not None and status.state in ENDED:

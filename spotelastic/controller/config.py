@@ -19,3 +19,5 @@ class ControllerConfig:
     tls: Tls | None = None
     """Of the etcd members."""
     policy: Policy = Policy()
+    account: str = ""
+    """Its number; by default AWS is asked."""

@@ -29,7 +29,7 @@ class Controller:
 
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
-        self._aws = Aws(config.region)
+        self._aws = Aws(config.region, account=config.account)
         self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
         listed = PriceList(self._aws)
         listed.prepare((*config.spec.instance_types, CONTROL_TYPE))

@@ -175,11 +175,14 @@ def _making(request: Request, action: str, made: Resource) -> list[Access]:
     return found
 
 
-def s3_access(action: str, bucket: str, key: str, prefix: str) -> Access:
+def s3_access(action: str, bucket: str, key: str, prefix: str, owner: str) -> Access:
+    """`owner` is the account whose bucket it is; "" where there is none."""
     action = {"HeadObject": "GetObject", "HeadBucket": "ListBucket"}.get(action, action)
     arn = f"arn:aws:s3:::{bucket}" + (f"/{unquote(key)}" if key else "")
-    knows_prefix = prefix and action in ("ListBucket", "ListBucketVersions")
-    return Access(f"s3:{action}", (Resource(arn),), {"s3:prefix": prefix} if knows_prefix else {})
+    context = {"s3:ResourceAccount": owner} if owner else {}
+    if prefix and action in ("ListBucket", "ListBucketVersions"):
+        context["s3:prefix"] = prefix
+    return Access(f"s3:{action}", (Resource(arn),), context)
 
 
 def _ec2(request: Request) -> list[Resource]:

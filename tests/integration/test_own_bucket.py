@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 from support.account import REGION, account
@@ -111,7 +112,8 @@ def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: Plac
     from moto.s3.models import s3_backends
 
     s3_backends["111111111111"]["aws"].create_bucket(FOREIGN, REGION)
-    place.aws.s3.put_object(Bucket=FOREIGN, Key="note", Body=b"they let us in")
+    anybody = boto3.client("s3", region_name=REGION)
+    anybody.put_object(Bucket=FOREIGN, Key="note", Body=b"they let us in")
     before = remains("platypus")
     with pytest.raises(UsageError, match=f"--bucket {FOREIGN}: it is not of the account") as told:
         clusters.create(

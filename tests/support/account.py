@@ -196,6 +196,7 @@ class Laptop:
     def trial(self, fault: Fault | None = None, at: int = 0, of: str = "") -> Iterator[None]:
         """The fault strikes at the `at`-th call, or at the `at`-th one of that name."""
         self.calls, self._fault, self._at, self._of, self._number = [], fault, at, of, 0
+        vars(self.aws).pop("account", None)  # a new process asks again
         try:
             yield
         finally:

@@ -4,10 +4,11 @@ Every action that a role is given has its things here, so that none comes unseen
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 from support.permissions import of_another
-from support.template import BUCKET, CLUSTER, RUN, SERVICE_ROLE, arn, policies
+from support.template import ACCOUNT, BUCKET, CLUSTER, RUN, SERVICE_ROLE, arn, policies
 
 from spotelastic.aws.identity import CLUSTER as TAG
 from spotelastic.aws.names import Names
@@ -117,7 +118,7 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         "ssm:GetParameters": secrets(ITS.token, ITS.worker_certificate),
     },
 }
-CIRCUMSTANCES: Mapping[str, Mapping[str, str]] = {
+CIRCUMSTANCES: dict[str, dict[str, str]] = {
     "ec2:CreateTags": {"ec2:CreateAction": "CreateVolume", f"aws:RequestTag/{TAG}": CLUSTER},
     "ec2:CreateVolume": {f"aws:RequestTag/{TAG}": CLUSTER},
     "iam:PassRole": {"iam:PassedToService": "cloudformation.amazonaws.com"},
@@ -129,7 +130,8 @@ ROLES = list(THINGS)
 def calls(role: str) -> Iterator[Access]:
     for action, things in THINGS[role].items():
         for thing in things:
-            yield Access(action, (thing,), CIRCUMSTANCES.get(action, {}))
+            whose = {"s3:ResourceAccount": ACCOUNT} if action.startswith("s3:") else {}
+            yield Access(action, (thing,), whose | CIRCUMSTANCES.get(action, {}))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -168,8 +170,21 @@ def test_a_role_is_passed_to_nothing_but_cloudformation_and_no_other_role_is(rol
         assert not permits(its, Access("iam:PassRole", service, elsewhere))
 
 
+@pytest.mark.parametrize("role", ROLES)
+def test_a_bucket_that_has_become_another_accounts_gets_nothing_and_gives_nothing(
+    role: str,
+) -> None:
+    its = policies(role)
+    uploads = Access("s3:ListBucketMultipartUploads", BUCKET_ITSELF)
+    for access in (*calls(role), uploads):
+        if access.action.startswith("s3:"):
+            theirs = {**access.context, "s3:ResourceAccount": "111111111111"}
+            assert not permits(its, replace(access, context=theirs)), access
+
+
 def test_a_worker_changes_none_of_what_the_cluster_is_run_by() -> None:
     its = policies("WorkerRole")
     for name in ("job.json", "status.json", "code/c0de.tar.gz", "boot/spotelastic.whl", "etcd/1"):
         for action in ("s3:PutObject", "s3:DeleteObject"):
-            assert not permits(its, Access(action, objects(f"{CLUSTER}/{name}"))), name
+            access = Access(action, objects(f"{CLUSTER}/{name}"), {"s3:ResourceAccount": ACCOUNT})
+            assert not permits(its, access), name

@@ -4,9 +4,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from moto.core.authorization import ActionAuthenticatorMixin
 from moto.iam.access_control import PermissionResult
+from moto.s3.exceptions import BucketAccessDeniedError
 from moto.s3.models import FakeBucket, s3_backends
-from moto.s3.responses import S3Response
 
 from spotelastic.local import iam
 from spotelastic.local.completions.patch import Patches
@@ -16,12 +17,21 @@ CONTEXT = {"aws:SecureTransport": "true"}
 
 
 def install(patches: Patches) -> None:
-    @patches.method(S3Response, "head_bucket", "moto asks nobody whose bucket it is expected to be")
-    def head_bucket(original: Callable[..., Any], response: Any) -> Any:
+    @patches.method(
+        ActionAuthenticatorMixin,
+        "_authenticate_and_authorize_s3_action",
+        "moto asks nobody whose bucket it is expected to be",
+    )
+    def authorize_s3(
+        original: Callable[..., Any],
+        response: Any,
+        bucket_name: str | None = None,
+        key_name: str | None = None,
+    ) -> None:
         expected = response.headers.get("x-amz-expected-bucket-owner")
-        accounts = s3_backends.bucket_accounts
-        _, owner = accounts.get(response.bucket_name, ("", expected))
-        return original(response) if expected in (None, owner) else (403, {}, "")
+        if expected and owner(bucket_name) not in ("", expected):
+            raise BucketAccessDeniedError(bucket=str(bucket_name))
+        original(response, bucket_name=bucket_name, key_name=key_name)
 
     @patches.method(
         FakeBucket, "get_permission", "moto takes a condition that does not hold for a denial"
@@ -38,3 +48,9 @@ def install(patches: Patches) -> None:
             False: PermissionResult.DENIED,
             None: PermissionResult.NEUTRAL,
         }[found]
+
+
+def owner(bucket: str | None) -> str:
+    """The account whose bucket it is; "" where there is none."""
+    _, account = s3_backends.bucket_accounts.get(str(bucket), ("", ""))
+    return str(account)

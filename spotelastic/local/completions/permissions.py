@@ -13,6 +13,7 @@ from moto.iam.models import Role
 from moto.s3.exceptions import BucketAccessDeniedError, S3AccessDeniedError
 
 from spotelastic.local.authority import Authority, Request, accesses, principal_of, s3_access
+from spotelastic.local.completions.buckets import owner
 from spotelastic.local.completions.patch import Patches
 
 _CODES = {"ec2": "UnauthorizedOperation", "logs": "AccessDeniedException"}
@@ -97,14 +98,15 @@ def _install_s3(patches: Patches, authority: Authority) -> None:
         keys = [key_name or ""]
         if action == "DeleteObject" and not key_name:  # many at once, and each is asked for
             keys = _listed(response)
-        wanted = [s3_access(action, bucket_name or "*", key, prefix) for key in keys]
+        whose = owner(bucket_name)
+        wanted = [s3_access(action, bucket_name or "*", key, prefix, whose) for key in keys]
         if (
             key_name
             and response.method in ("GET", "HEAD")
             and _missing(response, bucket_name, key_name)
         ):
             # That it is not there is told only to who may list.
-            wanted.append(s3_access("ListBucket", str(bucket_name), "", ""))
+            wanted.append(s3_access("ListBucket", str(bucket_name), "", "", whose))
         if authority.judge(principal, wanted) is not None:
             if bucket_name:
                 raise BucketAccessDeniedError(bucket=bucket_name)
