@@ -3,8 +3,8 @@
 The calls are found by recording, not by a list. After each fault what was begun is begun again:
 it succeeds, or one clear error stops it; and `down` leaves nothing, whatever had happened.
 
-Of `up`'s and `down`'s calls each third one meets one of the faults in each run of the tests; other
-calls meet other faults in each turn of `make soak`.
+Of `up`'s and `down`'s calls each third one meets one of the faults in each run of the tests; the
+turns of `make soak` go round all of them.
 """
 
 import os
@@ -19,8 +19,9 @@ from support.asked import request
 from support.local_cloud import until
 from support.own_network import ZONES, Own
 from support.remains import kinds, remains
+from support.soak import meets
 
-from spotelastic.aws import autoscaling, teardown
+from spotelastic.aws import autoscaling, stack, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import SWITCH, Names
@@ -36,8 +37,6 @@ pytestmark = pytest.mark.faults
 NAME = "quokka"
 """Nothing else in an account has this in its name."""
 TURN = int(os.environ.get("SOAK_TURN", "0"))
-EVERY = 3 * len(FAULTS)
-"""Of the pairs of a call and a fault, one in so many is tried; other ones in another turn."""
 PARTS = 2
 """Tests that share the pairs of `up`."""
 
@@ -90,7 +89,7 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
 def pairs(calls: list[str]) -> Iterator[tuple[int, Fault]]:
     for at in range(1, len(calls) + 1):
         for number, fault in enumerate(FAULTS):
-            if (at + number + TURN) % EVERY == 0:
+            if meets(at, number, len(FAULTS), TURN):
                 yield at, fault
 
 
@@ -153,6 +152,75 @@ def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(
             complete(trial, told)
         trial.down()
         trial.nothing_is_left(told)
+
+
+@pytest.mark.soak
+def test_an_up_again_that_goes_wrong_anywhere_keeps_the_nodes_and_can_be_run_again(
+    trial: Trial,
+) -> None:
+    trial.up()
+    complete(trial, "at first")
+    nodes = living(trial)
+    calls = (changed := changing(trial, 1)).calls(changed.up)
+    assert {
+        "autoscaling.UpdateAutoScalingGroup",
+        "cloudformation.UpdateStack",
+        "ec2.CreateLaunchTemplateVersion",
+        "s3.PutObject",
+    } <= set(calls)
+    changed = changing(trial, 2)
+    assert changed.calls(changed.up) == calls  # so that a number means one call
+    for number, (at, fault) in enumerate(pairs(calls), 3):
+        told = f"{fault.name} at call {at}, {calls[at - 1]}"
+        changed = changing(trial, number)
+        clear(changed.attempt(changed.up, fault, at), fault, told)
+        assert living(trial) == nodes, told
+        changed.up()
+        as_asked(changed, told)
+        complete(changed, told)
+        assert living(trial) == nodes, told
+    trial.down()
+    trial.nothing_is_left()
+
+
+def changing(trial: Trial, number: int) -> Trial:
+    """Other code each time, and to and fro in all else."""
+    odd = number % 2
+    wanted = replace(
+        trial.request,
+        code=f"c0de{number}",
+        settings=replace(trial.request.settings, max_nodes=2 + odd),
+        instance_types=("m5.large", "c5.large") if odd else ("c5.large", "m5.large"),
+        read=("datasets/train/",) if odd else (),
+    )
+    return replace(trial, request=wanted)
+
+
+def living(trial: Trial) -> set[str]:
+    found = autoscaling.machines(trial.laptop.aws, NAME)
+    return {machine.id for machine in found if machine.state != "terminated"}
+
+
+def as_asked(trial: Trial, told: str) -> None:
+    """The group, what it launches, and what its nodes are told."""
+    aws, wanted, name = trial.laptop.aws, trial.request, Names(NAME).workers
+    (group,) = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=[name])[
+        "AutoScalingGroups"
+    ]
+    template = group["MixedInstancesPolicy"]["LaunchTemplate"]
+    types = tuple(each["InstanceType"] for each in template["Overrides"])
+    assert (group["MaxSize"], types) == (wanted.settings.max_nodes, wanted.instance_types), told
+    (version,) = aws.ec2.describe_launch_template_versions(
+        LaunchTemplateName=name, Versions=[template["LaunchTemplateSpecification"]["Version"]]
+    )["LaunchTemplateVersions"]
+    assert version["LaunchTemplateData"]["InstanceType"] == types[0], told
+    cluster = clusters.find(NAME, aws)
+    assert cluster is not None, told
+    spec = cluster.spec
+    assert (spec.code, spec.read, spec.instance_types) == (wanted.code, wanted.read, types), told
+    assert cluster.objects.has(f"code/{spec.code}.tar.gz"), told
+    policy = stack.parameters(stack.describe(aws, Names(NAME).stack) or {})["ReadObjects"]
+    assert ("datasets" in policy) == bool(wanted.read), told
 
 
 def test_a_down_that_goes_wrong_anywhere_can_be_run_again(trial: Trial) -> None:

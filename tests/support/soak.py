@@ -16,6 +16,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 BUILD = Path("build")
+RARITY = 3
+"""Turns that meet every call once."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,16 @@ class Turn:
 def seeds(turn: int) -> list[int]:
     """Of the random sequences of one turn; those of no other."""
     return [100 * turn + index for index in range(5)]
+
+
+def meets(at: int, number: int, kinds: int, turn: int) -> bool:
+    """Whether the `at`-th call of a test meets the fault of that number, of so many kinds.
+
+    Of all such pairs one in RARITY * kinds is tried in a turn. Each three turns from a multiple of
+    three meet every call once, and the next three with another fault.
+    """
+    shift = kinds * turn + turn // RARITY
+    return (at + number + shift) % (RARITY * kinds) == 0
 
 
 def main(arguments: list[str], run: Callable[[int], Turn]) -> int:

@@ -1,5 +1,6 @@
 """The account that `make soak` gives of its turns."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,16 @@ def test_failures_are_named_with_their_turn_and_no_turn_stops_the_next(
 def test_a_turn_that_was_ended_before_it_told_anything_has_failed(tmp_path: Path) -> None:
     turn = soak.account(1, -9, tmp_path / "none.xml", 1.0)
     assert not turn.passed and turn.tests == 0
+
+
+def test_ten_turns_meet_every_call_with_several_faults_and_one_turn_a_third_of_them() -> None:
+    kinds, calls = 8, range(1, 101)
+    for first in range(24):
+        tried = [
+            {pair for pair in product(calls, range(kinds)) if soak.meets(*pair, kinds, turn)}
+            for turn in range(first, first + 10)
+        ]
+        met = [pair for turn in tried for pair in turn]
+        assert len(met) == len(set(met)), "none twice"
+        assert min(sum(at == call for at, _ in met) for call in calls) >= 2
+        assert max(map(len, tried)) <= len(calls) // 3 + kinds
