@@ -1,11 +1,11 @@
-"""A project of a user's own on the local cloud: packages, a secret, new code, another cluster."""
+"""A new user on the local cloud: a project of one's own, `init`, packages, a secret, other code."""
 
 import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,15 @@ class User:
         self.cloud = cloud
         self.aws = aws
         self.faults = faults
+
+    def edit(self, changes: Mapping[str, str]) -> None:
+        """What `init` shows as an example, in its file, becomes what is wanted."""
+        file = self.folder / "spotelastic.toml"
+        text = file.read_text()
+        for example, wanted in changes.items():
+            assert text.count(f"\n{example}\n") == 1, example
+            text = text.replace(f"\n{example}\n", f"\n{wanted}\n")
+        file.write_text(text)
 
     def write(self, version: str) -> None:
         (self.folder / "train.py").write_text(SCRIPT.replace("VERSION", version))
@@ -142,10 +151,6 @@ def user(tmp_path: Path) -> Iterator[User]:
     (folder / "requirements.txt").write_text("./tinymath-1.0-py3-none-any.whl\n")
     (folder / ".spotelasticignore").write_text("huge.bin\n")
     (folder / "huge.bin").write_bytes(os.urandom(1 << 20))
-    (folder / "spotelastic.toml").write_text(
-        'local = true\nmin = 1\nmax = 1\nsetup = "printf done > set-up"\n'
-        'instance-types = ["m5.large"]\nsecret = ["KEY"]\n[env]\nMODE = "fast"\n'
-    )
     with (
         running_cloud(tmp_path / "home", boot=cloud.BOOT) as info,
         environment(**cloud.environment(info)),
@@ -155,9 +160,24 @@ def user(tmp_path: Path) -> Iterator[User]:
 
 @pytest.mark.timeout(4 * BOOTS)
 def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(user: User) -> None:
+    told = user("init", "--min", "1", "--max", "1", "--instance-types", "m5.large")
+    assert "look at it, write train.py, then `spotelastic up`" in told
+    user.edit(
+        {
+            "# local = true": "local = true",
+            '# setup = "python -m nltk.downloader punkt"': 'setup = "printf done > set-up"',
+            '# env = ["EPOCHS=3"]': 'env = ["MODE=fast"]',
+            '# secret = ["WANDB_API_KEY"]': 'secret = ["KEY"]',
+        }
+    )
     user.write("one")
+    told = user("up", "--plan")
+    assert "train.py with requirements.txt: 1 spot m5.large" in told
+    assert clusters.all_names(user.aws) == ()
     user("up", "--detach")
     assert user.starts("one") == [0]
+    status = user.json("status")
+    assert (status["name"], status["state"]) == ("train", "running")
     assert "found 42 True *** fast done" in user("logs")
     bucket = Objects(user.aws, "spotelastic-123456789012-us-east-1", "train")
     names = bucket.names("")

@@ -1,5 +1,6 @@
 """`spotelastic.toml`, `SPOTELASTIC_*` and flags: what `up` is told in the end."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -82,6 +83,32 @@ def test_what_init_writes_is_what_up_does(
     assert request.script == Path('src/my "train".py')
     assert (request.minimum, request.maximum) == (2, 8)
     assert request.types == ("p4d.24xlarge", "x")
+
+
+def test_what_init_shows_as_examples_is_what_up_takes(
+    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "train.py").touch()
+    assert run(monkeypatch, "init") == 0
+    file = folder / "spotelastic.toml"
+    text, examples = re.subn(r"(?m)^# ([a-z-]+ = )", r"\1", file.read_text())
+    assert examples > 10
+    file.write_text(text)
+    assert run(monkeypatch, "up") == 0
+    (request,) = asked
+    assert request.types == ("g5.xlarge",)
+    assert (request.args, request.local, request.setup) == (
+        ("--epochs", "3"),
+        True,
+        "python -m nltk.downloader punkt",
+    )
+    assert (request.env, request.secrets, request.read) == (
+        ("EPOCHS=3",),
+        ("WANDB_API_KEY",),
+        ("s3://bucket/data",),
+    )
+    assert (request.snapshot_every, request.checkpoint_every, request.keep_last) == ("20", "10m", 3)
+    assert (request.placement, request.linger, len(request.subnets)) == ("cluster", "10m", 3)
 
 
 def test_init_overwrites_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
