@@ -2,7 +2,8 @@
 
 Spot first: the spot group is asked for all that the on-demand group does not have. That one has its
 base, and what is missing to min once spot has been short of it for longer than the job's patience;
-it is given back node by node, each after a commit, when spot is back. A group whose launches fail
+it is given back node by node, each after a commit, when spot is back. For that a job whose min is
+its max has one spot node too many for a while. A group whose launches fail
 again and again is asked for no more than it has, for a while that grows.
 """
 
@@ -35,6 +36,8 @@ def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
     state = seen.job.state if seen.job else "starting"
     on_demand = 0 if seen.on_demand is None else _on_demand(seen, now, policy)
     spot = max(0, seen.desired - on_demand)
+    if seen.desired <= seen.least and _held_for_spot(seen, policy):
+        spot += 1  # a node that can be spared is what one on demand is given back for
     wanted = ((seen.group, spot), (seen.on_demand, on_demand))
     if seen.ended:
         stays = kept(seen, policy)
@@ -71,6 +74,14 @@ def _on_demand(seen: Seen, now: float, policy: Policy) -> int:
     short = seen.short_since is not None and now >= seen.short_since + capacity.spot_patience
     missing = seen.least - spot if short or held > base else 0
     return min(seen.desired, max(base, missing, held))
+
+
+def _held_for_spot(seen: Seen, policy: Policy) -> bool:
+    """Whether there are on-demand nodes that are to go once spot is back."""
+    capacity, group = policy.capacity, seen.on_demand
+    if capacity.on_demand != "fallback" or group is None:
+        return False
+    return staying(group) > min(capacity.base, seen.desired)
 
 
 def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
@@ -153,10 +164,8 @@ def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Ite
 
 def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     """One on-demand node after each commit, for as long as min nodes are left without it."""
-    group, capacity = seen.on_demand, policy.capacity
-    if group is None or capacity.on_demand != "fallback" or seen.committed <= seen.given_back_at:
-        return
-    if staying(group) <= min(capacity.base, seen.desired):
+    group = seen.on_demand
+    if group is None or seen.committed <= seen.given_back_at or not _held_for_spot(seen, policy):
         return
     there = [
         place.instance for each in seen.groups for place in each.places if seen.is_there(place)

@@ -107,6 +107,20 @@ def test_one_node_is_given_back_after_each_commit_when_spot_is_back() -> None:
     assert only(cluster(2, 1), Policy(capacity=Capacity("fallback", base=1)), Remove) == []
 
 
+def test_a_job_of_fixed_size_gives_back_what_was_bought_by_one_spot_node_too_many() -> None:
+    """Else spot is never asked for again, and on-demand nodes are paid for until the end."""
+    fixed = {"most": 2, "least": 2}
+    assert wanted(cluster(1, **fixed), FALLBACK) == {SPOT: 2, ON_DEMAND: 0}
+    assert wanted(cluster(0, 2, **fixed), FALLBACK) == {SPOT: 1, ON_DEMAND: 2}
+    assert only(cluster(0, 2, **fixed), FALLBACK, Remove) == []
+    (removed,) = only(cluster(1, 2, **fixed), FALLBACK, Remove)
+    assert isinstance(removed, Remove) and removed.instance == "d1"
+    assert wanted(cluster(1, 1, **fixed), FALLBACK) == {SPOT: 2, ON_DEMAND: 1}
+    (removed,) = only(cluster(2, 1, **fixed), FALLBACK, Remove)
+    assert isinstance(removed, Remove) and removed.instance == "d0"
+    assert wanted(cluster(2, **fixed), FALLBACK) == {SPOT: 2, ON_DEMAND: 0}
+
+
 def test_a_base_is_there_at_all_times_and_comes_off_what_spot_is_asked_for() -> None:
     based = Policy(capacity=Capacity(base=2))
     assert wanted(cluster(0), based) == {SPOT: 2, ON_DEMAND: 2}
@@ -313,10 +327,13 @@ policies = st.builds(
 
 
 @given(clusters, policies)
-def test_all_groups_together_are_never_asked_for_more_than_max(seen: Seen, policy: Policy) -> None:
+def test_all_groups_together_are_never_asked_for_more_than_max_and_one_to_take_turns(
+    seen: Seen, policy: Policy
+) -> None:
     both = wanted(seen, policy)
+    turns = policy.capacity.on_demand == "fallback" and seen.desired == seen.least
     assert all(size >= 0 for size in both.values())
-    assert sum(both.values()) <= seen.desired
+    assert sum(both.values()) <= seen.desired + turns
     assert both[ON_DEMAND] >= min(policy.capacity.base, seen.desired)
 
 
