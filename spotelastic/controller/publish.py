@@ -54,11 +54,17 @@ class Publisher:
     """Publishes the newest account it was given; older ones that were not yet written are gone."""
 
     def __init__(
-        self, store: Objects, etcd_leader: Callable[[], str], clock: Clock = unbroken
+        self,
+        store: Objects,
+        etcd_leader: Callable[[], str],
+        alive: Callable[[], bool],
+        clock: Clock = unbroken,
     ) -> None:
-        """`etcd_leader` names the member that leads etcd; called before each publication."""
+        """`etcd_leader` names the member that leads etcd; called before each publication. `alive`
+        tells whether the leadership's lease is still held: nothing is written without."""
         self._objects = store
         self._etcd_leader = etcd_leader
+        self._alive = alive
         self._clock = clock
         self._wake = threading.Condition()
         self._offered: Account | None = None
@@ -139,12 +145,16 @@ class Publisher:
         if not force and steady() < self._not_before.get(name, 0.0):
             return False
         data = make()
-        if self._written.get(name) != data and not self._closed:
+        if self._written.get(name) != data and self._may_write():
             self._objects.put(name, data)
             self._written[name] = data
             pause = RARELY.get(name, EVERY) + len(data) / BYTES_PER_SECOND
             self._not_before[name] = steady() + pause
         return True
+
+    def _may_write(self) -> bool:
+        """Of a process that stood still, this thread may run before the one that gives up."""
+        return not self._closed and self._alive()
 
     def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
         """False if there is news of progress alone, which is not due yet."""
@@ -156,7 +166,7 @@ class Publisher:
         early = age < PROGRESS_EVERY and not force
         if before is not None and early and _standing(made) == _standing(before):
             return False
-        if not self._closed:
+        if self._may_write():
             self._objects.put(objects.STATUS, msgspec.json.encode(made))
             self._status, self._status_at = made, now
         return True

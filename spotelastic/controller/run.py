@@ -112,7 +112,7 @@ class Controller:
             leadership,
             self._wake,
             self._prices,
-            lambda: session.alive,
+            lambda: session.holds,
         )
         try:
             term.lead(self._over)

@@ -42,6 +42,11 @@ class Keeper:
         self._expires = granted + ttl
         self._clock = clock
 
+    @property
+    def holds(self) -> bool:
+        """Whether the lease cannot have run out yet."""
+        return self._clock() < self._expires
+
     def first(self) -> float:
         """Seconds until the first step."""
         return max(0.0, self._expires - self._ttl * 2 / 3 - self._clock())
@@ -94,6 +99,13 @@ class Session:
     def alive(self) -> bool:
         """Whether the lease is held, as far as known here."""
         return self._keeper is not None
+
+    @property
+    def holds(self) -> bool:
+        """Whether it cannot have run out either: of a process that stood still, the thread that
+        says so may not have run yet."""
+        keeper = self._keeper
+        return keeper is not None and keeper.holds
 
     def renew(self) -> int:
         """A new lease in place of the old, which is left to run out: move its keys over by a put.

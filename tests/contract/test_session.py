@@ -120,3 +120,18 @@ def test_a_silence_shorter_than_the_lease_does_not_lose_it() -> None:
     store.now += retry
     store.answers = 1
     assert keeper.step() == 8.0 / 3
+
+
+def test_a_lease_does_not_hold_for_longer_than_it_lasts_though_its_loss_is_not_known_yet(
+    store: Store, lost: "queue.SimpleQueue[str]"
+) -> None:
+    """As in a process that was stopped, and goes on."""
+    now = 100.0
+    session = Session(store, 60, lost.put, lambda: now)
+    assert session.alive and session.holds
+    now += 60.0
+    assert session.alive and not session.holds
+    session.renew()
+    assert session.holds
+    session.close()
+    assert not session.holds

@@ -45,7 +45,7 @@ def at_step(step: int, state: str = "running") -> Account:
 
 def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
     bucket, now = Bucket(), 100.0
-    publisher = Publisher(bucket, lambda: "a", lambda: now)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: now)  # type: ignore[arg-type]
     publisher.offer(at_step(1))
     bucket.wait(STATUS, 1)
     publisher.offer(at_step(2))
@@ -61,7 +61,7 @@ def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
 
 def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
     bucket = Bucket()
-    publisher = Publisher(bucket, lambda: "a", lambda: 100.0)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
     for count, state in enumerate(("running", "running", "succeeded")):
         publisher.offer(replace(at_step(count, state), fates={"foreign": count}))
         bucket.wait(EVENTS, count + 1)  # so that it was looked at
@@ -72,7 +72,7 @@ def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
 
 def test_the_last_word_is_written_whatever_came_just_before_it() -> None:
     bucket = Bucket()
-    publisher = Publisher(bucket, lambda: "a", lambda: 100.0)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
     publisher.offer(at_step(1))
     bucket.wait(STATUS, 1)
     publisher.offer(at_step(2))
@@ -90,7 +90,7 @@ def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
         assert answer.wait(PATIENT)
         return "a"
 
-    publisher = Publisher(bucket, etcd_leader, lambda: 100.0)  # type: ignore[arg-type]
+    publisher = Publisher(bucket, etcd_leader, lambda: True, lambda: 100.0)  # type: ignore[arg-type]
     publisher.offer(at_step(1))
     assert asked.wait(PATIENT)  # for the status
     publisher.offer(at_step(2, "succeeded"))
@@ -99,4 +99,16 @@ def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
     answer.set()
     publisher._thread.join(PATIENT)
     assert not publisher._thread.is_alive()
+    assert bucket.written[before:] == []
+
+
+def test_a_leader_that_stood_still_for_longer_than_its_lease_writes_nothing() -> None:
+    """Nor its last word, which it has before anybody has told it."""
+    bucket, alive = Bucket(), True
+    publisher = Publisher(bucket, lambda: "a", lambda: alive, lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    alive, before = False, len(bucket.written)
+    publisher.offer(at_step(2, "succeeded"))
+    publisher.finish(timeout=PATIENT)
     assert bucket.written[before:] == []
