@@ -31,6 +31,8 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import WatchItem
 
 SCRIPT = Path(__file__).parent / "train_small.py"
+HEEDFUL = ("env", "--default-signal=INT,HUP")
+"""A node heeds these also where the tests run below nohup or in the background of a shell."""
 
 
 class NodeProcess:
@@ -51,7 +53,7 @@ class NodeProcess:
         where = host.entered() if host else contextlib.nullcontext()
         with self.log.open("wb") as output, where:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "spotelastic", "run", *args],
+                [*HEEDFUL, sys.executable, "-m", "spotelastic", "run", *args],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
