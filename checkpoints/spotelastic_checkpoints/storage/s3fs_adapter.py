@@ -136,22 +136,30 @@ class S3fsStorage:
     async def _put_parts(self, key: str, data: memoryview, progress: Callable[[int], None]) -> None:
         upload = (await self._call("create_multipart_upload", Key=key))["UploadId"]
         slots = asyncio.Semaphore(PARTS_AT_ONCE)
+        done: list[dict[str, Any]] = []
+        failed: list[Exception] = []
 
-        async def put(number: int, part: memoryview) -> dict[str, Any]:
+        async def put(number: int, part: memoryview) -> None:
             async with slots:
-                answer = await self._call(
-                    "upload_part", Key=key, UploadId=upload, PartNumber=number, Body=bytes(part)
-                )
+                if failed:
+                    return
+                try:
+                    answer = await self._call(
+                        "upload_part", Key=key, UploadId=upload, PartNumber=number, Body=bytes(part)
+                    )
+                except Exception as error:
+                    failed.append(error)
+                    return
+            done.append({"PartNumber": number, "ETag": answer["ETag"]})
             progress(len(part))
-            return {"PartNumber": number, "ETag": answer["ETag"]}
 
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(put(number, part))
-                    for number, part in enumerate(cut(data, part_size(len(data))), 1)
-                ]
-            parts = {"Parts": [task.result() for task in tasks]}
+            # None is cut short: a part that arrives after the abort would stay.
+            pieces = enumerate(cut(data, part_size(len(data))), 1)
+            await asyncio.gather(*(put(number, part) for number, part in pieces))
+            if failed:
+                raise failed[0]
+            parts = {"Parts": sorted(done, key=lambda part: int(part["PartNumber"]))}
             await self._call(
                 "complete_multipart_upload", Key=key, UploadId=upload, MultipartUpload=parts
             )
@@ -191,15 +199,12 @@ class S3fsStorage:
         return True
 
     def _run(self, what: str, work: Coroutine[Any, Any, T], parts: int = 1) -> T:
-        async def unpacked() -> T:
-            try:
-                return await work
-            except BaseExceptionGroup as group:
-                raise group.exceptions[0] from None
+        async def awaited() -> T:
+            return await work
 
         limit = ANSWER_WITHIN * (1 + parts / PARTS_AT_ONCE)
         try:
-            result: T = fsspec.asyn.sync(self._fs.loop, unpacked, timeout=limit)
+            result: T = fsspec.asyn.sync(self._fs.loop, awaited, timeout=limit)
             return result
         except Exception as error:
             raise self._explained(what, error) from error
