@@ -95,7 +95,9 @@ def principal_of(account: str, key: str) -> Principal:
     backend = iam_backends[account]["aws"]
     session = sts_backends[account]["aws"].get_assumed_role_from_access_key(key)
     if session is not None:
-        role = backend.get_role_by_arn(session.role_arn)
+        role = next((each for each in backend.roles.values() if each.arn == session.role_arn), None)
+        if role is None:  # it is gone, and may do nothing any more
+            return Principal(session.role_arn.rpartition("/")[2])
         attached = role.managed_policies.values()
         return Principal(role.name, _documents([*role.policies.values(), *_managed(attached)]))
     for user in backend.users.values():
