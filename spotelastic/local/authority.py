@@ -97,7 +97,7 @@ def principal_of(account: str, key: str) -> Principal:
     if session is not None:
         role = next((each for each in backend.roles.values() if each.arn == session.role_arn), None)
         if role is None:  # it is gone, and may do nothing any more
-            return Principal(session.role_arn.rpartition("/")[2])
+            return Principal(f"{session.role_arn} (deleted)")
         attached = role.managed_policies.values()
         return Principal(role.name, _documents([*role.policies.values(), *_managed(attached)]))
     for user in backend.users.values():
