@@ -27,6 +27,8 @@ from spotelastic_checkpoints.populate import populate
 from spotelastic_checkpoints.room import Room, mib, room
 from spotelastic_checkpoints.wire import Item
 
+PRIVATE = 0o700
+"""Mode of the folder: a state is in it, and the machine may have other users."""
 HEADER = 4096
 MOST_SLOTS = 3
 NEEDED, SPARE = 0.9, 0.5
@@ -207,7 +209,7 @@ class Arena:
     """The folder, and the slots of all local ranks in it."""
 
     def __init__(self, folder: Path, workers: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(PRIVATE, parents=True, exist_ok=True)
         self.folder = folder
         self.workers = workers
         self.pages = [Page(self.page_path(local)) for local in range(workers)]

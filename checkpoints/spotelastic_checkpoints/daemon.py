@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 
 from spotelastic_checkpoints import wire
-from spotelastic_checkpoints.arena import MOST_SLOTS, Arena
+from spotelastic_checkpoints.arena import MOST_SLOTS, PRIVATE, Arena
 from spotelastic_checkpoints.connections import Client
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.handshake import Credentials
@@ -64,7 +64,7 @@ def _options() -> argparse.Namespace:
 
 
 async def _serve(options: argparse.Namespace) -> int:
-    options.arena.mkdir(parents=True, exist_ok=True)
+    options.arena.mkdir(PRIVATE, parents=True, exist_ok=True)
     lock = _lock(options.arena)
     credentials = Credentials(os.environ.get("SPOTELASTIC_TOKEN", ""), _tls(options))
     service = Service(

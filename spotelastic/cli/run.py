@@ -69,7 +69,7 @@ def own_folders() -> Iterator[Folders]:
     logs = Path(tempfile.gettempdir(), f"{LOGS_PREFIX}{state.name.removeprefix(PREFIX)}")
     with ExitStack() as stack:
         for folder in (state, shm):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(0o700, exist_ok=True)
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             stack.enter_context(_locked(folder))
         yield Folders(state, shm, logs)

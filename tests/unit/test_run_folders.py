@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from spotelastic_checkpoints.arena import Arena
 
 from spotelastic.cli import run
 
@@ -32,6 +33,13 @@ def test_folders_of_a_run_that_lives_where_it_is_not_seen_stay(
         run._sweep()
         assert folders.state.is_dir() and folders.shm.is_dir()
     assert not folders.state.exists() and not folders.shm.exists()
+
+
+def test_nobody_else_looks_into_the_folders_that_states_are_in(tmp_path: Path) -> None:
+    with run.own_folders() as folders:
+        modes = [folder.stat().st_mode & 0o777 for folder in (folders.state, folders.shm)]
+    modes.append(Arena(tmp_path / "arena", 1).folder.stat().st_mode & 0o777)
+    assert modes == [0o700] * 3
 
 
 @pytest.mark.parametrize("held", [run.OWNER_LOCK, run.DAEMON_LOCK])
