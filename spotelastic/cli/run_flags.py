@@ -182,7 +182,14 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
     """The options by name; `script` and `args` are what to run. Raises `UsageError`."""
-    return parser(environ).parse_args(args)
+    made = parser(environ)
+    options = made.parse_args(args)
+    for flag in (flag for flags in GROUPS.values() for flag in flags if flag.choices):
+        value = getattr(options, flag.dest)  # argparse looks at what is typed only
+        if value and value not in flag.choices:
+            name = flag.dest.upper()
+            made.error(f"PET_{name}={value}: choose from {', '.join(flag.choices)}")
+    return options
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:

@@ -84,6 +84,11 @@ def test_numbers_that_mean_nothing_are_refused(args: list[str], told: str) -> No
     assert told in str(refused.value)
 
 
+def test_a_variable_that_is_no_choice_is_refused() -> None:
+    with pytest.raises(UsageError, match="PET_RANK_POLICY=foo: choose from stable, pinned"):
+        options(PET_RANK_POLICY="foo")
+
+
 def test_every_flag_has_its_variable() -> None:
     for flags in GROUPS.values():
         for flag in flags:
