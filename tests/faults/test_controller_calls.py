@@ -59,11 +59,11 @@ ITS, KEYS = Names(NAME), Keys(NAME)
 TYPES = ("c5.large", "m5.large", "c5.xlarge")
 """Enough for placement scores."""
 WAYS = (THROTTLED, LOST_ANSWER, TIMED_OUT, DENIED)
+# A console is read once: where that one failed, nobody may ask for another.
 DONE = {
     "autoscaling:CompleteLifecycleAction",
     "autoscaling:SetDesiredCapacity",
     "autoscaling:UpdateAutoScalingGroup",
-    "ec2:GetConsoleOutput",
     "ec2:TerminateInstances",
     "s3:PutObject",
     "sqs:DeleteMessage",
