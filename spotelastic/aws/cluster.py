@@ -231,7 +231,9 @@ def _ship(cluster: Cluster, request: Request, *, new: bool) -> Cluster:
     addresses = dict(zip(spec.etcd_members, hosts, strict=True))
     validity = certificates.ensure(aws, its, addresses, datetime.now(UTC))
     given = user_secrets.put(aws, spec.cluster, request.secrets)
-    spec = replace(spec, secrets=given, validity=validity)
+    before = None if new else objects.job()
+    born_at = spec.created_at if new else before.born_at if before else 0.0
+    spec = replace(spec, secrets=given, validity=validity, born_at=born_at)
     if new:
         # An earlier cluster of this name may have left its own account of things.
         for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):

@@ -9,13 +9,13 @@ times are of one clock that nobody can set.
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from spotelastic.aws import autoscaling, commands, objects
-from spotelastic.aws.autoscaling import Group, Machine
+from spotelastic.aws.autoscaling import GONE, Group, Machine
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.estimate import gateways
 from spotelastic.aws.names import Names
@@ -321,13 +321,20 @@ class Term:
         self._groups = autoscaling.groups(self._aws, (names.workers, names.on_demand))
 
     def _look_at_machines(self) -> None:
-        machines = autoscaling.machines(self._aws, self._config.spec.cluster)
+        spec = self._config.spec
+        machines = _own(autoscaling.machines(self._aws, spec.cluster), spec.born_at)
         self._machines = {machine.id: machine for machine in machines}
         now = unbroken()
         self._bill = usage.account(
             self._bill, machines, self._prices, now, self._billed_at, self._gateways
         )
         self._billed_at = now
+
+
+def _own(machines: Iterable[Machine], born_at: float) -> tuple[Machine, ...]:
+    """Without those of an earlier cluster of this name: EC2 shows them for an hour after their
+    end."""
+    return tuple(m for m in machines if m.state not in GONE or m.launched_at >= born_at)
 
 
 def _policy(policy: Policy, spec: JobSpec) -> Policy:

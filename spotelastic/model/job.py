@@ -237,6 +237,9 @@ class JobSpec:
     """Name of the Auto Scaling group of workers."""
     instance_types: tuple[str, ...] = ()
     created_at: float = 0.0
+    """When `up` was run last, and"""
+    born_at: float = 0.0
+    """when the cluster was made, by the clocks of who ran them; 0: not known."""
     capacity: Capacity = Capacity()
     linger: float | None = 600.0
     """Seconds that the cluster stays after the job has ended; None: until it is taken down."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from spotelastic.controller.seen import Rescale
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.command import Command
 from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.validity import Validity
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
@@ -112,3 +114,16 @@ def test_of_two_who_change_it_at_once_none_loses_anything(objects: Objects) -> N
         each.join(60)
     last = read(objects)
     assert (last.settings.max_nodes, last.created_at) == (4 + TIMES, TIMES)
+
+
+def test_up_again_keeps_when_the_cluster_was_made(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_ensure_token", lambda *_: None)
+    monkeypatch.setattr(clusters.certificates, "ensure", lambda *_: Validity())
+    monkeypatch.setattr(clusters.user_secrets, "put", lambda *_: {})
+    request: Any = SimpleNamespace(secrets={}, archive=b"")
+    for at, new, born_at in ((100.0, True, 100.0), (200.0, False, 100.0), (300.0, True, 300.0)):
+        up = Cluster(objects.aws, replace(SPEC, created_at=at), "bucket")
+        clusters._ship(up, request, new=new)
+        assert (read(objects).created_at, read(objects).born_at) == (at, born_at)

@@ -24,7 +24,10 @@ from spotelastic.store.memory import MemoryStore
 
 KEYS = Keys("demo")
 NODES = ("i-1", "i-2", "i-3")
-SPEC = JobSpec("demo", "demo", "train.py", (), "c0de", Settings(1, 3), "s3://bucket/demo", ())
+BORN = 1e9
+SPEC = JobSpec(
+    "demo", "demo", "train.py", (), "c0de", Settings(1, 3), "s3://bucket/demo", (), born_at=BORN
+)
 GROUP = "spotelastic-demo-workers"
 
 
@@ -53,6 +56,8 @@ class Account:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.leaving: set[str] = set()
+        self.gone: dict[str, float] = {}
+        """Instances that EC2 still shows, and when they were launched."""
         self.during: dict[str, Callable[[], None]] = {}
 
     def __getattr__(self, service: str) -> Any:
@@ -92,9 +97,11 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Account:
 
     def machines(*_: Any) -> tuple[Any, ...]:
         account.call("machines")
+        shown = {name: ("running", unbroken()) for name in NODES}
+        shown |= {name: ("terminated", at) for name, at in account.gone.items()}
         return tuple(
-            terms.Machine(name, "worker", "running", "t", "z", "", False, unbroken())
-            for name in NODES
+            terms.Machine(name, "worker", state, "t", "z", "", False, at)
+            for name, (state, at) in shown.items()
         )
 
     monkeypatch.setattr(terms.autoscaling, "machines", machines)
@@ -172,3 +179,12 @@ def test_a_warning_is_answered_before_a_look_whatever_else_has_come(
     pending["r-i-2"] = warns("i-2")
     term._turn()
     assert account.calls[:2] == ["replace i-2", "delete r-i-2"], "as soon after an action"
+
+
+def test_instances_of_an_earlier_cluster_of_the_same_name_are_none_of_this_one(
+    term: Term, account: Account
+) -> None:
+    """They were on its bill from their launch until now, and their failed boots were its own."""
+    account.gone = {"i-old": BORN - 600.0, "i-own": BORN + 60.0}
+    term._look()
+    assert set(term._machines) == set(term._bill) == {*NODES, "i-own"}
