@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from spotelastic.aws.prices import AwsPrices
 from spotelastic.clock import Clock, steady
-from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.controller.asking import Asking
 
 ASKED_AGAIN_AFTER = 60.0
 """Seconds without look-ups of a price after one that failed: each may take until its deadline."""
@@ -18,11 +18,9 @@ class Tariff:
     ) -> None:
         """`say` hears of the first failure of several in a row."""
         self._prices = prices
-        self._say = say
-        self._clock = clock
+        instead = "going by the spot prices that were known last"
+        self._asking = Asking(instead, ASKED_AGAIN_AFTER, say, clock)
         self._known: dict[tuple[str, str], float] = {}
-        self._silent_until = float("-inf")
-        self._failing = False
 
     @property
     def date(self) -> str:
@@ -36,13 +34,7 @@ class Tariff:
         return self._prices.besides(role, public=public)
 
     def spot(self, type: str, zone: str) -> float:
-        if self._clock() >= self._silent_until:
-            try:
-                self._known[type, zone] = self._prices.spot(type, zone)
-                self._failing = False
-            except (Unavailable, EnvironmentFailure) as error:
-                self._silent_until = self._clock() + ASKED_AGAIN_AFTER
-                if not self._failing:
-                    self._say(f"going by the spot prices that were known last: {error}")
-                self._failing = True
+        usd = self._asking.ask(lambda: self._prices.spot(type, zone))
+        if usd is not None:
+            self._known[type, zone] = usd
         return self._known.get((type, zone), 0.0)

@@ -24,6 +24,7 @@ from spotelastic.aws.packing import Zone, Zones
 from spotelastic.clock import steady, unbroken
 from spotelastic.controller import inbox, packing, upkeep, usage
 from spotelastic.controller.act import Actor
+from spotelastic.controller.asking import Asking
 from spotelastic.controller.config import ControllerConfig
 from spotelastic.controller.decide import decide, settled, urgent
 from spotelastic.controller.inbox import Inbox
@@ -91,6 +92,7 @@ class Term:
         """US dollars an hour."""
         self._groups: dict[str, Group] = {}
         self._machines: dict[str, Machine] = {}
+        self._description = Asking("going by the job as it was read last", IDLE, say)
         self._wanted = spec.settings
         self._job_of = spec.created_at
         self._asked_at = 0.0
@@ -148,7 +150,8 @@ class Term:
                 rest = BUSY
 
     def _take_over(self) -> None:
-        """Reads the accounts of the leader before."""
+        """Reads the job, and the accounts of the leader before."""
+        self._go_by(*self._read_job())
         bill = self._objects.get(objects.USAGE)
         if bill:
             known = msgspec.json.decode(bill, type=list[Usage])
@@ -307,8 +310,17 @@ class Term:
         self._look_at = self._looked_at + BUSY
 
     def _look_at_job(self) -> None:
-        self._stopping = self._objects.has(objects.STOPPING)
-        if (job := self._objects.job()) is not None:  # `up` may have been run again
+        """While S3 is away as well somebody has to hold off the dead man's switch."""
+        if (found := self._description.ask(self._read_job)) is not None:
+            self._go_by(*found)
+
+    def _read_job(self) -> tuple[bool, JobSpec | None]:
+        """Whether the cluster is to go, and the job's description."""
+        return self._objects.has(objects.STOPPING), self._objects.job()
+
+    def _go_by(self, stopping: bool, job: JobSpec | None) -> None:
+        self._stopping = stopping
+        if job is not None:  # `up` may have been run again
             self._wanted = job.settings
             if job.created_at != self._job_of:  # that is by the clock of a laptop
                 self._asked_at, self._job_of = unbroken(), job.created_at

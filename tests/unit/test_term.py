@@ -14,6 +14,7 @@ from spotelastic.controller.config import ControllerConfig
 from spotelastic.controller.observe import Mirror
 from spotelastic.controller.seen import Discard, Message
 from spotelastic.controller.term import Term
+from spotelastic.errors import Unavailable
 from spotelastic.model.job import Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -82,7 +83,8 @@ class Account:
         self.leaving.add(told["InstanceId"])
 
     def put_scheduled_update_group_action(self, **_: Any) -> None:
-        """The dead man's switch, once at the start of a term."""
+        """The dead man's switch."""
+        self.call("postpone")
 
     def get_queue_url(self, **_: Any) -> dict[str, str]:
         return {"QueueUrl": "queue"}
@@ -188,3 +190,19 @@ def test_instances_of_an_earlier_cluster_of_the_same_name_are_none_of_this_one(
     account.gone = {"i-old": BORN - 600.0, "i-own": BORN + 60.0}
     term._look()
     assert set(term._machines) == set(term._bill) == {*NODES, "i-own"}
+
+
+def test_the_dead_mans_switch_is_postponed_while_the_bucket_is_away(
+    term: Term, account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away() -> None:
+        raise Unavailable("cannot reach S3")
+
+    account.during["stopping"] = away
+    looks = "groups", "machines", "postpone", "postpone"
+    for asked in (("stopping",), ()):  # S3 is left in peace for a while
+        term._switch_at = term._look_at = 0.0
+        term._turn()
+        assert account.calls == [*asked, *looks]
+        account.calls.clear()
+    assert capsys.readouterr().err.count("cannot reach S3") == 1
