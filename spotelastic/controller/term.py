@@ -43,7 +43,7 @@ from spotelastic.controller.seen import (
     account,
 )
 from spotelastic.controller.snapshots import Snapshots
-from spotelastic.controller.tariff import Tariff
+from spotelastic.controller.tariff import ASKED_AGAIN_AFTER, Tariff
 from spotelastic.controller.upkeep import Examine, Postpone, Standing
 from spotelastic.controller.usage import Usage
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -87,6 +87,8 @@ class Term:
         self._policy = _policy(config.policy, spec)
         self._prices = prices
         self._zones = Zones(aws)
+        instead = "choosing a zone without prices and placement scores"
+        self._offers = Asking(instead, ASKED_AGAIN_AFTER, say)
         self._bill: dict[str, Usage] = {}
         self._gateways = gateways(spec.nat_gateways)
         """US dollars an hour."""
@@ -212,9 +214,13 @@ class Term:
         messages = tuple(message for message in messages if message in pending)
         seen = replace(self._seen(records, messages), orders=orders)
         if packing.undecided(seen, unbroken(), self._policy):
-            types = self._config.spec.instance_types
-            seen = replace(seen, zones=self._zones.offers(seen.zones, types, seen.desired))
+            seen = replace(seen, zones=self._offered(seen))
         return seen
+
+    def _offered(self, seen: Seen) -> tuple[Zone, ...]:
+        """With prices and scores: where these may not be asked for, zones are chosen without."""
+        zones, types = seen.zones, self._config.spec.instance_types
+        return self._offers.ask(lambda: self._zones.offers(zones, types, seen.desired)) or zones
 
     def _seen(self, records: Records, messages: tuple[Message, ...]) -> Seen:
         """With AWS as it was when it was looked at."""

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from spotelastic.aws.clients import Rejected
 from spotelastic.aws.events import SpotWarning, StateChange
+from spotelastic.aws.packing import Zone
 from spotelastic.clock import unbroken
 from spotelastic.controller import term as terms
 from spotelastic.controller.config import ControllerConfig
@@ -85,6 +87,9 @@ class Account:
     def put_scheduled_update_group_action(self, **_: Any) -> None:
         """The dead man's switch."""
         self.call("postpone")
+
+    def update_auto_scaling_group(self, **told: Any) -> None:
+        self.call(f"launch in {told['VPCZoneIdentifier']}")
 
     def get_queue_url(self, **_: Any) -> dict[str, str]:
         return {"QueueUrl": "queue"}
@@ -206,3 +211,24 @@ def test_the_dead_mans_switch_is_postponed_while_the_bucket_is_away(
         assert account.calls == [*asked, *looks]
         account.calls.clear()
     assert capsys.readouterr().err.count("cannot reach S3") == 1
+
+
+def test_prices_and_scores_that_may_not_be_asked_for_hold_up_no_decision(
+    term: Term, account: Account, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    zones = tuple(Zone(name, (f"subnet-{name}",)) for name in "ab")
+    monkeypatch.setattr(term._zones, "of", lambda _: zones)
+    asked: list[int] = []
+
+    def refused(_: object, __: object, nodes: int) -> None:
+        asked.append(nodes)
+        raise Rejected("cannot look up spot prices: not allowed", "UnauthorizedOperation")
+
+    monkeypatch.setattr(term._zones, "offers", refused)
+    for _ in range(2):
+        term._switch_at = term._look_at = 0.0
+        term._turn()
+    assert asked == [3], "AWS is left in peace for a while"
+    assert account.calls.count("postpone") == 4
+    assert account.calls.count("launch in subnet-a") == 2
+    assert capsys.readouterr().err.count("not allowed") == 1
