@@ -3,8 +3,8 @@
 Spot first: the spot group is asked for all that the on-demand group does not have. That one has its
 base, and what is missing to min once spot has been short of it for longer than the job's patience;
 it is given back node by node, each after a commit, when spot is back. For that a job whose min is
-its max has one spot node too many for a while. A group whose launches fail
-again and again is asked for no more than it has, for a while that grows.
+its max has one spot node too many for a while, unless boots fail. A group whose launches fail again
+and again is asked for no more than it has, for a while that grows.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
     state = seen.job.state if seen.job else "starting"
     on_demand = 0 if seen.on_demand is None else _on_demand(seen, now, policy)
     spot = max(0, seen.desired - on_demand)
-    if seen.desired <= seen.least and _held_for_spot(seen, policy):
+    if seen.desired == seen.least and not seen.hopeless and _held_for_spot(seen, policy):
         spot += 1  # a node that can be spared is what one on demand is given back for
     wanted = ((seen.group, spot), (seen.on_demand, on_demand))
     if seen.ended:

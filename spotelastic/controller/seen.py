@@ -124,6 +124,8 @@ class Seen:
     on_demand: Group | None = None
     least: int = 1
     """Nodes without which the job does not train."""
+    hopeless: bool = False
+    """Boots have failed one after the other: a node that is launched now would fail, too."""
     short_since: float | None = None
     """Since when fewer than that are registered; None: there are enough."""
     failed: Mapping[Pool, Failed] = field(default_factory=dict)

@@ -171,7 +171,7 @@ class Term:
         now = unbroken()
         kept = upkeep.upkeep(seen, self._standing(records), now, self._upkeep_policy)
         self._perform(kept.actions)
-        seen = replace(seen, desired=kept.desired)
+        seen = replace(seen, desired=kept.desired, hopeless=kept.hopeless)
         decision = decide(seen, now, self._policy)
         if decision.reason != self._reason:
             say(decision.reason)

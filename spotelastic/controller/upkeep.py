@@ -101,6 +101,8 @@ class Upkeep:
     desired: int
     """Worker nodes to have: fewer than asked for while none can be launched."""
     wake_at: float | None
+    hopeless: bool = False
+    """None is launched for now."""
 
 
 def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:
@@ -128,7 +130,8 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
             line = f"no more nodes are launched for now: {_summary(failed)}"
             event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
         actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
-    return Upkeep(tuple(actions), desired, _postpone_at(standing, policy) if seen.group else None)
+    wake_at = _postpone_at(standing, policy) if seen.group else None
+    return Upkeep(tuple(actions), desired, wake_at, bool(failed))
 
 
 def _after_the_job(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:

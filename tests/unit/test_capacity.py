@@ -121,6 +121,14 @@ def test_a_job_of_fixed_size_gives_back_what_was_bought_by_one_spot_node_too_man
     assert wanted(cluster(2, **fixed), FALLBACK) == {SPOT: 2, ON_DEMAND: 0}
 
 
+def test_no_spot_node_too_many_is_launched_where_none_boots_or_the_cluster_goes() -> None:
+    held = cluster(0, 2, most=2, least=2)
+    assert wanted(replace(held, hopeless=True), FALLBACK) == {SPOT: 0, ON_DEMAND: 2}
+    fewer = cluster(0, 2, most=3, least=3)
+    assert wanted(replace(fewer, desired=2, hopeless=True), FALLBACK) == {SPOT: 0, ON_DEMAND: 2}
+    assert wanted(replace(fewer, desired=0), FALLBACK)[SPOT] == 0
+
+
 def test_a_base_is_there_at_all_times_and_comes_off_what_spot_is_asked_for() -> None:
     based = Policy(capacity=Capacity(base=2))
     assert wanted(cluster(0), based) == {SPOT: 2, ON_DEMAND: 2}

@@ -83,6 +83,15 @@ def test_three_boots_in_a_row_that_fail_alike_fail_a_job_that_cannot_run() -> No
     assert told.event.kind == "job" and told.event.message == f"failed: {ended.job.reason}"
 
 
+def test_boots_that_fail_alike_are_hopeless_however_many_nodes_there_are() -> None:
+    """Also where all that were asked for train: a spare one is not launched either."""
+    boots = tuple(failed(f"i-{n}", NOW - 500.0 + n) for n in range(3))
+    everyone = seen(nodes=("i-6", "i-7", "i-8", "i-9"))
+    decided = upkeep(everyone, replace(LED, boots=boots), NOW, POLICY)
+    assert (decided.desired, decided.hopeless) == (4, True)
+    assert not upkeep(everyone, replace(LED, boots=boots[:2]), NOW, POLICY).hopeless
+
+
 def test_boots_that_hang_one_after_the_other_are_still_three_in_a_row() -> None:
     """A job of one node: the next is launched when the one before has had its time."""
     apart = POLICY.boot_within + 60.0
