@@ -35,6 +35,8 @@ class Usage:
     role: Literal["worker", "control", "network"] = "worker"
     besides_usd_per_hour: float = 0.0
     """For its disks, and its public address."""
+    provisional: bool = False
+    """Its spot price is not known yet: it costs as on demand."""
 
     @property
     def rate(self) -> float:
@@ -79,8 +81,8 @@ def account(
     """The bill after an observation: new machines are opened, those that are gone are closed; one
     that EC2 does not know any more, at the time of the observation before, `last`.
 
-    Each machine is charged at the price of the moment it was first seen. `gateways` is what the NAT
-    gateways cost, in US dollars an hour.
+    Each machine is charged at the price of the moment it was first seen, or, for all of its time,
+    at the first that could be had. `gateways` is what the NAT gateways cost, in US dollars an hour.
     """
     seen = {machine.id: machine for machine in machines if machine.role in ROLES}
     forgotten = {name: item for name, item in bill.items() if name not in (*seen, NETWORK)}
@@ -144,7 +146,7 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
 
 def _charged(known: Usage | None, machine: Machine, prices: Prices, now: float) -> Usage:
     """One machine's place on the bill, as it is seen now."""
-    known = known or _opened(machine, prices)
+    known = _priced(known or _opened(machine, prices), machine, prices)
     besides = prices.besides(machine.role, public=machine.public)
     if machine.state not in GONE:  # who is gone has no address any more
         # Without an end: EC2 may have left it out of an answer.
@@ -154,21 +156,30 @@ def _charged(known: Usage | None, machine: Machine, prices: Prices, now: float) 
 
 
 def _opened(machine: Machine, prices: Prices) -> Usage:
+    # One whose price nobody knows is not free: spot costs as much as on demand at most.
     on_demand = prices.on_demand(machine.type)
-    # One whose price nobody knows is not free: spot costs that much at most.
-    spot = (prices.spot(machine.type, machine.zone) if machine.spot else 0.0) or on_demand
     return Usage(
         instance=machine.id,
         type=machine.type,
         spot=machine.spot,
         start=machine.launched_at,
         end=None,
-        usd_per_hour=spot,
-        # A type that the table does not list is not made to look like a saving.
-        on_demand_usd_per_hour=on_demand or spot,
+        usd_per_hour=on_demand,
+        on_demand_usd_per_hour=on_demand,
         role=ROLES[machine.role],
         besides_usd_per_hour=prices.besides(machine.role, public=machine.public),
+        provisional=machine.spot,
     )
+
+
+def _priced(item: Usage, machine: Machine, prices: Prices) -> Usage:
+    """With its spot price, as soon as there is one."""
+    spot = prices.spot(machine.type, machine.zone) if item.provisional else 0.0
+    if not spot:
+        return item
+    # A type that the table does not list is not made to look like a saving.
+    on_demand = item.on_demand_usd_per_hour or spot
+    return replace(item, usd_per_hour=spot, on_demand_usd_per_hour=on_demand, provisional=False)
 
 
 def _network(bill: Bill, usd_per_hour: float, now: float) -> Usage:

@@ -78,6 +78,21 @@ def test_a_machine_is_charged_from_launch_until_it_is_seen_gone_at_the_price_it_
     assert (only.usd_per_hour, only.on_demand_usd_per_hour) == (0.3, 1.0)
 
 
+def test_a_price_that_is_known_late_counts_from_the_launch_on() -> None:
+    """Else one look-up that fails makes a node cost as on demand for all of its life."""
+    market = Market(spot_price=0.0)
+    both = [machine("a"), machine("gone", state="terminated")]
+    bill = usage.account({}, both, market, 200.0)
+    assert usage.money(bill.values(), 200.0).per_hour == 1.0
+    for price in (0.3, 0.9):
+        market.spot_price = price
+        bill = usage.account(bill, both, market, 100.0 + HOUR)
+        assert [bill[name].usd_per_hour for name in bill] == [0.3, 0.3]
+    assert bill["gone"].end == 200.0
+    assert usage.money([bill["a"]], 100.0 + HOUR).spent == pytest.approx(0.3)
+    assert bill["a"].on_demand_usd_per_hour == 1.0
+
+
 def test_a_machine_that_ec2_forgot_unseen_is_charged_until_it_was_seen_last() -> None:
     """As by a controller that leads again after hours."""
     bill = usage.account({}, [machine("a"), machine("b")], Market(), 200.0)
