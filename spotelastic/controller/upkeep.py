@@ -1,8 +1,8 @@
 """What the leader does for the account besides the job's own nodes. Pure, as `decide.py`.
 
 It postpones the dead man's switch of the worker groups, gives up on instances that cannot boot,
-and takes the cluster down: after the job and the time that it may linger, or when somebody has
-noted that the cluster is stopping.
+and takes the cluster down: after the job and the time that it may linger, when somebody has noted
+that the cluster is stopping, or when `up` died before it made worker groups.
 """
 
 import math
@@ -35,6 +35,8 @@ class Policy:
     boots: int = 3
     """Instances in a row that fail to boot for one cause, before no more are launched."""
     boot_within: float = 900.0
+    up_within: float = 3600.0
+    """An `up` that has made no worker group after that is dead, and nobody has run it again."""
     linger: float | None = 600.0
     """How long the cluster stays after its job has ended; None: until it is taken down."""
 
@@ -112,6 +114,11 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
         return Upkeep((Dissolve("the cluster is being taken down"),), 0, None)
     if job_ended:
         return _after_the_job(seen, standing, now, policy)
+    if _abandoned(seen, standing, now, policy):
+        reason = f"`up` was not finished, nor run again, within {policy.up_within:g} s"
+        event = Event(now, "down", f"the cluster is taken down: {reason}")
+        told = () if account(event) in seen.told else (Tell(event),)
+        return Upkeep((*told, Dissolve(reason)), 0, None)
     actions: list[Action | EndJob | Tell] = []
     if seen.group is not None and now >= _postpone_at(standing, policy):
         actions.append(Postpone(now + policy.unattended))
@@ -132,6 +139,13 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
         actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
     wake_at = _postpone_at(standing, policy) if seen.group else None
     return Upkeep(tuple(actions), desired, wake_at, bool(failed))
+
+
+def _abandoned(seen: Seen, standing: Standing, now: float, policy: Policy) -> bool:
+    """Whether nothing but control nodes was ever made, and nobody makes the rest. A leader that
+    has postponed the switch of a group has seen one: an answer of AWS's may leave it out."""
+    begun = seen.job is not None or seen.groups or standing.joined or standing.switch_at
+    return not begun and now >= max(seen.since, standing.asked_at) + policy.up_within
 
 
 def _after_the_job(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:

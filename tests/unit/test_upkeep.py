@@ -60,6 +60,28 @@ def test_without_a_group_and_after_the_job_there_is_no_switch_to_postpone() -> N
     assert upkeep(seen(job="succeeded"), standing, NOW, POLICY).actions == ()
 
 
+def test_a_cluster_whose_up_died_before_its_workers_is_taken_down_after_an_hour() -> None:
+    """Its control nodes would stay, and cost, for good."""
+    alone = Seen(desired=4, since=NOW - 3600.0)
+    standing = Standing(minimum=2)
+    told, dissolved = upkeep(alone, standing, NOW, POLICY).actions
+    assert isinstance(told, Tell) and "`up` was not finished" in told.event.message
+    assert isinstance(dissolved, Dissolve)
+    again = replace(alone, told=frozenset({account(told.event)}))
+    assert upkeep(again, standing, NOW, POLICY).actions == (dissolved,)
+    group = Group("workers", 0, ())
+    for case, how in (
+        (replace(alone, since=NOW - 3599.0), standing),
+        (alone, replace(standing, asked_at=NOW - 3599.0)),  # `up` may still be at work
+        (replace(alone, group=group), replace(standing, switch_at=NOW + 3600.0)),
+        (replace(alone, on_demand=group), standing),
+        (alone, replace(standing, switch_at=NOW + 60.0)),  # an answer had left the group out
+        (alone, replace(standing, joined=frozenset({"i-1"}))),
+        (replace(alone, job=Job("running", NOW - 7200.0)), standing),
+    ):
+        assert upkeep(case, how, NOW, POLICY).actions == ()
+
+
 def test_an_instance_that_shuts_itself_down_or_never_joins_is_examined_once() -> None:
     off = machine("i-off", state="terminated", reason="Client.InstanceInitiatedShutdown")
     mute = machine("i-mute", at=NOW - 900.0)
