@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import handshake, wire
+from spotelastic_checkpoints import handshake, slots, wire
 from spotelastic_checkpoints.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.handshake import Credentials, Refused, exactly, fill
@@ -145,13 +145,12 @@ class PeerServer:
         return checksum
 
     def _inventory(self, request: Inventory) -> tuple[Shelf, ...]:
-        wanted = (request.incarnation, request.step, request.layout)
+        save = request.incarnation, request.step, request.layout
         return tuple(
             Shelf(
                 header.rank, slot.generation, header.world_size, header.shared, slot.items(header)
             )
-            for slot, header in self._arena.sealed()
-            if (header.incarnation, header.step, header.layout) == wanted
+            for slot, header in slots.members(self._arena.sealed(), *save)
         )
 
     def _slot(self, request: Read) -> Slot:

@@ -9,10 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
-import msgspec
-
-from spotelastic_checkpoints import cells, peers
-from spotelastic_checkpoints.arena import Arena, Slot, SlotHeader
+from spotelastic_checkpoints import cells, peers, slots
+from spotelastic_checkpoints.arena import Arena, SlotHeader
 from spotelastic_checkpoints.cells import Place, Placed
 from spotelastic_checkpoints.commits import Commits, folder
 from spotelastic_checkpoints.errors import RestoreFailed
@@ -183,7 +181,7 @@ class _PeerReader:
 def _open_memory(ident: int, resume: Resume, around: Surroundings) -> Opened:
     """Own slots for what is there, the holders that are left for the rest."""
     save = Inventory(resume.incarnation, resume.step, resume.layout)
-    own = _own_slots(around.arena, save)
+    own = slots.members(around.arena.sealed(), save.incarnation, save.step, save.layout)
     paths = [str(slot.path) for slot, _ in own]
     if own and _are_whole([header for _, header in own]):
         return _opened(ident, resume.step, own[0][1].world_size, paths, (), (), around)
@@ -202,15 +200,6 @@ def _open_memory(ident: int, resume: Resume, around: Surroundings) -> Opened:
         raise RestoreFailed(f"step {resume.step} is no longer whole in memory: {reason}")
     sources = [Holding(address, around.credentials) for address in holders]
     return _opened(ident, resume.step, world_size, paths, items, sources, around)
-
-
-def _own_slots(arena: Arena, save: Inventory) -> list[tuple[Slot, SlotHeader]]:
-    found: dict[int, tuple[Slot, SlotHeader]] = {}
-    for slot, header in arena.sealed():
-        if (header.incarnation, header.step, header.layout) == msgspec.structs.astuple(save):
-            # A rank may have sealed the same step twice.
-            found.setdefault(header.rank, (slot, header))
-    return list(found.values())
 
 
 def _are_whole(headers: Sequence[SlotHeader]) -> bool:
@@ -250,7 +239,5 @@ def copies(
         for item in sorted(shelf.items, key=lambda item: item.offset):
             if item.key not in known:
                 _, copies = places.setdefault(item.key, (item, []))
-                # A rank may have sealed the same step twice.
-                if all(place.source != source for place in copies):
-                    copies.append(Place(source, (shelf.rank, shelf.generation), item.offset))
+                copies.append(Place(source, (shelf.rank, shelf.generation), item.offset))
     return [(item, tuple(copies)) for item, copies in places.values()]

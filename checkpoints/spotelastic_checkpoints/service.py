@@ -424,15 +424,12 @@ class Service:
         snapshots = slots.snapshots(header for _, header in sealed)
         for snapshot in slots.newest_first(snapshots, round_):
             epoch = self._remembered.epochs.get(snapshot.incarnation, 0)
-            members = tuple(
-                (slot, header)
-                for slot, header in sealed
-                if _save_of(header) == (snapshot.incarnation, snapshot.step, snapshot.layout)
-            )
+            save = snapshot.incarnation, snapshot.step, snapshot.layout
+            members = slots.members(sealed, *save)
             due = every_save or any(header.due for _, header in members)
             if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
                 commit = Commit(epoch, snapshot.step)
-                self.pipeline.want(Save(commit, snapshot.incarnation, members))
+                self.pipeline.want(Save(commit, snapshot.incarnation, tuple(members)))
                 return
 
     async def _pass_on_points(self) -> None:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from spotelastic_checkpoints.arena import SlotHeader, SlotView
+from spotelastic_checkpoints.arena import Slot, SlotHeader, SlotView
 from spotelastic_checkpoints.wire import RoundInfo, Snapshot
 
 
@@ -19,6 +19,23 @@ def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
         if set(group) == set(next(iter(group.values())).ranks)
     ]
     return sorted(complete, key=lambda snapshot: snapshot.step)
+
+
+def members(
+    sealed: Iterable[tuple[Slot, SlotHeader]], incarnation: str, step: int, layout: str
+) -> list[tuple[Slot, SlotHeader]]:
+    """A save's slots, one of each rank that has sealed it.
+
+    Whoever uploads, restores or serves a save takes these: of a step that was sealed, and then once
+    more to be committed, they are the latter, so that all ranks have the same.
+    """
+    found: dict[int, tuple[Slot, SlotHeader]] = {}
+    for slot, header in sealed:
+        if (header.incarnation, header.step, header.layout) == (incarnation, step, layout):
+            known = found.get(header.rank)
+            if known is None or (header.due and not known[1].due):
+                found[header.rank] = slot, header
+    return list(found.values())
 
 
 def _snapshot(headers: Sequence[SlotHeader]) -> Snapshot:
@@ -54,7 +71,8 @@ def choose(
     """The slot of one rank to overwrite; None while there is none.
 
     Never one that is being uploaded, nor the newest save on the lineage; first what holds
-    nothing, then what no round can use any more, then the oldest.
+    nothing, then what no round can use any more, then the oldest, and of one step that was sealed
+    twice the one that is not due.
     """
 
     def usable(view: SlotView) -> bool:
@@ -63,9 +81,11 @@ def choose(
             round_ is None or on_lineage(round_, header.incarnation, header.step)
         )
 
-    def age(view: SlotView) -> tuple[bool, int]:
+    def age(view: SlotView) -> tuple[bool, int, bool]:
         header = view.header
-        return _age(round_, header.incarnation, header.step) if header else (False, 0)
+        if header is None:
+            return False, 0, False
+        return *_age(round_, header.incarnation, header.step), header.due
 
     if len(views) == 1:
         return None if views[0].path in pinned else views[0].path

@@ -106,7 +106,7 @@ def test_what_two_nodes_hold_can_come_from_either() -> None:
         items = tuple(item(f"t{n}", base + n * 128, 100) for n in numbers)
         return Shelf(rank, 7, 2, 3, items)
 
-    shelves = [(0, shelf(0, [0, 1])), (1, shelf(1, [1, 2], 64)), (1, shelf(1, [1, 2], 64))]
+    shelves = [(0, shelf(0, [0, 1])), (1, shelf(1, [1, 2], 64))]
     found = restore.copies(shelves, have=[("t2", ())])
     assert [(i.fqn, places) for i, places in found] == [
         ("t0", (Place(0, (0, 7), 0),)),

@@ -3,8 +3,9 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
-from spotelastic_checkpoints import arena
+from spotelastic_checkpoints import arena, slots
 from spotelastic_checkpoints.arena import Arena, Slot, SlotHeader
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.retention import Keep
@@ -29,8 +30,8 @@ def seal(folder: Arena, number: int, incarnation: str, step: int, *, due: bool =
     slot.seal(replace(HEADER, incarnation=incarnation, step=step, due=due), [])
 
 
-def wanted(folder: Arena) -> tuple[int, int] | None:
-    """Epoch and step of what a daemon that has heard of both rounds sends next."""
+def begun(folder: Arena) -> Service:
+    """A daemon that has heard of both rounds."""
 
     async def begin() -> Service:
         service = Service(
@@ -46,7 +47,12 @@ def wanted(folder: Arena) -> tuple[int, int] | None:
         service.begin(NOW)
         return service
 
-    service = asyncio.run(begin())
+    return asyncio.run(begin())
+
+
+def wanted(folder: Arena) -> tuple[int, int] | None:
+    """Epoch and step of what the daemon sends next."""
+    service = begun(folder)
     upload = service.pipeline.upload
     service.close()
     return (upload.epoch, upload.step) if upload is not None else None
@@ -67,3 +73,18 @@ def test_a_run_that_was_sent_back_goes_on_committing(tmp_path: Path) -> None:
     seal(folder, 0, "before", 100)
     seal(folder, 1, "now", 60)
     assert wanted(folder) == (5, 60)
+
+
+@pytest.mark.parametrize("due", [0, 1])
+def test_of_a_step_that_was_sealed_twice_all_take_what_is_due(tmp_path: Path, due: int) -> None:
+    """The same names go up from both: one's bytes and the other's checksums were a commit."""
+    folder = Arena(tmp_path, 1)
+    for number in (0, 1):
+        seal(folder, number, "now", 110, due=number == due)
+    chosen = folder.slot_path(0, due)
+    service = begun(folder)
+    assert service.pipeline.pinned == {chosen}
+    service.close()
+    assert [slot.path for slot, _ in slots.members(folder.sealed(), "now", 110, "l")] == [chosen]
+    views = [folder.view(slot.path) for slot in folder.slots()]
+    assert slots.choose(views, NOW, ()) == folder.slot_path(0, 1 - due)
