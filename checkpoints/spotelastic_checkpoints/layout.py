@@ -65,11 +65,13 @@ class Declaration(msgspec.Struct, frozen=True):
 class SlotLayout:
     """What one rank's slots hold. `items[:owned]` are uploaded: the first `owned_bytes` bytes.
 
-    The `length` of a value is 0 here: it is known only when the slot is sealed.
+    The `length` of a value is 0 here: it is known only when the slot is sealed. `rooms` are the
+    bytes kept free for each of the values, in the order of the items.
     """
 
     rank: int
     items: tuple[Item, ...]
+    rooms: tuple[int, ...]
     owned: int
     owned_bytes: int
     nbytes: int
@@ -101,7 +103,9 @@ def plan(declarations: Sequence[Declaration]) -> Plan:
     for declaration in declarations:
         nodes[declaration.node].append(declaration.rank)
         for item in declaration.items:
-            chunks.setdefault(item.key, item)
+            known = chunks.setdefault(item.key, item)
+            if item.room > known.room:  # whichever rank holds it, its own value has to fit
+                chunks[item.key] = item
             ranks = having.setdefault(item.key, defaultdict(list))
             ranks[declaration.node].append(declaration.rank)
 
@@ -155,7 +159,8 @@ def _arrange(rank: int, owned: Sequence[Declared], held: Sequence[Declared]) -> 
         if number == len(owned) - 1:
             owned_bytes = end
             end = aligned(end)
-    return SlotLayout(rank, tuple(items), len(owned), owned_bytes, aligned(end))
+    rooms = tuple(declared.room for declared in [*owned, *held] if not declared.dtype)
+    return SlotLayout(rank, tuple(items), rooms, len(owned), owned_bytes, aligned(end))
 
 
 def _place(declared: Declared, start: int) -> tuple[int, int, int]:

@@ -74,7 +74,6 @@ class Saver:
         self._prefixes = [
             encoding.tensor_prefix(item.dtype, item.sizes) for item in self._tensor_items
         ]
-        self._rooms = {declared.key: declared.room for declared in self._declared}
         self._source = self._sources(view)
 
     @property
@@ -97,8 +96,8 @@ class Saver:
     def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
         """Fill and seal the slot. On a GPU this returns once the copies are done."""
         encoded = [values.encode(cell.fqn, cell.get()) for cell in self._source.cells]
-        for item, data in zip(self._cell_items, encoded, strict=True):
-            if len(data) > self._rooms[item.key]:
+        for item, data, room in zip(self._cell_items, encoded, self._layout.rooms, strict=True):
+            if len(data) > room:
                 raise LayoutChanged(f"{item.fqn} has outgrown its place")
         if not slot.known:
             self._furnish(slot)

@@ -65,6 +65,21 @@ def test_another_owner_or_shape_is_another_layout() -> None:
     assert one.hash != layout.plan(both).hash
 
 
+def test_a_value_has_room_for_the_longest_of_any_rank() -> None:
+    """Each node's holder writes its own."""
+    plan = layout.plan(
+        [
+            Declaration(rank, f"n{rank}", (Declared("v", ("v",), room=room), tensor("t", 5)))
+            for rank, room in enumerate((64, 640, 128))
+        ]
+    )
+    for slot in plan.slots.values():
+        assert slot.rooms == (640,)
+        offsets = {item.fqn: item.offset for item in slot.items}
+        end = offsets["t"] if offsets["t"] > offsets["v"] else slot.nbytes
+        assert end - offsets["v"] >= 640
+
+
 def test_a_sharded_state_is_not_whole_on_one_node() -> None:
     halves = [
         Declaration(rank, f"n{rank}", (Declared("t", ("t",), "float32", (8,), (4 * rank,), (4,)),))
