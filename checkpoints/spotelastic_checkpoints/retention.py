@@ -101,9 +101,9 @@ def sweep_uploads(commits: Commits, epoch: int) -> int:
     Once the epoch has a commit of its own, nothing of theirs can count any more.
     """
     storage = commits.storage
-    epochs = {key.partition("/")[0] for key in storage.unfinished()}
-    old = [name for name in sorted(epochs) if name.isdigit() and int(name) < epoch]
-    return sum(storage.abort_uploads(f"{name}/") for name in old)
+    # Of our own steps alone: the place of another run may be below ours, at .../2, say.
+    left = [commit for commit in step_folders(storage.unfinished()) if commit.epoch < epoch]
+    return sum(storage.abort_uploads(f"{folder(commit)}/") for commit in left)
 
 
 def end_uploads(commits: Commits, epoch: int, ranks: Iterable[int]) -> None:
@@ -111,10 +111,12 @@ def end_uploads(commits: Commits, epoch: int, ranks: Iterable[int]) -> None:
 
     A daemon that was killed leaves such, and no later epoch may come to sweep them.
     """
-    ours = tuple(f"/{manifest.shard_prefix(rank)}" for rank in ranks)
-    for key in set(commits.storage.unfinished()):
-        if key.startswith(f"{epoch}/") and any(part in key for part in ours):
-            commits.storage.abort_uploads(key)
+    ours = tuple(manifest.shard_prefix(rank) for rank in ranks)
+    for found in step_folders(commits.storage.unfinished()).values():
+        if found.commit.epoch == epoch:
+            for name in found.names:
+                if name.startswith(ours):
+                    commits.storage.abort_uploads(f"{folder(found.commit)}/{name}")
 
 
 def pin(commits: Commits, commit: Commit) -> None:

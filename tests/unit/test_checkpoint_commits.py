@@ -88,11 +88,12 @@ def test_uploads_that_earlier_epochs_left_are_ended(tmp_path: Path) -> None:
     folder = FolderStorage(tmp_path)
     commits = Commits(folder, "me")
     left = [tmp_path / f"{epoch}/step-00000001/.writing-x" for epoch in (1, 2, 3)]
-    for path in left:
+    others = tmp_path / "2/1/step-00000001/.writing-x"  # of a run that is kept below this one
+    for path in (*left, others):
         path.parent.mkdir(parents=True)
         path.write_bytes(b"half")
     assert retention.sweep_uploads(commits, 3) == 2
-    assert [path.exists() for path in left] == [False, False, True]
+    assert [path.exists() for path in (*left, others)] == [False, False, True, True]
 
 
 def test_latest_never_goes_back(tmp_path: Path) -> None:
