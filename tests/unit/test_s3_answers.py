@@ -1,8 +1,10 @@
 """Which answers of S3 end a save, and which are waited out."""
 
 import pytest
+from botocore.exceptions import ClientError
 from obstore.exceptions import GenericError
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage import s3
 from spotelastic_checkpoints.storage.s3 import S3Storage
 
 
@@ -43,3 +45,30 @@ def test_what_passes_is_waited_out(storage: S3Storage, status: int, code: str) -
 def test_what_will_be_answered_again_is_refused(storage: S3Storage, status: int, code: str) -> None:
     with pytest.raises(StorageRefused, match=f"{status} {code}"), storage._explained("key"):
         raise answered(status, code)
+
+
+def test_an_upload_that_somebody_has_aborted_can_be_made_again(
+    storage: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(*_: object, **__: object) -> None:
+        raise FileNotFoundError(str(answered(404, "NoSuchUpload")))
+
+    monkeypatch.setattr(s3.obstore, "put", put)
+    with pytest.raises(StorageUnavailable, match="NoSuchUpload"):
+        storage.put("key", memoryview(b"data"))
+
+
+def test_it_can_with_s3fs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
+
+    async def call(method: str, **_: object) -> dict[str, str]:
+        if method == "create_multipart_upload":
+            return {"UploadId": "u"}
+        answer = {"Error": {"Code": "NoSuchUpload"}, "ResponseMetadata": {"HTTPStatusCode": 404}}
+        raise ClientError(answer, method)
+
+    monkeypatch.setattr(adapter, "WHOLE", 0)
+    storage = adapter.S3fsStorage("s3://bucket/run")
+    monkeypatch.setattr(storage, "_call", call)
+    with pytest.raises(StorageUnavailable, match="aborted"):
+        storage.put("key", memoryview(b"data"))

@@ -74,8 +74,12 @@ class S3Storage:
             return 0
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        with self._explained(key):
-            self._put(key, data, progress)
+        try:
+            with self._explained(key):
+                self._put(key, data, progress)
+        except FileNotFoundError as error:
+            # Its multipart upload: somebody took it for one that was left behind.
+            raise StorageUnavailable(f"{self.url}/{key}: {_brief(error)}") from error
 
     def create(self, key: str, data: bytes) -> bool:
         try:

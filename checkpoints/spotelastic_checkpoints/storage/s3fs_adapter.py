@@ -77,9 +77,13 @@ class S3fsStorage:
         if len(data) <= WHOLE:
             self._run(key, self._call("put_object", Key=self._prefix + key, Body=bytes(data)))
             progress(len(data))
-        else:
-            work = self._put_parts(self._prefix + key, data, progress)
+            return
+        work = self._put_parts(self._prefix + key, data, progress)
+        try:
             self._run(key, work, parts=len(data) // part_size(len(data)) + 1)
+        except FileNotFoundError as error:
+            # Its multipart upload: somebody took it for one that was left behind.
+            raise StorageUnavailable(f"{self.url}/{key}: its upload was aborted") from error
 
     def create(self, key: str, data: bytes) -> bool:
         return self._put_if(key, data, IfNoneMatch="*")
