@@ -116,7 +116,8 @@ def survey(
 ) -> tuple[Option, ...]:
     """The options of this region today, for `nodes` nodes at least, best first."""
     names = _fitting(aws, requirement) if str(requirement) else _usual(aws)
-    kinds = [kind for kind in types.describe(aws, names) if requirement.fits(kind)] if names else []
+    described = types.describe(aws, names) if names else ()
+    kinds = [kind for kind in described if requirement.fits(kind) and not types.misfit(kind)]
     usd = _usd(aws, [kind.name for kind in kinds], spot=spot) if kinds else {}
     return options(kinds, usd, lambda name: quotas.allowance(name, spot=spot), nodes)
 

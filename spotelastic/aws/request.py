@@ -114,6 +114,8 @@ class Plan:
 
 def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan:
     kinds = types.describe(aws, request.instance_types)
+    if not request.image:
+        types.check_fit(kinds)
     kind, cards = types.check_alike(kinds), types.efa_cards(kinds)
     offered = _offers(aws, request)
     network = _network(aws, request, offered, known, cards)

@@ -121,6 +121,7 @@ def _kinds(aws: Aws, wish: Wish, options: tuple[Option, ...]) -> tuple[InstanceT
     if not wish.types:
         return choice.best(options, wish.requirement, aws.region).types
     kinds = types.describe(aws, wish.types)
+    types.check_fit(kinds)
     if str(wish.requirement):
         choice.check(kinds, wish.requirement)
     return kinds

@@ -22,6 +22,8 @@ class InstanceType:
     """Network cards that EFA can use; 0 without EFA."""
     placements: tuple[str, ...] = ()
     """Kinds of placement groups that it can be in."""
+    gpu_maker: str = ""
+    """NVIDIA, AMD, ...; "" without GPUs."""
 
     @property
     def workers(self) -> int:
@@ -54,6 +56,8 @@ ALIKE = ("gpus", "gpu", "architecture")
 """What types that share a job have in common."""
 AT_ONCE = 100
 """Types that EC2 describes in one call."""
+TOO_OLD = frozenset({"K520", "GRID K520", "K80", "M60", "V100"})
+"""NVIDIA's GPUs in EC2 from before Turing, for which there is no open kernel driver."""
 
 
 def traits(kind: InstanceType) -> tuple[object, ...]:
@@ -72,6 +76,28 @@ def check_alike(types: Sequence[InstanceType]) -> InstanceType:
                     f"{trait} {mine or 'none'} and {theirs or 'none'}"
                 )
     return first
+
+
+def misfit(kind: InstanceType) -> str:
+    """Why the images that workers boot do not serve it; "" where they do (pure)."""
+    if kind.architecture != "x86_64":
+        instead = "g4dn, g5 or g6" if kind.gpus else "c5, m5 or m6i"
+        return f"the image of workers is for x86_64, not {kind.architecture}: take {instead}"
+    if kind.gpus and kind.gpu_maker != "NVIDIA":
+        maker = kind.gpu_maker or "unknown"
+        return f"the image of workers drives GPUs of NVIDIA, not of {maker}: take g4dn, g5 or g6"
+    if kind.gpu in TOO_OLD:
+        return (
+            f"NVIDIA's open driver knows no {kind.gpu}, only Turing and later: take g4dn, g5 or g6"
+        )
+    return ""
+
+
+def check_fit(types: Sequence[InstanceType]) -> None:
+    """Raises `UsageError` naming a type that would be paid for and could not train."""
+    for kind in types:
+        if why := misfit(kind):
+            raise UsageError(f"--instance-types {kind.name}: {why}")
 
 
 def check_placement(types: Sequence[InstanceType], strategy: str) -> None:
@@ -101,4 +127,5 @@ def _parsed(item: dict[str, Any]) -> InstanceType:
         gpu_memory_mib=gpus[0].get("MemoryInfo", {}).get("SizeInMiB", 0) if gpus else 0,
         efa_cards=network.get("MaximumNetworkCards", 1) if network.get("EfaSupported") else 0,
         placements=tuple(item.get("PlacementGroupInfo", {}).get("SupportedStrategies", ())),
+        gpu_maker=gpus[0].get("Manufacturer", "") if gpus else "",
     )
