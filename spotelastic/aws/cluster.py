@@ -143,6 +143,7 @@ def _bring_up(request: Request, plan: Plan, aws: Aws, say: Say, *, new: bool) ->
             efa_cards=plan.efa_cards,
             public=None if plan.spec.vpc else True,
             placement_group=outputs["Placement"] if plan.parameters["PlacedIn"] else "",
+            max_price=request.capacity.max_price,
         ),
     )
     return cluster

@@ -30,6 +30,8 @@ DRAIN_TIME = 180
 """Seconds that a terminating instance may take to save before its group goes on without asking."""
 UNATTENDED = 3600.0
 """Seconds that the machines of a cluster run on after its last leading controller was seen."""
+LEAST_LIMIT = 0.001
+"""US dollars an hour: the lowest limit of a spot price that AWS takes."""
 DELETE_WITHIN = 120.0
 """Seconds for a group that is launching or ending instances just then."""
 
@@ -61,6 +63,8 @@ class Workers:
     public: bool | None = True
     """Whether a node has a public address; None: as its subnet says."""
     placement_group: str = ""
+    max_price: float | None = None
+    """US dollars an hour above which there is no spot node of any type; None: as on demand."""
 
 
 def ensure(aws: Aws, wanted: Workers) -> None:
@@ -295,6 +299,8 @@ def _create_group(aws: Aws, wanted: Workers, name: str, policy: dict[str, Any]) 
 
 
 def _policy(wanted: Workers, version: str, *, spot: bool) -> dict[str, Any]:
+    # AWS keeps a limit that an update does not name: the empty one takes it away.
+    limit = "" if wanted.max_price is None else f"{max(LEAST_LIMIT, wanted.max_price):f}"
     return {
         "LaunchTemplate": {
             "LaunchTemplateSpecification": {
@@ -307,6 +313,7 @@ def _policy(wanted: Workers, version: str, *, spot: bool) -> dict[str, Any]:
             "OnDemandBaseCapacity": 0,
             "OnDemandPercentageAboveBaseCapacity": 0 if spot else 100,
             "SpotAllocationStrategy": "price-capacity-optimized",
+            **({"SpotMaxPrice": limit} if spot else {}),
         },
     }
 

@@ -148,7 +148,7 @@ SpotPatience = Annotated[
     float, typer.Option(min=0, help="Seconds below --min before on-demand nodes are bought.")
 ]
 MaxPrice = Annotated[
-    float | None, typer.Option(help="US dollars an hour above which no spot node is launched.")
+    float | None, typer.Option(help="US dollars an hour above which there is no spot node.")
 ]
 MaxCost = Annotated[
     float | None,

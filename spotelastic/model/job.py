@@ -187,7 +187,7 @@ class Capacity:
     zones: Spreading = "pack"
     """pack: all nodes in one zone; spread: in all that have them."""
     max_price: float | None = None
-    """US dollars an hour above which no spot node is launched."""
+    """US dollars an hour above which no spot node is launched, of whichever type."""
     max_cost: float | None = None
     """US dollars that the cluster may cost until the job ends, control nodes included."""
     deadline: float | None = None

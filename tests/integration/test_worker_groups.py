@@ -105,6 +105,8 @@ def the_bucket_is_protected(aws: Aws) -> None:
 def test_nothing_is_launched_before_a_price_was_looked_at(aws: Aws) -> None:
     up(aws, capacity=Capacity(max_price=0.5))
     assert sizes(aws) == (0, 0)
+    policy = group(aws, ITS.workers)["MixedInstancesPolicy"]["InstancesDistribution"]
+    assert policy["SpotMaxPrice"] == "0.500000", "of any type, not of the cheapest alone"
     clusters.delete(NAME, aws=aws)
 
 
