@@ -147,16 +147,18 @@ def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
 
 def ensure_service_role(aws: Aws) -> str:
     """The ARN of the role that CloudFormation deletes a cluster's stack with; made if missing."""
-    return _ensure_role(
+    arn, _ = _ensure_role(
         aws,
         "cloudformation",
         "Lets CloudFormation delete the stacks of spotelastic clusters",
         infra("deletion.json").read_text(),
     )
+    return arn
 
 
-def ensure_fault_role(aws: Aws) -> str:
-    """Of the one that the Fault Injection Service interrupts the nodes of clusters with."""
+def ensure_fault_role(aws: Aws) -> tuple[str, bool]:
+    """Of the one that the Fault Injection Service interrupts the nodes of clusters with; and
+    whether it was made just now, so that not all of AWS knows it yet."""
     policy = {
         "Version": "2012-10-17",
         "Statement": [
@@ -174,8 +176,8 @@ def ensure_fault_role(aws: Aws) -> str:
     )
 
 
-def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> str:
-    """`service` is AWS's, which may take the role."""
+def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> tuple[str, bool]:
+    """`service` is AWS's, which may take the role. Its ARN, and whether it was made just now."""
     name = f"spotelastic-{service}-{aws.region}"
     trust = {
         "Version": "2012-10-17",
@@ -187,6 +189,7 @@ def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> str:
             }
         ],
     }
+    new = True
     try:
         with calling(f"create the role {name}"):
             role = aws.iam.create_role(
@@ -197,8 +200,9 @@ def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> str:
     except Rejected as error:
         if error.code != "EntityAlreadyExists":
             raise
+        new = False
         with calling(f"look at the role {name}"):
             role = aws.iam.get_role(RoleName=name)["Role"]
     with calling(f"say what the role {name} may do"):
         aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
-    return str(role["Arn"])
+    return str(role["Arn"]), new

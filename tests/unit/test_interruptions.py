@@ -1,16 +1,22 @@
 """Interruptions on AWS: what its Fault Injection Service is asked for, and what is left of it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 from moto import mock_aws
+from support.permissions import documented, shipped
 
 from spotelastic.aws import interruptions
-from spotelastic.aws.clients import Aws
+from spotelastic.aws.clients import Aws, Rejected
+from spotelastic.local.iam import Access, Policy, Resource, permits
 
 REGION = "us-east-1"
+NODE = "i-0a1b2c3d4e5f60718"
 
 
 @pytest.fixture
@@ -50,3 +56,85 @@ def test_the_role_may_interrupt_nodes_of_clusters_and_do_nothing_else(aws: Aws) 
     assert actions == {"ec2:DescribeInstances", "ec2:SendSpotInstanceInterruptions"}
     (statement,) = [s for s in policy["Statement"] if s["Action"] != "ec2:DescribeInstances"]
     assert "spotelastic:cluster" in json.dumps(statement["Condition"])
+
+
+@dataclass
+class Fis:
+    """Refuses so many experiments, and counts what was asked."""
+
+    refusals: float
+    why: str = "Unable to assume role"
+    asked: int = 0
+    templates: int = 0
+
+    def create_experiment_template(self, **_: Any) -> dict[str, Any]:
+        self.templates += 1
+        return {"experimentTemplate": {"id": "EXT1"}}
+
+    def delete_experiment_template(self, **_: Any) -> None:
+        self.templates -= 1
+
+    def start_experiment(self, **_: Any) -> None:
+        self.asked += 1
+        if self.asked <= self.refusals:
+            answer: Any = {"Error": {"Code": "ValidationException", "Message": self.why}}
+            raise ClientError(answer, "StartExperiment")
+
+
+class Time:
+    """Passes by sleeping alone."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def interrupted(aws: Aws, fis: Fis) -> float:
+    """Seconds that it took."""
+    aws.fis = fis
+    time = Time()
+    try:
+        interruptions.interrupt(aws, NODE, 120.0, clock=lambda: time.now, sleep=time.sleep)
+    finally:
+        assert fis.templates == 0
+    return time.now - 100.0
+
+
+def test_a_role_that_was_just_made_is_waited_for(aws: Aws) -> None:
+    fis = Fis(refusals=3)
+    took = interrupted(aws, fis)
+    assert (fis.asked, 0 < took < interruptions.KNOWN_WITHIN) == (4, True)
+
+
+def test_a_role_that_is_never_taken_is_told_after_half_a_minute(aws: Aws) -> None:
+    fis = Fis(refusals=float("inf"))
+    with pytest.raises(Rejected, match=f"cannot interrupt {NODE}: Unable to assume role"):
+        interrupted(aws, fis)
+    assert fis.asked == 1 + interruptions.KNOWN_WITHIN / interruptions.ASK_EVERY
+
+
+def test_nothing_else_is_waited_for(aws: Aws) -> None:
+    other = Fis(refusals=1, why="Target resolution returned empty set")
+    with pytest.raises(Rejected, match="empty set"):
+        interrupted(aws, other)
+    known = Fis(refusals=1)
+    with pytest.raises(Rejected, match="assume role"):
+        interrupted(aws, known)
+    assert (other.asked, known.asked) == (1, 1), "the role was made by the first of them"
+
+
+@pytest.mark.parametrize("policy", [shipped, documented])
+def test_whoever_interrupts_may_have_the_service_make_its_own_role(
+    policy: Callable[[], Policy],
+) -> None:
+    def may(service: str, role: str) -> bool:
+        arn = f"arn:aws:iam::123456789012:role/aws-service-role/{service}/{role}"
+        circumstances = {"iam:AWSServiceName": service}
+        asked = Access("iam:CreateServiceLinkedRole", (Resource(arn),), circumstances)
+        return permits([policy()], asked)
+
+    assert may("fis.amazonaws.com", "AWSServiceRoleForFIS")
+    assert may("spot.amazonaws.com", "AWSServiceRoleForEC2Spot")
+    assert not may("ecs.amazonaws.com", "AWSServiceRoleForECS")
