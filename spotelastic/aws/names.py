@@ -20,7 +20,9 @@ PARTS_DIFF = 4
 """A cluster's network has 2 ** PARTS_DIFF parts of equal size, for one subnet each."""
 RESERVED = 32
 """Addresses of a subnet that workers cannot have: AWS's, a member's, those of nodes that leave."""
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+LONGEST = 39
+"""Characters of a cluster's name. spotelastic-NAME-interruption, an event rule, has 64 at most."""
+_NAME = re.compile(rf"[a-z][a-z0-9-]{{0,{LONGEST - 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Names:
         if not _NAME.fullmatch(self.cluster):
             raise UsageError(
                 f"--name {self.cluster!r}: a name is lower-case letters, digits and hyphens, "
-                "starts with a letter, and has at most 40 characters"
+                f"starts with a letter, and has at most {LONGEST} characters"
             )
 
     @property

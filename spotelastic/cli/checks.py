@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from spotelastic.aws.names import LONGEST
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.interval import Interval
 
@@ -132,7 +133,7 @@ def within(given: Path, folder: Path) -> str:
 def default_name(script: Path) -> str:
     """A cluster's name made from the script's, e.g. "train-gpt"."""
     name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")
-    return (name if name[:1].isalpha() else f"job-{name}".strip("-"))[:40].rstrip("-")
+    return (name if name[:1].isalpha() else f"job-{name}".strip("-"))[:LONGEST].rstrip("-")
 
 
 def writable(**files: Path | None) -> None:

@@ -158,7 +158,13 @@ def test_an_absolute_path_within_the_folder_is_fine(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("script", "name"),
-    [("train_gpt.py", "train-gpt"), ("Train.py", "train"), ("1st.py", "job-1st"), ("_.py", "job")],
+    [
+        ("train_gpt.py", "train-gpt"),
+        ("Train.py", "train"),
+        ("1st.py", "job-1st"),
+        ("_.py", "job"),
+        ("a" * 38 + "_very_long.py", "a" * 38),
+    ],
 )
 def test_the_cluster_is_named_after_the_script(script: str, name: str) -> None:
     assert checks.default_name(Path(script)) == name
