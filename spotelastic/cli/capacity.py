@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 
 from spotelastic.errors import UsageError
 from spotelastic.model.interval import Interval
@@ -11,8 +12,8 @@ ON_DEMAND = "never, fallback or base=N"
 ZONES = "pack or spread"
 
 
-def ends_at(text: str | None, now: float) -> float | None:
-    """When a job that begins now is to end; None: whenever it is done. Raises `UsageError`."""
+def seconds_left(text: str | None) -> float | None:
+    """How long a job may take; None: until it is done. Raises `UsageError`."""
     if text is None:
         return None
     try:
@@ -21,7 +22,19 @@ def ends_at(text: str | None, now: float) -> float | None:
         wanted = None
     if wanted is None:
         raise UsageError(f"--deadline {text}: expected a time, such as 90m or 8h")
-    return now + wanted
+    return wanted
+
+
+def limited(capacity: Capacity, within: float | None, now: float) -> Capacity:
+    """With an end so many seconds from now; None: without one."""
+    return replace(capacity, deadline=None if within is None else now + within, within=within)
+
+
+def kept(asked: Capacity, known: Capacity) -> Capacity:
+    """What is asked for of a job that runs: the time that it was given already began then."""
+    if asked.within is None or asked.within != known.within:
+        return asked
+    return replace(asked, deadline=known.deadline)
 
 
 def capacity(
@@ -32,10 +45,9 @@ def capacity(
     zones: str = "pack",
     max_price: float | None = None,
     max_cost: float | None = None,
-    deadline: float | None = None,
     keep_failed: bool = False,
 ) -> Capacity:
-    """`deadline` in seconds since the epoch. Raises `UsageError` for what contradicts itself."""
+    """Without a deadline (see `limited`). Raises `UsageError` for what contradicts itself."""
     for flag, limit in (("--max-price", max_price), ("--max-cost", max_cost)):
         if limit is not None and not 0 < limit < math.inf:
             raise UsageError(f"{flag} {limit:g}: expected more than 0 US dollars")
@@ -56,6 +68,5 @@ def capacity(
         spot_patience=spot_patience,
         max_price=max_price,
         max_cost=max_cost,
-        deadline=deadline,
         keep_failed=keep_failed,
     )

@@ -19,6 +19,7 @@ from spotelastic.aws.provisions import ETCD
 from spotelastic.aws.request import Request as ClusterRequest
 from spotelastic.aws.survey import Survey, Wish, survey
 from spotelastic.cli import chart, existing, failures, offer, output
+from spotelastic.cli.capacity import kept
 from spotelastic.cli.place import Place
 from spotelastic.cli.request import Checked, Request, check
 from spotelastic.cli.signals import Signals
@@ -60,6 +61,8 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
     with view() as shown:
         place = _place(request, undo, signals, shown.say)
         known = existing.find(place, request, checked)
+        if known is not None:
+            checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
         stays = Staying(checked.name, checked.linger, undo, signals, shown.say)
         with stays.changed() if known is not None and not request.plan else nullcontext():
             found = survey(place.aws, _wish(request, checked, known))

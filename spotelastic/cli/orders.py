@@ -18,7 +18,7 @@ from spotelastic.aws.names import Names
 from spotelastic.aws.objects import STOPPING
 from spotelastic.aws.quotas import Quotas
 from spotelastic.cli import checks
-from spotelastic.cli.capacity import ends_at
+from spotelastic.cli.capacity import limited, seconds_left
 from spotelastic.cli.place import cost_of, status_of
 from spotelastic.clock import steady, wall
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -159,9 +159,8 @@ def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | Non
 
 def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Change:
     """What limits the job from now on. Raises `UsageError` for one that is reached already."""
-    now, capacity = wall(), cluster.spec.capacity
-    end = capacity.deadline if deadline is None else ends_at(deadline, now)
-    if deadline is None and end is not None and end <= now:
+    now, capacity, within = wall(), cluster.spec.capacity, seconds_left(deadline)
+    if within is None and capacity.deadline is not None and capacity.deadline <= now:
         raise UsageError(
             f"the deadline of {cluster.name} has passed: say how long it may go on, "
             "as --deadline 8h"
@@ -173,7 +172,12 @@ def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | No
             f"--max-cost {limit:g}: {cluster.name} has cost ${spent:.2f} already: say what it may "
             "cost in all"
         )
-    return lambda spec: replace(spec, capacity=replace(spec.capacity, deadline=end, max_cost=limit))
+
+    def change(spec: JobSpec) -> JobSpec:
+        new = replace(spec.capacity, max_cost=limit)
+        return replace(spec, capacity=new if within is None else limited(new, within, now))
+
+    return change
 
 
 def _check_quota(cluster: Cluster, wanted: int, say: Say) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotelastic.cli import replay_options as options
-from spotelastic.cli.capacity import capacity, ends_at
+from spotelastic.cli.capacity import capacity, limited, seconds_left
 from spotelastic.cli.checks import size
 from spotelastic.cli.options import AsJson
 from spotelastic.errors import UsageError
@@ -70,11 +70,11 @@ def replay(
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
     trace = read(file)
     most = _maximum(trace, minimum, maximum)
-    ends = ends_at(deadline, 0.0)
+    bought = capacity(on_demand, spot_patience, most, max_cost=max_cost)
     scenario = Scenario(
         minimum,
         most,
-        capacity=capacity(on_demand, spot_patience, most, max_cost=max_cost, deadline=ends),
+        capacity=limited(bought, seconds_left(deadline), 0.0),
         step=step_time,
         state=size("--state", state),
         sharded=sharded,

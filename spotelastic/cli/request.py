@@ -11,7 +11,7 @@ from spotelastic.aws.choice import Requirement
 from spotelastic.aws.names import CLIENT_PORT, PEER_PORT, Names
 from spotelastic.aws.request import PLACED_AND_SPREAD
 from spotelastic.cli import checks, given
-from spotelastic.cli.capacity import capacity, ends_at
+from spotelastic.cli.capacity import capacity, limited, seconds_left
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, Environment, Settings
@@ -157,16 +157,16 @@ def _settings(request: Request) -> Settings:
 
 
 def _capacity(request: Request) -> Capacity:
-    return capacity(
+    bought = capacity(
         request.on_demand,
         request.spot_patience,
         request.maximum,
         zones=request.zones,
         max_price=request.max_price,
         max_cost=request.max_cost,
-        deadline=ends_at(request.deadline, wall()),
         keep_failed=request.keep_failed,
     )
+    return limited(bought, seconds_left(request.deadline), wall())
 
 
 def _requirement(request: Request) -> Requirement:

@@ -192,6 +192,8 @@ class Capacity:
     """US dollars that the cluster may cost until the job ends, control nodes included."""
     deadline: float | None = None
     """When the job ends, done or not; seconds since the epoch."""
+    within: float | None = None
+    """Seconds from when that was asked for: asked for again, it is the same deadline."""
     keep_failed: bool = False
     """The node whose worker failed the job stays for as long as the control nodes do."""
 

@@ -57,7 +57,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     (terminal.folder / ".spotelasticignore").write_text("home/\n")
     told = terminal(
         *("up", "--local", "--detach", "--min", "1", "--max", "2"),
-        *("--name", "demo", "--instance-types", "m5.large", "train.py"),
+        *("--name", "demo", "--instance-types", "m5.large", "--deadline", "8h", "train.py"),
     )
     try:
         assert told.returncode == 0, told.stderr
@@ -108,7 +108,8 @@ def test_the_clusters_are_listed(terminal: Terminal) -> None:
 def test_up_again_changes_nothing_and_shows_the_job_again(terminal: Terminal) -> None:
     before = {node["id"] for node in terminal.json("status")["nodes"]}
     told = terminal(
-        *("up", "--local", "--detach", "--min", "1", "--max", "2"), "--name", "demo", "train.py"
+        *("up", "--local", "--detach", "--min", "1", "--max", "2"),
+        *("--name", "demo", "--deadline", "8h", "train.py"),
     )
     assert told.returncode == 0, told.stderr
     assert "demo is up already; changes: none" in told.stdout
@@ -124,7 +125,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -
     assert (
         "would change the cluster demo: max 2 -> 4; on-demand never -> base=1; "
         "max-price none -> 0.001; max-cost none -> 5.0; read none -> data/train; "
-        "linger 10 min -> 120 min; gang no -> yes\n"
+        "linger 10 min -> 120 min; gang no -> yes; deadline\n"
     ) in told.stdout
     assert "warning: --max-price 0.001 is below today's 0." in told.stdout
     assert "there will be no nodes but those on demand until the price falls" in told.stdout

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from spotelastic.cli import checks
+from spotelastic.cli.capacity import kept
 from spotelastic.cli.request import Request, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
+from spotelastic.model.job import Capacity
 
 
 def request(**changes: object) -> Request:
@@ -250,3 +252,20 @@ def test_what_may_be_bought_is_what_the_flags_say(folder: Path) -> None:
     assert (bought.on_demand, bought.base, bought.max_cost) == ("never", 2, 50.0)
     assert bought.deadline is not None
     assert check(request(on_demand="fallback"), folder).capacity.on_demand == "fallback"
+
+
+def test_the_same_deadline_said_again_is_the_same_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at(now: float, deadline: str | None) -> Capacity:
+        monkeypatch.setattr("spotelastic.cli.request.wall", lambda: now)
+        return check(request(deadline=deadline), folder).capacity
+
+    first, hour = at(1000.0, "8h"), 3600.0
+    seven = 1000.0 + 7 * hour
+    assert kept(at(seven, "480m"), first).deadline == first.deadline == 1000.0 + 8 * hour
+    assert kept(at(seven, "9h"), first).deadline == seven + 9 * hour
+    assert kept(at(seven, None), first).deadline is None
+    assert kept(at(seven, "8h"), at(1000.0, None)).deadline == seven + 8 * hour
+    again = kept(at(seven, "8h"), first)
+    assert kept(at(seven + hour, "8h"), again).deadline == first.deadline
