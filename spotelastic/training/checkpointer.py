@@ -13,7 +13,7 @@ import time
 from collections.abc import MutableMapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -50,6 +50,9 @@ class Checkpointer:
     hold. `take_over` claims a storage that another run has written to.
     """
 
+    _open: ClassVar["Checkpointer | None"] = None
+    """In this process: two would write into the same slots."""
+
     def __init__(
         self,
         state: MutableMapping[str, Any],
@@ -80,6 +83,16 @@ class Checkpointer:
         """Seconds that the last save kept training waiting."""
 
     def __enter__(self) -> Self:
+        if Checkpointer._open is not None:
+            raise UsageError("another Checkpointer is open: give one of them the whole state")
+        Checkpointer._open = self
+        try:
+            return self._enter()
+        except BaseException:
+            Checkpointer._open = None
+            raise
+
+    def _enter(self) -> Self:
         self._session = open_session(self._storage, self._schedule, take_over=self._take_over)
         ranks = self._session.ranks
         try:
@@ -102,10 +115,11 @@ class Checkpointer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        Checkpointer._open = None
         session, client, losses = self._session, self._client, self._losses
         assert session is not None and client is not None and losses is not None
         try:
-            if kind is None:
+            if kind is None or (isinstance(error, SystemExit) and not error.code):
                 self._finish(session, client)
                 losses.finish()
         finally:
@@ -125,6 +139,11 @@ class Checkpointer:
         `step` was never committed; `SpotelasticError` when nothing can be restored.
         """
         session, client = self._entered()
+        if self._last_step and self._saver is not None:
+            raise UsageError(
+                "restore() comes before the first step(): to go back, start the run again with "
+                "restore(step=...)"
+            )
         self._restored = True
         restored = open_source(session, client, self._state, step)
         if restored is None:
@@ -147,6 +166,10 @@ class Checkpointer:
         assert self._losses is not None
         if not self._restored and session.resume.kind != "fresh":
             raise UsageError("call checkpoint.restore() before the first checkpoint.step(...)")
+        if step < self._last_step:
+            raise UsageError(
+                f"step({step}) after step({self._last_step}): count steps over all epochs, upwards"
+            )
         self._losses.publish(step, loss, time.time())
         self._state.stepped()
         at_target = client.page.target == step
@@ -294,7 +317,11 @@ class Checkpointer:
     def _finish(self, session: Session, client: WorkerClient) -> None:
         """The last step is what the run was for: it is committed before we leave."""
         if self._saver is None:
-            return
+            # It may have been restored from memory, and be the last one.
+            left = session.ranks.group is not None and not dist.is_initialized()
+            if left or self._last_committing == self._last_step:
+                return
+            self._plan(session, client)
         saved = self._last_committing == self._last_step or self._save(
             self._last_step, AGREED_PATIENCE, due=True
         )

@@ -157,6 +157,8 @@ class ElasticSampler(Sampler[list[int]]):
             )
         self.epoch, self.seed = state["epoch"], state["seed"]
         self.consumed = state["consumed"]
+        if self.consumed >= self._usable:  # other batches leave more of the epoch out
+            self.epoch, self.consumed = self.epoch + 1, 0
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

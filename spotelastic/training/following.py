@@ -18,6 +18,7 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from spotelastic.errors import UsageError
 
 Path = tuple[str | int, ...]
+Place = tuple[int, torch.Size] | None
 Container = Mapping[str, Any] | list[Any]
 
 
@@ -40,11 +41,11 @@ class Followed:
     def __init__(self, name: str, get: Callable[[], Container]) -> None:
         self._name, self._get = name, get
         self._ask()
-        self._known = self._addresses()
+        self._known = self._places()
 
     def is_current(self) -> bool:
         self._ask()
-        return self._addresses() == self._known
+        return self._places() == self._known
 
     def structure(self) -> Any:
         return _structure(self._name, self._state, _names(self.flat))
@@ -56,8 +57,8 @@ class Followed:
         self._state = self._get()
         self.flat = flat_state(self._name, self._state)
 
-    def _addresses(self) -> dict[Path, int]:
-        return {path: address(leaf) for path, leaf in self.flat.items()}
+    def _places(self) -> dict[Path, Place]:
+        return {path: place(leaf) for path, leaf in self.flat.items()}
 
 
 class Remade:
@@ -133,9 +134,10 @@ def _apart(value: Any) -> Any:
     return value.detach().clone() if torch.is_tensor(value) else value
 
 
-def address(leaf: Any) -> int:
-    """Where a tensor's elements lie, of a sharded one those of this rank; 0 of anything else."""
-    return _local(leaf).data_ptr() if isinstance(leaf, torch.Tensor) else 0
+def place(leaf: Any) -> Place:
+    """Where a tensor's elements lie, of a sharded one those of this rank, and its shape: what is a
+    part of a larger one may grow where it is. Nothing of anything else."""
+    return (_local(leaf).data_ptr(), leaf.shape) if isinstance(leaf, torch.Tensor) else None
 
 
 def _names(paths: Collection[Path]) -> set[str]:

@@ -2,7 +2,8 @@
 
 import mmap
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from spotelastic.training import filling, values
 from spotelastic.training.fitting import Kind, misfit
 from spotelastic.training.following import flat_state
 from spotelastic.training.saving import tensor_at
-from spotelastic.training.state import OWN, State, View, chunks_of
+from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
 
 _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
@@ -97,8 +98,9 @@ class Restored:
             if chunk.path[0] in self._stateful:
                 continue
             piece = self._by_key.get(chunk.key)
-            if piece is None or piece.item.sizes != chunk.sizes:
-                self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
+            kind = dtype_name(chunk.tensor), chunk.sizes
+            if piece is None or (piece.item.dtype, piece.item.sizes) != kind:
+                self._fill_other(chunk)
             elif filling.can_fill(chunk.tensor):
                 start = piece.item.offset + piece.item.length - chunk.tensor.nbytes
                 direct[piece.file].append((start, chunk.tensor))
@@ -172,12 +174,17 @@ class Restored:
                 for key, value in group.items():
                     pieces = self._pieces.get(f"{name}.param_groups.{number}.{key}")
                     if key != "params" and pieces and not isinstance(value, torch.Tensor):
-                        group[key] = self._value(pieces[0])
+                        group[key] = self._hyper_parameter(pieces[0])
             for parameter, own in by_parameter.items():
                 for key, value in own.items():
                     pieces = self._pieces.get(f"{name}.state.{parameter}.{key}")
                     if pieces and not isinstance(value, torch.Tensor):
-                        own[key] = self._value(pieces[0])
+                        own[key] = self._hyper_parameter(pieces[0])
+
+    def _hyper_parameter(self, piece: Piece) -> Any:
+        """Of a group where it is no tensor now, though it may have been one."""
+        value = self._value(piece)
+        return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
     def _load_other(self, state: State, name: str) -> None:
         value = state.values[name]
@@ -193,7 +200,8 @@ class Restored:
             value.load_state_dict(self._nested(name))
         elif state.is_value(name):
             structure = self.own_value(f"structure.{name}")
-            state.values[name] = self._whole(name) if structure is None else self._filled(structure)
+            saved = self._whole(name) if structure is None else self._filled(structure)
+            state.values[name] = _poured(value, saved)
 
     def _nested(self, name: str) -> Any:
         """As its state_dict() was."""
@@ -238,6 +246,15 @@ class Restored:
         self._fill(fqn, tensor, (0,) * tensor.dim())
         return tensor
 
+    def _fill_other(self, chunk: Chunk) -> None:
+        """From chunks of other places, another dtype, or a number that is a tensor now, as a
+        learning rate may be. What was not saved keeps the script's value."""
+        pieces = self._pieces.get(chunk.fqn, [])
+        if pieces and pieces[0].item.is_tensor:
+            self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
+        elif pieces:
+            chunk.tensor.copy_(torch.as_tensor(self._value(pieces[0])))
+
     def _fill(self, fqn: str, target: torch.Tensor, offsets: Sequence[int]) -> None:
         """Copy the part that starts at `offsets` from whichever chunks hold it."""
         copied = 0
@@ -272,6 +289,19 @@ class Restored:
                 private = mmap.mmap(opened.fileno(), 0, flags=flags)
             self._maps[file] = memoryview(private)
         return self._maps[file]
+
+
+def _poured(old: Any, new: Any) -> Any:
+    """`new`, in containers that the script may hold."""
+    if isinstance(old, MutableMapping) and isinstance(new, Mapping):
+        content = {key: _poured(old.get(key), value) for key, value in new.items()}
+        old.clear()
+        old.update(content)
+        return old
+    if isinstance(old, list) and isinstance(new, list):
+        old[:] = [_poured(*pair) for pair in zip_longest(old[: len(new)], new)]
+        return old
+    return new
 
 
 def _devices(view: View) -> dict[str, torch.device]:

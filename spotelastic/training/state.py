@@ -9,6 +9,7 @@ optimizer. Whether they are still the right ones is a comparison of addresses.
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,15 +29,17 @@ from spotelastic.training.fitting import Kind
 from spotelastic.training.following import (
     Followed,
     Path,
+    Place,
     Remade,
-    address,
     flat_state,
     holds_tensors,
+    place,
 )
 
 PIECE = 32 << 20
 """Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
 share the upload of what they have in common."""
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""
 
@@ -178,8 +181,11 @@ class State:
     def initialise(self) -> None:
         """Make optimizers create their state, so that there is something to load into."""
         for value in self.values.values():
-            if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
-                self._optimizer_state(value)
+            if isinstance(value, torch.optim.Optimizer):
+                model = self._model_of(value)
+                if model is not None:
+                    with _trial_step(value):
+                        get_optimizer_state_dict(model, value)
 
     def optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer, dict[str, Any]]]:
         """Name, optimizer, and the live state of each parameter by the parameter's name."""
@@ -213,6 +219,8 @@ class State:
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
         """The one that has all its parameters; without one it is saved by their numbers."""
+        if isinstance(optimizer, torch.optim.LBFGS):  # one state for all parameters together
+            return None
         parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for value in self.values.values():
             if isinstance(value, torch.nn.Module) and parameters <= set(
@@ -224,7 +232,45 @@ class State:
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         model = self._model_of(optimizer)
         assert model is not None
-        return dict(get_optimizer_state_dict(model, optimizer))
+        with _no_step(optimizer):
+            return dict(get_optimizer_state_dict(model, optimizer))
+
+
+@contextmanager
+def _trial_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """For a step that torch makes of zero gradients, to create the state of all parameters: also of
+    those that are frozen by now, whatever gradients there are, and unseen by the script's hooks."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    known = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
+    hooks = {name: getattr(optimizer, name) for name in _STEP_HOOKS}
+    for parameter in parameters:
+        parameter.grad = None
+        if parameter.is_floating_point() or parameter.is_complex():
+            parameter.requires_grad_(True)
+    vars(optimizer).update({name: type(kept)() for name, kept in hooks.items()})
+    try:
+        yield
+    finally:
+        vars(optimizer).update(hooks)
+        for parameter, gradient, trains in known:
+            parameter.requires_grad_(trains)
+            parameter.grad = gradient
+
+
+@contextmanager
+def _no_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Keeps torch from making that step where there is no state yet: it would count as one. None is
+    made where there is a gradient."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if optimizer.state or any(parameter.grad is not None for parameter in parameters):
+        yield
+        return
+    smallest = min(parameters, key=torch.Tensor.numel)
+    smallest.grad = torch.zeros_like(smallest)
+    try:
+        yield
+    finally:
+        smallest.grad = None
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -269,8 +315,8 @@ def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
     """Parameters and buffers may be replaced; their memory tells, which a view keeps from being
     used for others."""
 
-    def addresses() -> list[int]:
-        return [address(tensor) for part in parts for tensor in part.values() if tensor is not None]
+    def addresses() -> list[Place]:
+        return [place(tensor) for part in parts for tensor in part.values() if tensor is not None]
 
     parts = [
         part for child in module.modules() for part in (child._parameters, child._buffers) if part

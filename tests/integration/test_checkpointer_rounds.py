@@ -17,6 +17,7 @@ from spotelastic_checkpoints.wire import (
 )
 from support.checkpoints import cluster, under_agent
 from support.small_model import make, make_seeded, one_step, weights
+from support.stored import commits_of
 
 import spotelastic as se
 
@@ -52,6 +53,36 @@ def test_a_new_round_goes_on_from_memory_with_the_same_random_numbers(
         points = [p for event in events if isinstance(event, Points) for p in event.points]
         assert [point.step for point in points] == [1, 2, 3]
         assert all(point.loss is not None for point in points)
+
+
+def test_a_last_step_that_is_in_memory_alone_is_committed_when_nothing_is_left_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker died in what came after the last step."""
+    with cluster(tmp_path) as [node]:
+        state = make()
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch),
+            pytest.raises(RuntimeError),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            for step in (1, 2):
+                checkpoint.step(step, loss=one_step(state))
+            raise RuntimeError
+        assert commits_of(node.storage) == []
+        [snapshot] = node.agent.status().snapshots
+        with (
+            under_agent(
+                node,
+                "r2",
+                Resume("memory", 2, "r1", snapshot.layout),
+                monkeypatch,
+                lineage=[Branch("r1", 2)],
+            ),
+            se.Checkpointer(make(seed=8)) as checkpoint,
+        ):
+            assert checkpoint.restore() == 2
+        assert [commit.step for commit in commits_of(node.storage)] == [2]
 
 
 def test_a_parameter_that_wakes_up_late_costs_one_save(
