@@ -41,6 +41,9 @@ class Elastic(L.Callback):
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.checkpoint.__exit__(None, None, None)
 
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, error: BaseException):
+        self.checkpoint.__exit__(type(error), error, error.__traceback__)
+
 
 class Regression(L.LightningModule):
     def __init__(self) -> None:
