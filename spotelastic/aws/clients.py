@@ -38,6 +38,9 @@ EXPIRED = frozenset(
     }
 )
 
+STRANGE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
+"""Of these what a region answers as well that the account has not opted in to."""
+
 
 class Aws:
     """One region's services. Clients may be used from several threads; making one may not."""
@@ -219,6 +222,8 @@ def _translated(what: str, error: Any) -> SpotelasticError:
 
 
 def _signed_out(what: str, code: str = "ExpiredToken") -> SignedOut:
+    elsewhere = ", or the region is not enabled for this account" if code in STRANGE else ""
     return SignedOut(
-        f"cannot {what}: the AWS credentials are not valid (any more): log in again", code
+        f"cannot {what}: the AWS credentials are not valid (any more): log in again{elsewhere}",
+        code,
     )

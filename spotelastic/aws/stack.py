@@ -26,6 +26,7 @@ UNUSABLE = frozenset(
         "ROLLBACK_FAILED",
     }
 )
+BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_IN_PROGRESS"})
 
 Say = Callable[[str], None]
 
@@ -196,10 +197,21 @@ def begin_deletion(aws: Aws, name: str, role: str = "") -> None:
         aws.cloudformation.delete_stack(StackName=name, **({"RoleARN": role} if role else {}))
 
 
+def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
+    """What has happened to the stack since it was last made, changed or deleted, newest first."""
+    events: list[dict[str, Any]] = []
+    with calling(f"read the events of the stack {name}"):
+        pages = aws.cloudformation.get_paginator("describe_stack_events").paginate(StackName=name)
+        for event in (event for page in pages for event in page["StackEvents"]):
+            events.append(event)
+            if event["LogicalResourceId"] == name and event["ResourceStatus"] in BEGINNINGS:
+                break
+    return events
+
+
 def _failure(aws: Aws, name: str, status: str = "") -> str:
     """The reason of the first failure; with a status, of the last failure of that kind."""
-    with calling(f"read the events of the stack {name}"):
-        events = aws.cloudformation.describe_stack_events(StackName=name)["StackEvents"]
+    events = _newest_operation(aws, name)
     for event in events if status else reversed(events):
         reason = str(event.get("ResourceStatusReason", ""))
         failed = event["ResourceStatus"].endswith(status or "FAILED")
