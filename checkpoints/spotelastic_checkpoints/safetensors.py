@@ -28,6 +28,11 @@ DTYPES = {
     "int8": "I8",
     "uint8": "U8",
     "bool": "BOOL",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
 }
 INDEX = "model.safetensors.index.json"
 

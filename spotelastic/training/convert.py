@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ ALONE = "import"
 """Name of the only node that an imported checkpoint was saved on."""
 _NOTHING = memoryview(b"")
 
+Leaves = dict[str, tuple[tuple[str | int, ...], Any]]
+"""Tensors and values by name, with their paths."""
+
 
 def to_torch(
     catalog: Catalog, checkpoint: Checkpoint, path: Path, done: Progress, part: str = ""
@@ -43,22 +46,25 @@ def to_torch(
 
     `part` picks one key of the state ("model"), whose content then is the whole file.
     """
-    nested: dict[str, Any] = {}
+    leaves: Leaves = {}
+    structures: dict[str, Any] = {}
     tensors: dict[str, torch.Tensor] = {}
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
         for placed in shared(checkpoint):
             item = placed.item
-            if item.path[0] == OWN or part not in ("", item.path[0]):
+            of_structure = item.path[:2] == (OWN, "structure")
+            name = item.path[2] if of_structure else item.path[0]
+            if name == OWN or part not in ("", name) or item.fqn in tensors:
                 continue
-            if item.fqn in tensors:
-                continue
-            if item.is_tensor:
+            if of_structure:
+                structures[str(name)] = values.decode(item.fqn, catalog.read(placed))
+            elif item.is_tensor:
                 tensors[item.fqn] = _backed(item, Path(folder) / str(len(tensors)))
-                value: Any = tensors[item.fqn]
+                leaves[item.fqn] = item.path, tensors[item.fqn]
             else:
-                value = values.decode(item.fqn, catalog.read(placed))
-            set_element(nested, item.path, value)
+                leaves[item.fqn] = item.path, values.decode(item.fqn, catalog.read(placed))
+        nested = _nested(structures, leaves)
         if not nested:
             raise UsageError(f"step {checkpoint.commit.step} holds no {part or 'state'}")
         targets = {name: _bytes(tensor) for name, tensor in tensors.items()}
@@ -104,6 +110,28 @@ def from_torch(
 
 
 # -- to torch -------------------------------------------------------------------------------------
+
+
+def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
+    """The state with the containers and kinds of keys that it had, which paths do not tell.
+
+    They were saved for what has a state_dict() of its own; of a module, for some entries alone.
+    """
+    nested = {name: _filled(structure, leaves) for name, structure in structures.items()}
+    for path, value in leaves.values():
+        set_element(nested, path, value)
+    return nested
+
+
+def _filled(structure: Any, leaves: Leaves) -> Any:
+    """With the values in place of their names, which `leaves` has no more then."""
+    if isinstance(structure, str):
+        return leaves.pop(structure)[1]
+    if isinstance(structure, list):
+        return [_filled(entry, leaves) for entry in structure]
+    for key, entry in structure.items():
+        structure[key] = _filled(entry, leaves)
+    return structure
 
 
 def _backed(item: Item, file: Path) -> torch.Tensor:
