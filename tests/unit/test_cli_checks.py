@@ -4,15 +4,16 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from spotelastic.cli import checks
-from spotelastic.cli.capacity import kept
+from spotelastic.cli import checks, orders
+from spotelastic.cli.capacity import kept, limited
 from spotelastic.cli.request import Request, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
-from spotelastic.model.job import Capacity
+from spotelastic.model.job import Capacity, JobSpec, Settings
 
 
 def request(**changes: object) -> Request:
@@ -269,3 +270,18 @@ def test_the_same_deadline_said_again_is_the_same_end(
     assert kept(at(seven, "8h"), at(1000.0, None)).deadline == seven + 8 * hour
     again = kept(at(seven, "8h"), first)
     assert kept(at(seven + hour, "8h"), again).deadline == first.deadline
+
+
+def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orders, "wall", lambda: 1000.0)
+    monkeypatch.setattr(orders, "cost_of", lambda _: SimpleNamespace(total_usd=0.0))
+    before = limited(Capacity(), 60.0, 990.0)
+    spec = JobSpec("demo", "run", "train.py", (), "", Settings(1, 2), "", (), capacity=before)
+    cluster: Any = SimpleNamespace(name="demo", spec=spec)
+    anew = orders._time_and_money(cluster, "8h", None)(spec).capacity
+    assert (anew.deadline, kept(limited(before, 8 * 3600.0, 5000.0), anew)) == (29_800.0, anew)
+    assert orders._time_and_money(cluster, None, 5.0)(spec).capacity == replace(
+        before, max_cost=5.0
+    )
