@@ -1,7 +1,8 @@
 """The checkpoint daemon's process: `python -m spotelastic_checkpoints.daemon`.
 
-Serves the node's agent and workers on a Unix socket, other daemons on TCP, until SIGTERM or the end
-of its lifeline. The socket appears when it is ready. One daemon per arena: a lock says so.
+Serves the node's agent and workers on a Unix socket, other daemons on TCP, until SIGTERM, the end
+of its lifeline or a byte from there. The socket appears when it is ready. One daemon per arena: a
+lock says so.
 """
 
 import argparse
@@ -59,7 +60,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="workers on this node")
     parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
     parser.add_argument("--keep-every", type=int, help="keep multiples of this step")
-    parser.add_argument("--lifeline", type=int, help="descriptor whose end ends the daemon")
+    parser.add_argument("--lifeline", type=int, help="descriptor whose end or first byte ends it")
     return parser.parse_args()
 
 
@@ -177,7 +178,7 @@ async def _watch(lifeline: int | None, service: Service, over: asyncio.Event) ->
     reader = asyncio.StreamReader()
     with os.fdopen(lifeline, "rb", buffering=0) as pipe, suppress(OSError):
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-        await reader.read()
+        await reader.read(1)
     await service.clients.deserted(LAST_UPLOAD)
     service.end()
     await service.flush(LAST_UPLOAD)

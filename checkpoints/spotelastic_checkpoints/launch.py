@@ -30,11 +30,12 @@ def start_daemon(
 ) -> subprocess.Popen[bytes]:
     """The process, once its socket answers. It is in a session of its own.
 
-    `lifeline` is a descriptor whose end of file makes the daemon finish and clean up; without one
-    it lives until SIGTERM. With `certificates` (PEM files: authority, certificate, key) it speaks
-    TLS with other daemons, those whose certificates have the common name `peer_name`. What is not
-    kept by `keep_last` and `keep_every`, which default to SPOTELASTIC_KEEP_LAST and
-    SPOTELASTIC_KEEP_EVERY, is collected. Raises `DaemonUnavailable` with what the daemon printed.
+    `lifeline` is a descriptor whose end of file, or first byte, makes the daemon finish and clean
+    up; without one it lives until SIGTERM. With `certificates` (PEM files: authority, certificate,
+    key) it speaks TLS with other daemons, those whose certificates have the common name
+    `peer_name`. What is not kept by `keep_last` and `keep_every`, which default to
+    SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY, is collected. Raises `DaemonUnavailable` with
+    what the daemon printed.
     """
     command = [sys.executable, "-m", "spotelastic_checkpoints.daemon"]
     command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]

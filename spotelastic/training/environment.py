@@ -14,6 +14,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -220,6 +221,10 @@ class _OwnDaemon:
         client.close()
 
     def close(self) -> None:
+        with suppress(OSError):
+            # Children that were forked, like a data loader's workers, have the pipe, too, so that
+            # it does not end while they live.
+            os.write(self._lifeline, b".")
         os.close(self._lifeline)
         try:
             self._process.wait(END_WITHIN)
