@@ -290,7 +290,7 @@ def test_a_run_that_finds_nothing_of_itself_at_first_goes_on_from_what_is_stored
         shutil.rmtree(etcd.config.data_dir)
         etcd.start()
         etcd.wait(30)
-        kept = run.newest()
+        kept, lost = run.newest(), max(exactly.executed(tmp_path / "steps"))
         job.add("c", "d")
         assert run.trains("c", "d", beyond=5).resume.kind == "fresh"
         s3.away = False
@@ -298,6 +298,7 @@ def test_a_run_that_finds_nothing_of_itself_at_first_goes_on_from_what_is_stored
         again = run.trains("c", "d", beyond=kept.step)
         assert (again.cause, again.resume.kind, again.resume.step) == ("commit", "store", kept.step)
         run.commits(beyond=kept.step)
+        run.trains("c", "d", beyond=lost)  # of which all are compared
         job.finishes("c", "d")
         job.check()
         never_went_back(s3.latest)
