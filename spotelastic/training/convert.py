@@ -28,6 +28,7 @@ from torch.distributed.checkpoint._traverse import set_element
 
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training import values
+from spotelastic.training.following import filled
 from spotelastic.training.saving import declare, tensor_at
 from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of
 
@@ -117,21 +118,13 @@ def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
 
     They were saved for what has a state_dict() of its own; of a module, for some entries alone.
     """
-    nested = {name: _filled(structure, leaves) for name, structure in structures.items()}
+    nested = {
+        name: filled(structure, lambda fqn: leaves.pop(fqn)[1])
+        for name, structure in structures.items()
+    }
     for path, value in leaves.values():
         set_element(nested, path, value)
     return nested
-
-
-def _filled(structure: Any, leaves: Leaves) -> Any:
-    """With the values in place of their names, which `leaves` has no more then."""
-    if isinstance(structure, str):
-        return leaves.pop(structure)[1]
-    if isinstance(structure, list):
-        return [_filled(entry, leaves) for entry in structure]
-    for key, entry in structure.items():
-        structure[key] = _filled(entry, leaves)
-    return structure
 
 
 def _backed(item: Item, file: Path) -> torch.Tensor:

@@ -157,3 +157,14 @@ def _structure(fqn: str, value: Any, leaves: Collection[str]) -> Any:
     for key, entry in value.items():
         kept[key] = _structure(f"{fqn}.{key}", entry, leaves)
     return kept
+
+
+def filled(structure: Any, get: Callable[[str], Any]) -> Any:
+    """The reverse: the containers of a structure, with what `get` has under each of its names."""
+    if isinstance(structure, str):
+        return get(structure)
+    if isinstance(structure, list):
+        return [filled(entry, get) for entry in structure]
+    for key, entry in structure.items():
+        structure[key] = filled(entry, get)
+    return structure

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training import filling, values
 from spotelastic.training.fitting import Kind, misfit
-from spotelastic.training.following import flat_state
+from spotelastic.training.following import filled, flat_state
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
 
@@ -200,35 +200,26 @@ class Restored:
             value.load_state_dict(self._nested(name))
         elif state.is_value(name):
             structure = self.own_value(f"structure.{name}")
-            saved = self._whole(name) if structure is None else self._filled(structure)
+            saved = self._whole(name) if structure is None else filled(structure, self._whole)
             state.values[name] = _poured(value, saved)
 
     def _nested(self, name: str) -> Any:
         """As its state_dict() was."""
         structure = self.own_value(f"structure.{name}")
         if structure is not None:
-            return self._filled(structure)
+            return filled(structure, self._whole)
         nested: dict[str, Any] = {}
         for fqn, pieces in self._pieces.items():
             if pieces[0].item.path[0] == name:
                 set_element(nested, pieces[0].item.path, self._whole(fqn))
         return nested.get(name, {})
 
-    def _filled(self, structure: Any) -> Any:
-        if isinstance(structure, str):
-            return self._whole(structure)
-        if isinstance(structure, list):
-            return [self._filled(entry) for entry in structure]
-        for key, entry in structure.items():
-            structure[key] = self._filled(entry)
-        return structure
-
     def _load_remade(self, name: str, module: torch.nn.Module) -> None:
         """What set_extra_state() and hooks take; all else is in its place."""
         structure = self.own_value(f"structure.{name}")
         if structure is not None:
             options = StateDictOptions(strict=False)
-            set_model_state_dict(module, self._filled(structure), options=options)
+            set_model_state_dict(module, filled(structure, self._whole), options=options)
 
     def _whole(self, fqn: str) -> Any:
         """A value, or a tensor; of one that is sharded here, this rank's part."""
