@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 from test_controller_sim import BOOT, LEASE, POLICY, WARNING, World
-from test_rounds_sim import SETTINGS, cluster, finish, lost_steps
+from test_rounds_sim import SETTINGS, cluster, finish
 
 from spotelastic.aws.events import AwsEvent
 from spotelastic.controller.decide import decide, settled
@@ -168,7 +168,7 @@ def test_the_node_of_rank_0_is_noticed_while_another_one_joins() -> None:
     world.nodes[first].notice(15)
     world.run(lambda: world.trains(other, "n2"), 30)
     for before, after in zip(world.started, world.started[1:], strict=False):
-        assert lost_steps(world, before, after) == 0
+        assert world.lost_steps(before, after) == 0
     finish(world)
 
 
@@ -178,7 +178,7 @@ def test_training_has_five_seconds_left() -> None:
     world.nodes["n1"].notice(5)
     world.run(lambda: world.trains("n0", "n2"), 5)
     before, after = world.started
-    assert lost_steps(world, before, after) == 0
+    assert world.lost_steps(before, after) == 0
     finish(world)
 
 
@@ -191,7 +191,7 @@ def test_four_of_four_are_noticed_and_four_others_take_over() -> None:
     world.run(lambda: world.trains("m0", "m1", "m2", "m3"), 60)
     assert max(len(round_.members) for round_ in world.started) <= SETTINGS.max_nodes
     for before, after in zip(world.started, world.started[1:], strict=False):
-        assert lost_steps(world, before, after) == 0
+        assert world.lost_steps(before, after) == 0
     finish(world)
 
 

@@ -11,7 +11,7 @@ from spotelastic.agent.duties import ATTACH_PATIENCE
 from spotelastic.agent.observe import Attached, LeftCheckpointer
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.model.round import Commit, Round
+from spotelastic.model.round import Commit
 
 EVERY = 10
 SETTINGS = Settings(2, 4, snapshot_every=Interval(EVERY), checkpoint_every=Interval(50))
@@ -53,10 +53,6 @@ def check_invariants(world: World) -> None:
         assert after.resume.step <= world.trainings[before.incarnation].step
 
 
-def lost_steps(world: World, before: Round, after: Round) -> int:
-    return world.trainings[before.incarnation].step - after.resume.step
-
-
 def test_nodes_that_come_together_form_one_round() -> None:
     world = cluster(4)
     assert len(world.started) == 1
@@ -71,7 +67,7 @@ def test_an_arrival_costs_one_round_and_no_step() -> None:
     world.run(lambda: world.trains("n0", "n1", "n2"), 30)
     first, second = world.started
     assert second.cause == "arrival"
-    assert lost_steps(world, first, second) == 0
+    assert world.lost_steps(first, second) == 0
     finish(world)
 
 
@@ -85,29 +81,8 @@ def test_a_notice_loses_no_step_and_the_others_do_not_wait_for_the_end() -> None
     assert doomed.alive and world.now < noticed_at + 15
     first, second = world.started
     assert second.cause == "drain" and second.nodes == ("n1",)
-    assert lost_steps(world, first, second) == 0
+    assert world.lost_steps(first, second) == 0
     finish(world)
-
-
-@pytest.mark.parametrize("step_time", [2.5, 6.0, 10.0])
-def test_steps_that_take_long_are_waited_for_when_nodes_come_and_go(step_time: float) -> None:
-    world = World(SETTINGS, 400)
-    world.step_time = step_time
-    for name in ("n0", "n1", "n2"):
-        world.add(name)
-    world.run(lambda: world.step() == 5, 120)
-    world.add("n3")
-    world.run(lambda: world.trains("n0", "n1", "n2", "n3"), 120)
-    world.run(lambda: world.step() % EVERY == 5, 200)
-    world.nodes["n1"].notice(120)
-    world.run(lambda: world.trains("n0", "n2", "n3"), 120)
-    world.run(lambda: world.step() % EVERY == 5, 200)
-    world.nodes["n3"].leave()
-    world.run(lambda: world.trains("n0", "n2"), 120)
-    for before, after in itertools.pairwise(world.started):
-        assert lost_steps(world, before, after) == 0, after.reason
-    assert [round_.cause for round_ in world.started] == ["start", "arrival", "drain", "drain"]
-    assert world.violations() == []
 
 
 def test_a_doomed_node_trains_on_while_fewer_than_min_would_be_left() -> None:
@@ -117,7 +92,7 @@ def test_a_doomed_node_trains_on_while_fewer_than_min_would_be_left() -> None:
     world.add("n2")
     world.run(lambda: world.trains("n0", "n2"), 60)
     first, second = world.started
-    assert lost_steps(world, first, second) == 0
+    assert world.lost_steps(first, second) == 0
     finish(world)
 
 
@@ -130,7 +105,7 @@ def test_a_lost_node_costs_at_most_a_snapshot_interval(victim: str) -> None:
     world.run(lambda: world.trains(*others), SETTINGS.lease + 3)
     first, second = world.started
     assert second.cause == "loss" and second.nodes == (victim,)
-    assert 0 <= lost_steps(world, first, second) <= EVERY
+    assert 0 <= world.lost_steps(first, second) <= EVERY
     assert second.charged == (), "a lost node is not the script's failure"
     finish(world)
 
@@ -203,7 +178,7 @@ def test_a_departure_by_choice_loses_no_step_whoever_holds_its_slots(sharded: bo
     world.nodes["n2"].leave()
     world.run(lambda: world.trains("n0", "n1"), 30)
     first, second = world.started
-    assert second.cause == "drain" and lost_steps(world, first, second) == 0
+    assert second.cause == "drain" and world.lost_steps(first, second) == 0
     finish(world)
 
 
@@ -223,7 +198,7 @@ def test_clocks_that_differ_cost_no_node_no_restart_and_no_step(clocks: tuple[fl
     left = sorted(set(world.nodes) - {doomed})
     world.run(lambda: world.trains(*left), 10)
     first, second = world.started
-    assert second.cause == "drain" and lost_steps(world, first, second) == 0
+    assert second.cause == "drain" and world.lost_steps(first, second) == 0
     world.run(lambda: world.step() > 60, 60)
     world.nodes[left[0]].worker_exits(second.incarnation, 1)
     world.run(lambda: len(world.started) == 3 and world.trains(*left), 10)
@@ -236,7 +211,7 @@ def test_clocks_that_differ_cost_no_node_no_restart_and_no_step(clocks: tuple[fl
     assert len(world.started[3].charged) == 1, "the failure was long before the loss"
     world.add("n3", clock=clocks[0])
     world.run(lambda: world.trains(other, "n3"), 10)
-    assert lost_steps(world, world.started[3], world.started[4]) == 0
+    assert world.lost_steps(world.started[3], world.started[4]) == 0
     finish(world)
     assert len(world.started) == 5
 
@@ -346,7 +321,7 @@ def test_a_lease_that_is_lost_while_leaving_costs_no_step(back: bool) -> None:
     left_at = world.now
     world.run(lambda: world.trains(*others), 5)
     first, second = world.started
-    assert second.cause == "drain" and lost_steps(world, first, second) == 0
+    assert second.cause == "drain" and world.lost_steps(first, second) == 0
     assert world.now < left_at + 3
     finish(world)
 
@@ -362,37 +337,8 @@ def test_a_step_is_agreed_on_also_before_the_workers_have_restored() -> None:
     world.run(lambda: len(world.started) == 3, 30)
     _, second, third = world.started
     assert world.now < noticed_at + 3, "not at the deadline"
-    assert lost_steps(world, second, third) == 0
+    assert world.lost_steps(second, third) == 0
     finish(world)
-
-
-def test_agents_that_hardly_get_to_run_agree_all_the_same() -> None:
-    slow = replace(SETTINGS, lease=10, seen_within=5)
-    world = cluster(3, slow)
-    world.run(lambda: world.step() > 25, 60)
-    for node in world.nodes.values():
-        node.lag = 0.8
-    world.nodes["n2"].notice(60)
-    world.run(lambda: world.trains("n0", "n1"), 55)
-    first, second = world.started
-    assert second.cause == "drain" and lost_steps(world, first, second) == 0
-    finish(world)
-
-
-@pytest.mark.parametrize("least", [1, 2])
-@pytest.mark.parametrize("lag", [0.35, 1.0, 2.0])
-def test_a_node_that_is_always_slow_to_answer_takes_part_all_the_same(
-    least: int, lag: float
-) -> None:
-    world = World(Settings(least, 2), 400)
-    world.add("n0")
-    world.run(lambda: world.holder == "n0", 20)
-    world.add("n1").lag = lag
-    world.run(lambda: world.trains("n0", "n1"), 90)
-    assert len(world.started) <= 4
-    assert len(world.rounds) < 30
-    world.run(lambda: world.done, 300)
-    assert world.violations() == []
 
 
 def test_nobody_is_left_out_of_a_proposal_until_the_store_is_known_to_be_back() -> None:
@@ -483,7 +429,7 @@ def test_a_script_that_comes_to_its_checkpointer_late_is_asked_again() -> None:
     world.nodes["n2"].leave()
     world.run(lambda: world.trains("n0", "n1"), 30)
     second, third = world.started[1:]
-    assert lost_steps(world, second, third) == 0 and third.plain == 0
+    assert world.lost_steps(second, third) == 0 and third.plain == 0
     finish(world)
 
 

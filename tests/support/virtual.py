@@ -129,6 +129,10 @@ class World:
         members = {m.node for m in round_.members}
         return training is not None and training.stepped and members == set(names)
 
+    def lost_steps(self, before: Round, after: Round) -> int:
+        """That the one had made, and the other makes again."""
+        return self.trainings[before.incarnation].step - after.resume.step
+
     def story(self) -> str:
         return "; ".join(f"{r.number} {r.phase} {r.reason} @{r.resume.step}" for r in self.rounds)
 
