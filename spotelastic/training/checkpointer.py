@@ -37,7 +37,8 @@ COMMIT_WITHIN = 120.0
 PATIENCE = 0.01
 """Seconds that a periodic save waits for a free slot; training goes on without it otherwise."""
 AGREED_PATIENCE = 10.0
-"""The same for a save that everybody agreed on."""
+"""The same for a save that everybody agreed on, and for one whose slots are only being made: a
+state that grows from save to save would never be saved."""
 
 
 class Checkpointer:
@@ -73,6 +74,8 @@ class Checkpointer:
         self._view: View | None = None
         self._saver: Saver | None = None
         self._plans = 0
+        self._planned_at = 0
+        """The step of the last plan."""
         self._has_room = True
         self._restored = False
         self._last_step = 0
@@ -235,6 +238,8 @@ class Checkpointer:
             self._plan(session, client)
         if not self._has_room and not self._prepare(client):
             return False
+        if self._planned_at == step:
+            patience = AGREED_PATIENCE
         slot = client.open_slot(patience)
         if slot is None:
             if patience == AGREED_PATIENCE:
@@ -265,6 +270,7 @@ class Checkpointer:
             self._saver.close()
         self._saver = Saver(session.ranks, self._view, session.round)
         self._plans += 1
+        self._planned_at = self._last_step
         self._prepare(client)
 
     def _prepare(self, client: WorkerClient) -> bool:

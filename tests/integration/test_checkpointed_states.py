@@ -178,8 +178,8 @@ def test_tensors_in_containers_are_restored_in_place(tmp_path: Path) -> None:
 def test_a_state_that_grows_at_each_save_is_saved_each_time(tmp_path: Path) -> None:
     state: dict[str, Any] = {"losses": Notes({"all": torch.zeros(0)})}
     with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
-        for step in range(1, 5):
-            state["losses"].state["all"] = torch.arange(float(step))
+        for step in range(1, 4):
+            state["losses"].state["all"] = torch.zeros(step << 22)  # to make its slots takes time
             checkpoint.step(step)
             assert checkpoint.wait()
             assert (tmp_path / "1" / f"step-{step:08d}" / ".metadata").exists()
