@@ -104,6 +104,7 @@ def faults_at_each_of(requests: int) -> Iterator[tuple[int, Fault]]:
         yield number, kinds[(number + turn) % len(kinds)]
 
 
+@pytest.mark.soak
 def test_any_request_of_a_save_a_restore_and_a_claim_may_fail_in_any_way(
     tmp_path: Path, s3: FaultyS3
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_shard_that_has_lost_its_end_is_found_and_named(tmp_path: Path) -> Non
         worker.client.leave(clean=True)
 
 
+@pytest.mark.soak
 def test_an_upload_that_died_with_its_daemon_is_ended_by_the_next_epoch(
     tmp_path: Path, s3: FaultyS3
 ) -> None:

@@ -78,6 +78,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
         yield Hosts(run)
 
 
+@pytest.mark.soak
 def test_a_job_on_its_own_members_outlives_the_loss_of_each_host(hosts: Hosts) -> None:
     run = hosts.run
     for name in HOSTS:
@@ -122,6 +123,7 @@ def test_a_killed_member_comes_back_with_its_data(hosts: Hosts) -> None:
     assert len(hosts.members()) == 2, "who leaves does not count for the quorum"
 
 
+@pytest.mark.soak
 def test_all_hosts_and_guests_hear_how_the_job_ended(hosts: Hosts) -> None:
     script = str(Path(__file__).parent.parent / "support" / "train_small.py")
     guest = hosts.add("guest", script, "30")

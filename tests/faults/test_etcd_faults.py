@@ -55,6 +55,7 @@ def test_a_leader_that_dies_or_freezes_is_not_noticed_by_the_training(
     assert pair.trains("a", "c").parent == alone.incarnation
 
 
+@pytest.mark.soak
 def test_training_goes_on_without_etcd_and_membership_changes_resume(
     pair: Run, etcd_cluster: EtcdCluster
 ) -> None:

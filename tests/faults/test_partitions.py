@@ -68,6 +68,7 @@ def site(networks_work: None, tmp_path: Path, request: pytest.FixtureRequest) ->
         yield Site(net, run)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("site", [STEPS], indirect=True)
 def test_the_holder_cut_off_from_etcd_is_replaced_and_comes_back_as_a_newcomer(site: Site) -> None:
     """Its peers still reach it. Yet it is out of the run when its lease has run out, because

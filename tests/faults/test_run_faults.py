@@ -72,6 +72,7 @@ def test_a_zygote_that_freezes_is_waited_for_and_one_that_dies_costs_one_round(p
     assert 0 <= lost(pair, after.number) <= saves_every(pair, after.number)
 
 
+@pytest.mark.soak
 def test_a_killed_round_store_costs_an_uncharged_round(pair: Run) -> None:
     before = pair.trains("a", "b")
     first = before.members[0].node
@@ -81,7 +82,10 @@ def test_a_killed_round_store_costs_an_uncharged_round(pair: Run) -> None:
     assert (after.cause, after.charged) == ("store", ())
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["holder", "member"])
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(True, id="holder", marks=pytest.mark.soak), pytest.param(False, id="member")],
+)
 def test_a_frozen_agent_is_left_behind_and_comes_back_as_a_newcomer(pair: Run, first: bool) -> None:
     before = pair.trains("a", "b", beyond=55)
     seen = pair.wait(lambda s: s.holder, "a holder")

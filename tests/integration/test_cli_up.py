@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+UP = ("up", "--local", "--min", "1", "--max", "2", "--instance-types", "m5.large")
 SCRIPT = "import time\ntime.sleep(600)\n"
 BROKEN = "print('as far as here')\nraise ValueError('the loss is not a number')\n"
 
@@ -46,9 +47,7 @@ def read_until(process: "subprocess.Popen[str]", words: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_takes_everything_down_in_order(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    with spotelastic(
-        tmp_path, "up", "--local", "--instance-types", "m5.large", "train.py"
-    ) as process:
+    with spotelastic(tmp_path, *UP, "train.py") as process:
         read_until(process, "workers spotelastic-train")
         process.send_signal(number)
         told, complaint = process.communicate(timeout=60)
@@ -61,9 +60,7 @@ def test_a_signal_takes_everything_down_in_order(tmp_path: Path, number: signal.
 def test_the_local_cloud_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
     """Nothing is checked here but that nothing is left: the fixture of all tests does that."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    with spotelastic(
-        tmp_path, "up", "--local", "--instance-types", "m5.large", "train.py"
-    ) as process:
+    with spotelastic(tmp_path, *UP, "train.py") as process:
         read_until(process, "workers spotelastic-train")
         process.kill()
         process.communicate(timeout=60)
@@ -75,9 +72,7 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
 ) -> None:
     (tmp_path / "train.py").write_text(BROKEN)
     arguments = ("--max-restarts", "0", "--report", "build/report.json", "train.py")
-    with spotelastic(
-        tmp_path, "up", "--local", "--instance-types", "m5.large", *arguments
-    ) as process:
+    with spotelastic(tmp_path, *UP, *arguments) as process:
         told, complaint = process.communicate(timeout=90)
     assert process.returncode == 1, complaint
     assert "ValueError: the loss is not a number" in complaint
@@ -95,10 +90,7 @@ def test_a_script_that_raises_is_shown_with_its_traceback_and_leaves_nothing(
 @pytest.mark.soak
 def test_training_that_ends_before_the_drill_does_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('done')\n")
-    arguments = ("--drill", "--min", "1", "--max", "2", "--curve", "loss.png", "train.py")
-    with spotelastic(
-        tmp_path, "up", "--local", "--instance-types", "m5.large", *arguments
-    ) as process:
+    with spotelastic(tmp_path, *UP, "--drill", "--curve", "loss.png", "train.py") as process:
         told, complaint = process.communicate(timeout=90)
     assert process.returncode == 1, complaint
     assert "succeeded" in told
