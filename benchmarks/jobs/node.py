@@ -72,14 +72,17 @@ class Node:
     def claim(self) -> wire.Claim:
         return self.client.claim("bench", timeout=30)
 
-    def make_ready(self, checkpoint: se.Checkpointer, *, flush: bool = True) -> None:
-        """The first step makes the layout known; the slots come into memory after it."""
-        checkpoint.step(1)
+    def make_ready(self, checkpoint: se.Checkpointer) -> None:
+        """The first step saves nothing: it makes the layout known, and the slots come into memory
+        after it."""
         assert checkpoint._client is not None
+        page = checkpoint._client.page
+        schedule = page.schedule
+        page.set_schedule(wire.Schedule(0, 0))
+        checkpoint.step(1)
+        page.set_schedule(schedule)
         if not checkpoint._client.ready.wait(DEADLINE):
             raise RuntimeError("the arena never became ready")
-        if flush:
-            self.flush()
 
     def flush(self) -> None:
         if not self.client.flush(DEADLINE):

@@ -41,7 +41,7 @@ def first_stall(storage: str, shape: Shape) -> float:
     with node(storage) as here:
         here.begin("r1")
         with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
-            here.make_ready(checkpoint, flush=False)
+            here.make_ready(checkpoint)
             begun = time.perf_counter()
             checkpoint.step(2)
             seconds = time.perf_counter() - begun
