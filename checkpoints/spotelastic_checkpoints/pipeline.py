@@ -115,6 +115,8 @@ class Pipeline:
         self._changed = asyncio.Event()
         self._wanted: Save | None = None
         self._active: Save | None = None
+        self._sent = False
+        """All of the active save's parts are in the store, with their manifests."""
         self._outrun: Save | None = None
         self._progress = Progress()
         self._outage = ""
@@ -129,8 +131,13 @@ class Pipeline:
 
     @property
     def pinned(self) -> set[Path]:
-        """Slots that must not be overwritten."""
-        return {path for save in (self._active, self._wanted) if save for path in save.paths}
+        """Slots that must not be overwritten.
+
+        What was sent is no longer read. A node that has died, or has left this save out, never
+        sends its part: with two slots nobody could save again if this one waited for it.
+        """
+        active = None if self._sent else self._active
+        return {path for save in (active, self._wanted) if save for path in save.paths}
 
     @property
     def upload(self) -> wire.Upload | None:
@@ -187,7 +194,7 @@ class Pipeline:
                 self._changed.clear()
                 await self._changed.wait()
             save, self._wanted = self._wanted, None
-            self._active = save
+            self._active, self._sent = save, False
             try:
                 await self._finish(save)
             finally:
@@ -202,6 +209,8 @@ class Pipeline:
             begun = time.monotonic()
             try:
                 await self._shards(save)
+                self._sent = True
+                self._moved_on()
                 committed = await self._record(save)
             except StorageUnavailable as error:
                 self._complain(str(error))

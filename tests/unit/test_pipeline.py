@@ -173,3 +173,36 @@ def test_a_save_whose_slot_holds_another_by_now_is_given_up(save: Save) -> None:
         [told] = run(Claimed(parts=False), lambda pipeline: pipeline.want(save))
         assert isinstance(told, wire.Failed)
         assert "step 1 was not committed: " in told.message
+
+
+class Incomplete(Claimed):
+    """The same store, to which another node never sends its part of the save."""
+
+    def commit(self, commit: Commit, epoch: int) -> bool:
+        return False
+
+
+def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Save) -> None:
+    """They may never: with two slots that was the end of all saves."""
+
+    async def until_free() -> None:
+        moved = asyncio.Event()
+        with ThreadPoolExecutor(2) as pool:
+            pipeline = Pipeline(
+                lambda: Incomplete(),  # type: ignore[arg-type, return-value]
+                lambda event: None,
+                moved.set,
+                pool,
+                pool,
+                lambda commit: None,
+            )
+            running = asyncio.create_task(pipeline.run())
+            pipeline.want(save)
+            assert pipeline.pinned == save.paths
+            while pipeline.pinned:
+                await asyncio.wait_for(moved.wait(), 20.0)
+                moved.clear()
+            assert pipeline.busy()
+            running.cancel()
+
+    asyncio.run(until_free())
