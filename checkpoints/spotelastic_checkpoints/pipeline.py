@@ -180,6 +180,19 @@ class Pipeline:
             self._active = None
             self._changed.set()
 
+    def give_way(self) -> bool:
+        """Give up the save that would be committed last: a later one must come about, and has no
+        other slot. False when there is none that holds a slot."""
+        if self._wanted is not None:
+            self._wanted = None
+        elif self._active is not None and not self._sent:
+            self._progress.error = CheckpointsError("its slot was needed for a later one")
+            self._active = None
+            self._changed.set()
+        else:
+            return False
+        return True
+
     def learned(self, commit: Commit | None) -> None:
         """A commit that somebody else made."""
         if commit is not None and (self.newest is None or commit > self.newest):

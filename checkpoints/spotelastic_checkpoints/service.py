@@ -172,7 +172,7 @@ class Service:
             wire.Restored: lambda client, ident, r: self._restores.done(r.id, client.local_rank),
             wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
             wire.AwaitSlots: lambda client, ident, r: self._furnishing.wait(r.local_rank),
-            wire.Reserve: lambda client, ident, r: self._reserve(client, ident),
+            wire.Reserve: lambda client, ident, r: self._reserve(client, ident, r.urgent),
             wire.Sealing: lambda client, ident, r: self._sealing(client, r),
             wire.Await: lambda client, ident, r: self._await(client, ident, r.target),
             wire.Complain: lambda client, ident, r: self._complain(r.message),
@@ -368,10 +368,13 @@ class Service:
     def _prepare(self, client: Client, nbytes: int) -> None:
         client.slots = self._furnishing.begin(client.local_rank, nbytes)
 
-    def _reserve(self, client: Client, ident: int) -> object:
+    def _reserve(self, client: Client, ident: int, urgent: bool) -> object:
         missing = self._furnishing.missing(client.slots)
         views = [self.arena.view(path) for path in client.slots]
         path = slots.choose(views, self.round, self.pipeline.pinned | missing)
+        would_help = urgent and slots.choose(views, self.round, missing) is not None
+        while path is None and would_help and self.pipeline.give_way():
+            path = slots.choose(views, self.round, self.pipeline.pinned | missing)
         if path is None:
             client.reserving = ident
             return _LATER

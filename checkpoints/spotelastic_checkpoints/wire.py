@@ -371,7 +371,12 @@ class AwaitSlots(Value, frozen=True, tag="slots"):
 
 
 class Reserve(Value, frozen=True, tag="reserve"):
-    """A slot for the next save; answered with a SlotGrant as soon as one may be overwritten."""
+    """A slot for the next save; answered with a SlotGrant as soon as one may be overwritten.
+
+    An `urgent` save is one that must come about: an older one on its way to the store makes room.
+    """
+
+    urgent: bool = False
 
 
 class Sealing(Value, frozen=True, tag="sealing"):

@@ -26,6 +26,8 @@ ANSWER_WITHIN = 5.0
 """Seconds for what the daemon answers at once."""
 FURNISHED_WITHIN = 600.0
 RECONNECT_EVERY = 0.2
+GIVES_WAY_AFTER = 1.0
+"""Seconds that an urgent save waits for an upload to end, before it is given up."""
 REPLACED_WITHIN = 20.0
 """Seconds that whoever cannot do without a daemon waits for the next one."""
 
@@ -128,16 +130,19 @@ class WorkerClient:
         )
         mapping.start()
 
-    def open_slot(self, patience: float) -> OpenSlot | None:
-        """The slot that the daemon has set aside; None when there is none within `patience`."""
+    def open_slot(self, patience: float, *, urgent: bool = False) -> OpenSlot | None:
+        """The slot that the daemon has set aside; None when there is none within `patience`.
+
+        For an `urgent` save an older one that is being uploaded is given up, if it must be.
+        """
         try:
-            grant = self._granted(patience)
+            grant = self._granted(patience, urgent=urgent)
         except TimeoutError:
             return None
         except DaemonUnavailable:
             if not self._reconnect(patience):
                 return None
-            return self.open_slot(patience)
+            return self.open_slot(patience, urgent=urgent)
         slot = self._slots.get(grant.path)
         if slot is None or not slot.is_of(slot.path.stat()):
             slot = self._slots[grant.path] = Slot(Path(grant.path))
@@ -227,7 +232,12 @@ class WorkerClient:
                 if left <= 0 or not self._reconnect(min(left, REPLACED_WITHIN)):
                     raise
 
-    def _granted(self, patience: float) -> wire.SlotGrant:
+    def _granted(self, patience: float, *, urgent: bool) -> wire.SlotGrant:
+        if urgent:
+            try:
+                return self._granted(GIVES_WAY_AFTER, urgent=False)
+            except TimeoutError:
+                self._reservation = self._connection.send(wire.Reserve(urgent=True))
         grant = self._connection.receive(self._reservation, wire.SlotGrant, patience)
         self._reservation = 0
         return grant

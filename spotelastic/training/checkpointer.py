@@ -183,7 +183,7 @@ class Checkpointer:
         commit = at_target or _falls_on(step, schedule.checkpoint_every)
         if commit or _falls_on(step, schedule.snapshot_every):
             patience = AGREED_PATIENCE if at_target else PATIENCE
-            saved = self._save(step, patience, waiting=at_target, due=commit)
+            saved = self._save(step, patience, waiting=at_target, due=commit, urgent=at_target)
             if saved and at_target:
                 client.wait(step)
 
@@ -227,10 +227,11 @@ class Checkpointer:
         due: bool,
         waiting: bool = False,
         planned: bool = False,
+        urgent: bool = False,
     ) -> bool:
         """False when the save did not come about; training goes on. `patience` in seconds, for a
         slot; `due`: it is to be committed; `waiting`: it is the agreed one; `planned`: for this
-        very save."""
+        very save; `urgent`: older ones make room for it."""
         session, client = self._entered()
         assert self._saver is not None and self._view is not None
         begun = time.perf_counter()
@@ -240,7 +241,7 @@ class Checkpointer:
             return False
         if self._planned_at == step:
             patience = AGREED_PATIENCE
-        slot = client.open_slot(patience)
+        slot = client.open_slot(patience, urgent=urgent)
         if slot is None:
             if patience == AGREED_PATIENCE:
                 client.complain(f"rank {session.ranks.rank}: no free slot for step {step}")
@@ -253,7 +254,9 @@ class Checkpointer:
         except LayoutChanged as change:
             if session.ranks.group is None and not planned:  # there is nobody to agree with
                 self._plan(session, client)
-                return self._save(step, patience, due=due, waiting=waiting, planned=True)
+                return self._save(
+                    step, patience, due=due, waiting=waiting, planned=True, urgent=urgent
+                )
             self._ask_for_a_plan(session, client, step, change)
             return False
         client.sealed(slot, step, waiting=waiting, due=due)
@@ -329,14 +332,15 @@ class Checkpointer:
                 return
             self._plan(session, client)
         saved = self._last_committing == self._last_step or self._save(
-            self._last_step, AGREED_PATIENCE, due=True
+            self._last_step, AGREED_PATIENCE, due=True, urgent=True
         )
         # A script may have left the process group before it leaves us.
         together = session.ranks.group is not None and dist.is_initialized()
         if not all(session.ranks.gather(saved) if together else [saved]):
             self._plan(session, client)
-            self._save(self._last_step, AGREED_PATIENCE, due=True)
-        if not client.flush(COMMIT_WITHIN) and session.ranks.local_rank == 0:
+            saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
+        committed = client.flush(COMMIT_WITHIN)
+        if not (saved and committed) and session.ranks.local_rank == 0:
             print(
                 f"spotelastic: step {self._last_step} could not be committed",
                 file=sys.stderr,

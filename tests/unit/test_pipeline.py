@@ -137,6 +137,45 @@ def test_an_attempt_ends_when_all_its_files_have(
     ]
 
 
+class Slow(Claimed):
+    """A store whose first file is on its way until it may end."""
+
+    def __init__(self) -> None:
+        super().__init__(parts=False)
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.names: list[str] = []
+
+    def put_shard(self, commit: Commit, name: str, data: memoryview, progress: Any) -> None:
+        self.names.append(name)
+        self.begun.set()
+        self.may_end.wait(10.0)
+
+
+def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = encoding.nbytes("float32", (ROWS,)) + 1000
+    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+    commits = Slow()
+
+    def work(pipeline: Pipeline) -> None:
+        pipeline.want(save)
+        asyncio.get_running_loop().run_in_executor(None, commits.begun.wait).add_done_callback(
+            lambda _: give_way(pipeline)
+        )
+
+    def give_way(pipeline: Pipeline) -> None:
+        assert pipeline.give_way()
+        assert not pipeline.pinned
+        assert not pipeline.give_way()
+        commits.may_end.set()
+
+    [told] = run(commits, work)
+    assert isinstance(told, wire.Failed)
+    assert told.message == "step 1 was not committed: its slot was needed for a later one"
+    assert len(commits.names) <= 2, "as many as there are threads"
+
+
 def begin(pipeline: Pipeline, epoch: int) -> None:
     pipeline.adopt(epoch, lambda save: True)
 
@@ -189,7 +228,7 @@ def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Sav
         moved = asyncio.Event()
         with ThreadPoolExecutor(2) as pool:
             pipeline = Pipeline(
-                lambda: Incomplete(),  # type: ignore[arg-type, return-value]
+                Incomplete,  # type: ignore[arg-type, return-value]
                 lambda event: None,
                 moved.set,
                 pool,

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from spotelastic_checkpoints import arena, slots
+from spotelastic_checkpoints import arena, slots, wire
 from spotelastic_checkpoints.arena import Arena, Slot, SlotHeader
+from spotelastic_checkpoints.connections import Client
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Service
-from spotelastic_checkpoints.wire import Branch, Member, RoundInfo
+from spotelastic_checkpoints.wire import Branch, Member, RoundInfo, SlotGrant
+from support.patience import PATIENT
 
 BEFORE = RoundInfo("before", 4, 1, 0, (Member(0, "n", 0, 1),), epoch=4)
 NOW = replace(BEFORE, incarnation="now", number=5, epoch=5, lineage=(Branch("before", 100),))
@@ -33,21 +35,18 @@ def seal(folder: Arena, number: int, incarnation: str, step: int, *, due: bool =
 def begun(folder: Arena) -> Service:
     """A daemon that has heard of both rounds."""
 
-    async def begin() -> Service:
-        service = Service(
-            folder,
-            storage=str(folder.folder / "store"),
-            owner="test",
-            node="n",
-            credentials=Credentials(),
-            most_slots=2,
-            keep=Keep(),
-        )
-        service.begin(BEFORE)
-        service.begin(NOW)
-        return service
-
-    return asyncio.run(begin())
+    service = Service(
+        folder,
+        storage=str(folder.folder / "store"),
+        owner="test",
+        node="n",
+        credentials=Credentials(),
+        most_slots=2,
+        keep=Keep(),
+    )
+    service.begin(BEFORE)
+    service.begin(NOW)
+    return service
 
 
 def wanted(folder: Arena) -> tuple[int, int] | None:
@@ -88,3 +87,32 @@ def test_of_a_step_that_was_sealed_twice_all_take_what_is_due(tmp_path: Path, du
     assert [slot.path for slot, _ in slots.members(folder.sealed(), "now", 110, "l")] == [chosen]
     views = [folder.view(slot.path) for slot in folder.slots()]
     assert slots.choose(views, NOW, ()) == folder.slot_path(0, 1 - due)
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_an_urgent_save_takes_the_slot_of_one_that_waits_for_the_store(
+    tmp_path: Path, urgent: bool
+) -> None:
+    """The newest save keeps its own: a crash must lose nothing that was sealed."""
+    folder = Arena(tmp_path, 1)
+    seal(folder, 0, "now", 110)
+    seal(folder, 1, "now", 120, due=False)
+
+    async def granted() -> str | None:
+        service = begun(folder)
+        assert service.pipeline.pinned == {folder.slot_path(0, 0)}
+        answers: asyncio.Queue[bytes] = asyncio.Queue()
+        worker = Client(answers.put_nowait, rank=0, local_rank=0, round="now")
+        service.clients.add(worker)
+        service.handle(worker, 1, wire.Prepare(1))
+        service.handle(worker, 2, wire.AwaitSlots(0))
+        for _ in range(2):
+            await asyncio.wait_for(answers.get(), PATIENT)
+        service.handle(worker, 3, wire.Reserve(urgent))
+        service.handle(worker, 4, wire.GetStatus())
+        answer = await asyncio.wait_for(answers.get(), PATIENT)
+        service.close()
+        ident, _, grant = wire.decode_reply(answer[wire.FRAME.size :])
+        return wire.decode_result(grant, SlotGrant).path if ident == 3 else None
+
+    assert asyncio.run(granted()) == (str(folder.slot_path(0, 0)) if urgent else None)
