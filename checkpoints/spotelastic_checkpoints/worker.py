@@ -186,6 +186,15 @@ class WorkerClient:
                 self._reconnect(min(left, ANSWER_WITHIN))
         return False
 
+    def finish(self, patience: float) -> bool:
+        """The same for as long as it takes; False when nothing went up for `patience` seconds."""
+        sent = self._sent()
+        while not self.flush(patience):
+            before, sent = sent, self._sent()
+            if sent <= before:
+                return False
+        return True
+
     # -- the rest ---------------------------------------------------------------------------------
 
     def complain(self, message: str) -> None:
@@ -231,6 +240,15 @@ class WorkerClient:
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._reconnect(min(left, REPLACED_WITHIN)):
                     raise
+
+    def _sent(self) -> tuple[int, int, int]:
+        """How far the upload is: epoch, step, bytes. Zeros where none is under way."""
+        try:
+            status = self._connection.call(wire.GetStatus(), wire.DaemonStatus, ANSWER_WITHIN)
+        except DaemonUnavailable:  # the next flush looks for another
+            return 0, 0, 0
+        upload = status.upload
+        return (upload.epoch, upload.step, upload.done) if upload is not None else (0, 0, 0)
 
     def _granted(self, patience: float, *, urgent: bool) -> wire.SlotGrant:
         if urgent:

@@ -33,7 +33,8 @@ from spotelastic.training.state import OWN, Cell, State, View
 from spotelastic.training.telling import tell_mistakes_in_a_line
 
 COMMIT_WITHIN = 120.0
-"""Seconds that a save may take to be committed, also the last one when training is over."""
+"""Seconds that `wait` waits for a commit, and without a byte going up after which the last save is
+left to itself."""
 PATIENCE = 0.01
 """Seconds that a periodic save waits for a free slot; training goes on without it otherwise."""
 AGREED_PATIENCE = 10.0
@@ -339,7 +340,7 @@ class Checkpointer:
         if not all(session.ranks.gather(saved) if together else [saved]):
             self._plan(session, client)
             saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
-        committed = client.flush(COMMIT_WITHIN)
+        committed = client.finish(COMMIT_WITHIN)
         if not (saved and committed) and session.ranks.local_rank == 0:
             print(
                 f"spotelastic: step {self._last_step} could not be committed",

@@ -1,4 +1,4 @@
-"""What a worker asks its node's daemon for, by stand-ins for the daemon."""
+"""What a worker asks its node's daemon for, and how long, by stand-ins for the daemon."""
 
 from pathlib import Path
 from typing import Any
@@ -35,3 +35,23 @@ def test_an_urgent_save_asks_again(tmp_path: Path, urgent: bool) -> None:
     client._reservation = daemon.send(wire.Reserve())
     slot = client.open_slot(worker.ANSWER_WITHIN, urgent=urgent)
     assert (slot.path if slot else None) == (str(path) if urgent else None)
+
+
+class Uploading(WorkerClient):
+    """What the daemon tells of its upload after each flush that was too short; then it ends."""
+
+    def __init__(self, *told: tuple[int, int, int]) -> None:
+        self.left = list(told)
+
+    def flush(self, timeout: float) -> bool:
+        return not self.left
+
+    def _sent(self) -> tuple[int, int, int]:
+        return self.left.pop(0)
+
+
+def test_the_end_waits_for_an_upload_that_gets_on() -> None:
+    assert Uploading((1, 90, 5), (1, 90, 9), (1, 100, 0), (1, 100, 1)).finish(0.0)
+    stuck = Uploading((1, 90, 5), (1, 100, 3), (1, 100, 3), (1, 100, 4))
+    assert not stuck.finish(0.0)
+    assert stuck.left == [(1, 100, 4)], "it was not waited for any longer"
