@@ -10,7 +10,7 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import Commit, Item
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training import values
-from spotelastic.training.following import filled
+from spotelastic.training.following import Followed, filled
 from spotelastic.training.saving import declare, tensor_at
-from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of
+from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of, structure_cell
 
 ALONE = "import"
 """Name of the only node that an imported checkpoint was saved on."""
@@ -183,7 +184,25 @@ def _view(state: dict[str, Any]) -> View:
             chunks += chunks_of(fqn, path, value)
         else:
             cells.append(Cell(fqn, path, functools.partial(flat.get, fqn)))
+    cells += [cell for name, value in state.items() for cell in _structures(str(name), value)]
     return View(tuple(chunks), tuple(cells), {}, lambda: True)
+
+
+def _structures(name: str, value: Any) -> Iterator[Cell]:
+    """One where paths alone would not tell what the container was: keys that are numbers, say.
+
+    None for a module's: it is loaded by names, and what it has besides tensors is left to them.
+    """
+    if not isinstance(value, dict | list):
+        return
+    if any(isinstance(key, str) and key.endswith(_EXTRA_STATE_KEY_SUFFIX) for key in value):
+        return
+    followed = Followed(name, lambda: value)
+    named: dict[str, Any] = {}
+    for path in followed.flat:
+        set_element(named, path, ".".join(map(str, path)))
+    if named.get(name) != followed.structure():
+        yield structure_cell(name, followed.structure)
 
 
 @torch.no_grad()

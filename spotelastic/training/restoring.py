@@ -199,12 +199,11 @@ class Restored:
             }
             value.load_state_dict(self._nested(name))
         elif state.is_value(name):
-            structure = self.own_value(f"structure.{name}")
-            saved = self._whole(name) if structure is None else filled(structure, self._whole)
+            saved = self._whole(name) if name in self._pieces else self._nested(name)
             state.values[name] = _poured(value, saved)
 
     def _nested(self, name: str) -> Any:
-        """As its state_dict() was."""
+        """As its state_dict(), or the container, was."""
         structure = self.own_value(f"structure.{name}")
         if structure is not None:
             return filled(structure, self._whole)

@@ -156,7 +156,7 @@ class State:
                     flat_state(name, state),
                     {path: remade.reader(path) for path in remade.flat},
                     (_module_check(value), remade.is_current),
-                    (_structure_cell(name, remade.structure),) if remade.names else (),
+                    (structure_cell(name, remade.structure),) if remade.names else (),
                     remade.names,
                 )
             case torch.optim.Optimizer() if self._model_of(value) is not None:
@@ -353,11 +353,11 @@ def _followed(name: str, get: Callable[[], Any]) -> _Part:
         followed.flat,
         {path: followed.reader(path) for path in _values(followed.flat)},
         (followed.is_current,),
-        (_structure_cell(name, followed.structure),),
+        (structure_cell(name, followed.structure),),
     )
 
 
-def _structure_cell(name: str, get: Callable[[], Any]) -> Cell:
+def structure_cell(name: str, get: Callable[[], Any]) -> Cell:
     path = OWN, "structure", name
     return Cell(".".join(path), path, get)
 

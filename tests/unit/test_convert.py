@@ -8,9 +8,12 @@ import pytest
 import torch
 from spotelastic_checkpoints import safetensors
 from spotelastic_checkpoints.catalog import Catalog, Checkpoint
+from spotelastic_checkpoints.contents import Contents
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.wire import RestoreSet, Resume
 
 from spotelastic.training import convert
+from spotelastic.training.restoring import Restored
 from spotelastic.training.state import State
 
 
@@ -79,3 +82,41 @@ def test_safetensors_has_every_dtype_that_its_format_has(catalog: Catalog, tmp_p
         first, last = header[name]["data_offsets"]
         found = torch.frombuffer(bytearray(data[start + first : start + last]), dtype=torch.uint8)
         assert torch.equal(found, state[name].view(torch.uint8))
+
+
+def restored(checkpoint: Checkpoint, storage: FolderStorage, values: dict[str, Any]) -> None:
+    """Loads an imported checkpoint of one file."""
+    [placed, *more] = checkpoint.items
+    items = tuple(each.item for each in (placed, *more))
+    source = RestoreSet(1, 1, 1, (), str(Path(storage.url) / placed.key), items)
+    loaded, state = Restored(Contents(source), Resume("store", 1)), State(values)
+    loaded.needs(state, 0)
+    loaded.load(state)
+
+
+def test_what_was_imported_is_restored_as_it_was(tmp_path: Path) -> None:
+    """Containers of tensors and of values, keys that are numbers, and what is empty."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    milestones = torch.optim.SGD([parameter], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(milestones, [30, 80])
+    saved = {
+        "averages": {"a": {"w": torch.arange(3.0)}},
+        "names": {1: "one", "2": "two", "none": {}},
+        "scheduler": scheduler.state_dict(),
+        "module": torch.nn.Linear(2, 2).state_dict(),
+    }
+    storage = FolderStorage(tmp_path / "store")
+    checkpoint = imported(Catalog(storage), saved, tmp_path)
+    named = [item.item.fqn for item in checkpoint.items]
+    assert "spotelastic.structure.module" not in named, "modules are loaded by names"
+
+    averages = {"a": {"w": torch.zeros(3)}}
+    other = torch.optim.lr_scheduler.MultiStepLR(milestones, [1])
+    module = torch.nn.Linear(2, 2)
+    values = {"averages": averages, "names": {}, "scheduler": other, "module": module}
+    restored(checkpoint, storage, values)
+    assert torch.equal(averages["a"]["w"], torch.arange(3.0))
+    assert values["names"] == saved["names"]
+    assert other.milestones == scheduler.milestones
+    assert torch.equal(module.weight, saved["module"]["weight"])
