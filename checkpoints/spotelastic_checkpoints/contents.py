@@ -58,6 +58,13 @@ class Contents:
         """Whether anything of it has to be brought here first."""
         return bool(self._items)
 
+    @property
+    def brought(self) -> int:
+        """Bytes of memory that the file takes, which grow while something comes."""
+        with suppress(FileNotFoundError):
+            return Path(self.file).stat().st_blocks * 512
+        return 0
+
     def check(self) -> None:
         """Raises `RestoreFailed` when a slot is no longer what it was."""
         for slot, generation in zip(self._slots, self._generations, strict=True):

@@ -25,7 +25,7 @@ from spotelastic.training.restoring import Restored
 from spotelastic.training.state import State
 
 FETCH_WITHIN = 600.0
-"""Seconds for bringing the state to this node; the daemon's own deadlines are shorter."""
+"""Seconds without anything coming to this node; the daemon's own deadlines are shorter."""
 FIND_WITHIN = 400.0
 """For a look into the store, which the daemon waits for when it is away."""
 BRANCH = "branch"
@@ -105,16 +105,19 @@ def _fetch(
 
 
 def _brought(session: Session, client: WorkerClient, state: State, source: wire.Resume) -> Restored:
-    """From the beginning, by the next daemon, when one dies meanwhile."""
-    deadline = time.monotonic() + FETCH_WITHIN
+    """From the beginning, by the next daemon, when one dies meanwhile; for as long as it takes."""
+    deadline, most = time.monotonic() + FETCH_WITHIN, 0
     while True:
         opened = client.open(source, FETCH_WITHIN)
+        contents = Contents(opened)
         try:
-            restored = Restored(Contents(opened), source)
+            restored = Restored(contents, source)
             needs = restored.needs(state, session.ranks.rank)
             client.fetch(restored.ident, needs, FETCH_WITHIN)
         except DaemonUnavailable:
-            if time.monotonic() > deadline:
+            if contents.brought > most:
+                deadline, most = time.monotonic() + FETCH_WITHIN, contents.brought
+            elif time.monotonic() > deadline:
                 raise
         except CheckpointsError:
             client.restored(opened.id)

@@ -30,11 +30,14 @@ class Daemons:
         self.opened: list[int] = []
         self.released: list[int] = []
         self.before_next: Callable[[], None] = lambda: None
+        self.slow = 0
+        """Fetches that end before all has come, each with more than the one before it."""
 
     def open(self, resume: Resume, timeout: float) -> RestoreSet:
         self.opened.append(resume.step)
         file = self._folder / "restore-1"
-        file.unlink(missing_ok=True)
+        if not self.slow:
+            file.unlink(missing_ok=True)
         file.touch()
         items = []
         for path in (("step",), ("spotelastic", "own")):
@@ -44,6 +47,11 @@ class Daemons:
         return RestoreSet(1, resume.step, 1, (), str(file), tuple(items))
 
     def fetch(self, ident: int, ranges: list[tuple[int, int]], timeout: float) -> None:
+        if self.slow > 1:
+            self.slow -= 1
+            with (self._folder / "restore-1").open("ab") as file:
+                file.write(bytes(1 << 16))
+            raise DaemonUnavailable("did not answer")
         fault = self._faults.pop(0) if self._faults else None
         if fault is not None:
             raise fault
@@ -95,3 +103,13 @@ def test_nobody_goes_back_for_who_does_not_answer(
     with pytest.raises(Unavailable, match=f"cannot resume from step 7: {fault}"):
         resumed(daemons)
     assert daemons.opened == [7]
+
+
+def test_a_state_that_comes_slowly_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "FETCH_WITHIN", -1.0)
+    daemons = Daemons(tmp_path)
+    daemons.slow = 4
+    assert resumed(daemons) == 7
+    assert daemons.opened == [7, 7, 7, 7]
