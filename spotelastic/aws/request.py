@@ -69,7 +69,7 @@ class Request:
     placement: Literal["", "cluster"] = ""
     """cluster: all workers in a placement group, and so in the first of `zones`."""
     run: str = ""
-    """Name of the run; the cluster's by default."""
+    """Name of the run; by default the one that the cluster has, or its own."""
     network: str = "10.64.0.0/12"
     """Where the cluster's own network is taken from."""
     vpc: str = ""
@@ -133,7 +133,7 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     account.check_bucket(aws, bucket)
-    spec = _spec(request, kind, bucket, network, cards)
+    spec = _spec(request, kind, bucket, _run(request, known), network, cards)
     parameters = {
         "Cluster": request.name,
         "Run": spec.run,
@@ -150,9 +150,14 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
 
 
 def _spec(
-    request: Request, kind: InstanceType, bucket: str, network: Mapping[str, str], cards: int
+    request: Request,
+    kind: InstanceType,
+    bucket: str,
+    run: str,
+    network: Mapping[str, str],
+    cards: int,
 ) -> JobSpec:
-    its, run = Names(request.name), request.run or request.name
+    its = Names(request.name)
     etcd = tuple(f"{host}:{CLIENT_PORT}" for host in network["MemberAddresses"].split(","))
     return JobSpec(
         cluster=request.name,
@@ -203,6 +208,13 @@ def _placed(
         raise UsageError(PLACED_AND_SPREAD)
     types.check_placement(kinds, request.placement)
     return next(iter(packed(request, worker_zones)), "")
+
+
+def _run(request: Request, known: Mapping[str, Any] | None) -> str:
+    """The one that a cluster which is there already trains: nodes of two runs know nothing of each
+    other, and may not write each other's checkpoints."""
+    its = stack.parameters(known)["Run"] if known is not None else ""
+    return its or request.run or request.name
 
 
 def _bucket(request: Request, known: Mapping[str, Any] | None) -> str:

@@ -1,0 +1,37 @@
+"""What an `up` of a cluster that is there already leaves as it is, whatever it does not name."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.account import REGION, account
+from support.asked import request
+
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws import stack
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.names import Names
+from spotelastic.aws.request import Plan, plan_of
+
+NAME = "quokka"
+RUN = "wombat"
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
+    """Of an account in which the cluster goes on with an earlier one's run."""
+    with account(tmp_path_factory.mktemp("account")):
+        aws = Aws(REGION)
+        clusters.create(request(NAME, run=RUN), lambda _: None, aws)
+        yield aws
+
+
+def planned(aws: Aws, **changes: Any) -> Plan:
+    return plan_of(request(NAME, 3, **changes), aws, stack.describe(aws, Names(NAME).stack))
+
+
+def test_it_goes_on_with_the_run_that_it_trains(aws: Aws) -> None:
+    """Nodes of another run would train from the start, beside those that train already."""
+    plan = planned(aws)
+    assert (plan.spec.run, plan.parameters["Run"]) == (RUN, RUN)
+    assert plan.spec.storage == f"s3://{plan.bucket}/{RUN}/checkpoints"
