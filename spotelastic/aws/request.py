@@ -11,6 +11,7 @@ from spotelastic.aws import (
     offers,
     stack,
     types,
+    workers,
     zones,
 )
 from spotelastic.aws.clients import Aws, Rejected, calling
@@ -128,8 +129,9 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
             f"--instance-types {','.join(request.instance_types)}: none of the zones of the "
             f"cluster ({', '.join(its_zones)}) offers them; take the cluster down first"
         )
-    images = DEEP_LEARNING if kind.gpus else (AMAZON_LINUX,)
-    image = request.image or _image(aws, *images)
+    # Nodes that train already have theirs: another Python or torch beside it is refused.
+    image = request.image or (workers.image(aws, Names(request.name)) if known is not None else "")
+    image = image or _image(aws, *(DEEP_LEARNING if kind.gpus else (AMAZON_LINUX,)))
     shared = account.default_bucket(aws)
     bucket = _bucket(request, known) or shared
     account.check_bucket(aws, bucket)

@@ -90,6 +90,14 @@ def postpone(aws: Aws, group: str, until: float) -> None:
         )
 
 
+def image(aws: Aws, its: Names) -> str:
+    """What the cluster's nodes boot; "" where there is no launch template of it yet."""
+    found = _template(aws, its.workers)
+    if found is None or not _is_owned(found.get("Tags", ()), its.cluster):
+        return ""
+    return str(_latest(aws, its.workers)["LaunchTemplateData"]["ImageId"])
+
+
 def allow(aws: Aws, group: str, size: int) -> None:
     """Lets the group become so large, if it may not yet."""
     found = _group(aws, group)
@@ -119,10 +127,7 @@ def _ensure_template(aws: Aws, wanted: Workers) -> str:
             )
         return "1"
     _check_owner(f"launch template {name}", found.get("Tags", ()), wanted.names.cluster)
-    with calling(f"read the launch template {name}"):
-        latest = aws.ec2.describe_launch_template_versions(
-            LaunchTemplateName=name, Versions=["$Latest"]
-        )["LaunchTemplateVersions"][0]
+    latest = _latest(aws, name)
     if latest.get("VersionDescription") != digest:
         with calling(f"change the launch template {name}"):
             latest = aws.ec2.create_launch_template_version(
@@ -136,6 +141,16 @@ def _template(aws: Aws, name: str) -> dict[str, Any] | None:
         named = [{"Name": "launch-template-name", "Values": [name]}]
         found = aws.ec2.describe_launch_templates(Filters=named)["LaunchTemplates"]
     return next(iter(found), None)
+
+
+def _latest(aws: Aws, name: str) -> dict[str, Any]:
+    """The newest version of a launch template."""
+    with calling(f"read the launch template {name}"):
+        answer = aws.ec2.describe_launch_template_versions(
+            LaunchTemplateName=name, Versions=["$Latest"]
+        )
+    latest: dict[str, Any] = answer["LaunchTemplateVersions"][0]
+    return latest
 
 
 def _launch(wanted: Workers) -> dict[str, Any]:

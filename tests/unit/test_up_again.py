@@ -8,6 +8,7 @@ from support.account import REGION, account
 from support.asked import request
 
 from spotelastic.aws import cluster as clusters
+from spotelastic.aws import request as requests
 from spotelastic.aws import stack
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
@@ -35,3 +36,14 @@ def test_it_goes_on_with_the_run_that_it_trains(aws: Aws) -> None:
     plan = planned(aws)
     assert (plan.spec.run, plan.parameters["Run"]) == (RUN, RUN)
     assert plan.spec.storage == f"s3://{plan.bucket}/{RUN}/checkpoints"
+
+
+def test_nodes_that_come_later_boot_the_image_of_those_that_train(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AWS puts out another one every few weeks, and nodes with another Python are refused."""
+    before = planned(aws).image
+    monkeypatch.setattr(requests, "_image", lambda *_: "ami-of-today")
+    plan = planned(aws)
+    assert plan.image == before
+    assert plan.parameters["ControlImage"] == "ami-of-today"
