@@ -96,6 +96,7 @@ class Term:
         self._machines: dict[str, Machine] = {}
         self._description = Asking("going by the job as it was read last", IDLE, say)
         self._wanted = spec.settings
+        self._types = spec.instance_types
         self._job_of = spec.created_at
         self._asked_at = 0.0
         self._looked_at = 0.0
@@ -219,7 +220,7 @@ class Term:
 
     def _offered(self, seen: Seen) -> tuple[Zone, ...]:
         """With prices and scores: where these may not be asked for, zones are chosen without."""
-        zones, types = seen.zones, self._config.spec.instance_types
+        zones, types = seen.zones, self._types
         return self._offers.ask(lambda: self._zones.offers(zones, types, seen.desired)) or zones
 
     def _seen(self, records: Records, messages: tuple[Message, ...]) -> Seen:
@@ -236,7 +237,7 @@ class Term:
             least=wanted.min_nodes,
             settings=records.settings,
             wanted=wanted,
-            types=self._config.spec.instance_types,
+            types=self._types,
             region=self._config.region,
             since=self._since,
             job=records.job,
@@ -303,7 +304,7 @@ class Term:
             return money
         zones = {machine.zone for machine in self._machines.values() if machine.zone}
         zones = zones if seen.home is None else {seen.home.name}
-        pools = [(type, zone) for type in self._config.spec.instance_types for zone in zones]
+        pools = [(type, zone) for type in self._types for zone in zones]
         prices = [price for pool in pools if (price := self._prices.spot(*pool))]
         return replace(money, spot=min(prices, default=0.0))
 
@@ -327,7 +328,7 @@ class Term:
     def _go_by(self, stopping: bool, job: JobSpec | None) -> None:
         self._stopping = stopping
         if job is not None:  # `up` may have been run again
-            self._wanted = job.settings
+            self._wanted, self._types = job.settings, job.instance_types
             if job.created_at != self._job_of:  # that is by the clock of a laptop
                 self._asked_at, self._job_of = unbroken(), job.created_at
             self._policy = _policy(self._config.policy, job)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from spotelastic.controller.observe import Mirror
 from spotelastic.controller.seen import Discard, Message
 from spotelastic.controller.term import Term
 from spotelastic.errors import Unavailable
-from spotelastic.model.job import Job, JobSpec, Settings
+from spotelastic.model.job import Capacity, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.store.codec import encode
@@ -232,3 +233,14 @@ def test_prices_and_scores_that_may_not_be_asked_for_hold_up_no_decision(
     assert account.calls.count("postpone") == 4
     assert account.calls.count("launch in subnet-a") == 2
     assert capsys.readouterr().err.count("not allowed") == 1
+
+
+def test_types_that_up_has_changed_are_those_that_are_priced(term: Term) -> None:
+    """The limit would else keep out nodes that cost less, or let in those that cost more."""
+    prices: Any = SimpleNamespace(spot=lambda type, _: {"cheap": 0.3, "dear": 3.0}[type])
+    term._prices = prices
+    told = replace(SPEC, instance_types=("dear",), capacity=Capacity(max_price=1.0))
+    for types, usd in (("dear",), 3.0), (("cheap",), 0.3):
+        term._go_by(False, replace(told, instance_types=types))
+        seen = term._seen(term._mirror.records(), ())
+        assert (seen.types, seen.money.spot) == (types, usd)
