@@ -218,6 +218,9 @@ def _by_pip(file: Path, folder: Path) -> None:
 def _by_uv(file: Path, folder: Path) -> None:
     _empty(folder)
     command = [_uv(file, folder), "sync", "--frozen", "--no-dev", "--no-install-project"]
+    # Unless it is told, uv takes the Python that .python-version pins, in which spotelastic and the
+    # image's torch cannot be loaded. Where the project takes no other, uv says so.
+    command += ["--python", str(folder / "bin" / "python")]
     _run(command, file, UV_PROJECT_ENVIRONMENT=str(folder))
 
 

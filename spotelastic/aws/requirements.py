@@ -21,10 +21,12 @@ FILES: dict[str, str] = {
 }
 """By name, the one that counts first: a lock says more than a list."""
 NONE = "none"
-_VERSION = 1
+_VERSION = 2
 """Raised when environments are made in another way."""
 _INCLUDE = re.compile(r"^\s*(?:-r|-c|--requirement|--constraint)[ =]*(\S+)")
 _LOCAL = re.compile(r"^\s*(?:-e|--editable)\b|^\s*(?:\.{1,2}/|\.$|\.\[|/|file:)|@\s*file:")
+_LOCKED_FOLDER = re.compile(r'^source = \{ (?:editable|directory) = "(?!\." )', re.MULTILINE)
+"""In uv.lock, a package out of a folder; that of the project itself is not installed."""
 
 
 def find(folder: Path, asked: str | None, code: str) -> Environment | None:
@@ -45,6 +47,8 @@ def find(folder: Path, asked: str | None, code: str) -> Environment | None:
     parts += [[path.name, _read(path)] for path in _files(folder / name, kind)]
     if kind == "pip":
         parts += _local_parts(folder / name, code)
+    if kind == "uv" and _LOCKED_FOLDER.search(_read(folder / name)):
+        parts.append(code)
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return Environment(kind, name, key)  # type: ignore[arg-type]
 

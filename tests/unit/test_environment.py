@@ -144,3 +144,19 @@ def test_what_a_killed_build_has_left_is_no_environment(tmp_path: Path, code: Pa
     left.mkdir(parents=True)
     (left / "python").write_text("half")
     assert run(Node("n0", Bucket(), tmp_path).ensure(asked(code), code), "tiny")
+
+
+def test_uv_is_told_to_keep_the_python_that_the_rest_is_made_for(
+    tmp_path: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself it would make the environment anew, with the one of .python-version."""
+    for name in ("uv.lock", "pyproject.toml"):
+        (code / name).touch()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "uv").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > asked\n')
+    (tools / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    python = Node("n0", Bucket(), tmp_path).ensure(asked(code), code)
+    told = (code / "asked").read_text().split()
+    assert told[told.index("--python") + 1] == str(python)

@@ -55,6 +55,25 @@ def test_a_folder_that_is_installed_makes_the_code_count(tmp_path: Path, line: s
     assert key(tmp_path, code="one") != key(tmp_path, code="other")
 
 
+@pytest.mark.parametrize(
+    ("source", "counts"),
+    [
+        ('{ editable = "packages/foo" }', True),
+        ('{ directory = "foo" }', True),
+        ('{ editable = "." }', False),
+        ('{ virtual = "." }', False),
+        ('{ registry = "https://pypi.org/simple" }', False),
+    ],
+)
+def test_a_folder_that_uv_installs_makes_the_code_count(
+    tmp_path: Path, source: str, counts: bool
+) -> None:
+    """The environment of other code would lead to that code's folder."""
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "uv.lock").write_text(f'[[package]]\nname = "foo"\nsource = {source}\n')
+    assert (key(tmp_path, code="one") != key(tmp_path, code="other")) == counts
+
+
 def test_a_wheel_that_is_installed_counts_by_its_contents(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("./a.whl\n")
     (tmp_path / "a.whl").write_text("1")
