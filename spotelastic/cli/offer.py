@@ -77,7 +77,7 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
     """What differs from the job that the cluster has."""
     pairs = {
         **_of_its_nodes(checked, found, known),
-        **_of_the_job(request, checked, known),
+        **_of_the_job(request, checked, found, known),
     }
     for name, (was, now) in pairs.items():
         if was != now:
@@ -98,7 +98,7 @@ Pairs = Mapping[str, tuple[object, object]]
 """By flag: what the cluster has, and what is asked for."""
 
 
-def _of_the_job(request: Request, checked: Checked, known: JobSpec) -> Pairs:
+def _of_the_job(request: Request, checked: Checked, found: Survey, known: JobSpec) -> Pairs:
     old, new = known.settings, checked.settings
     return {
         "max-restarts": (old.max_restarts, new.max_restarts),
@@ -109,7 +109,7 @@ def _of_the_job(request: Request, checked: Checked, known: JobSpec) -> Pairs:
         "gang": (old.gang, new.gang),
         "stall-timeout": (old.stall_timeout, new.stall_timeout),
         "exit-barrier-timeout": (old.exit_barrier, new.exit_barrier),
-        "nproc-per-node": (old.workers, request.nproc_per_node or old.workers),
+        "nproc-per-node": (old.workers, new.workers or found.types[0].workers),
         "script": (known.script, checked.script),
         "args": (" ".join(known.args), " ".join(request.args)),
         "setup": (known.setup, request.setup),

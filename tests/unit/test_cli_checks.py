@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from spotelastic.cli import checks, orders
+from spotelastic.aws.types import InstanceType
+from spotelastic.cli import checks, offer, orders
 from spotelastic.cli.capacity import kept, limited
 from spotelastic.cli.request import Request, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
@@ -285,3 +286,21 @@ def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
     assert orders._time_and_money(cluster, None, 5.0)(spec).capacity == replace(
         before, max_cost=5.0
     )
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [(4, ""), (2, "nproc-per-node 4 -> 2"), (None, "nproc-per-node 4 -> 8")],
+)
+def test_workers_per_node_are_told_as_they_will_be(
+    folder: Path, named: int | None, told: str
+) -> None:
+    """Where they are not named there is one per GPU, whatever the cluster has had."""
+    asked = request(local=False, nproc_per_node=named)
+    checked = check(asked, folder)
+    its = JobSpec(
+        "train", "train", "train.py", asked.args, checked.archive.sha256,
+        replace(checked.settings, workers=4), "s3://b/train", (), instance_types=("g5.48xlarge",),
+    )  # fmt: skip
+    found: Any = SimpleNamespace(types=(InstanceType("g5.48xlarge", 192, 8, "A10G", "x86_64"),))
+    assert "; ".join(offer.changes(asked, checked, found, its)) == told
