@@ -88,6 +88,12 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
     except BaseException:
         if known is None:
             _undo(request.name, bucket, say, aws)
+        elif not stack.stands(known):
+            # An `up` before this one was ended at once: nobody leads there who would end it.
+            say(
+                f"{request.name} is there in part, and costs money: run `spotelastic up` again, or "
+                f"`spotelastic down {request.name}`"
+            )
         raise
 
 

@@ -77,7 +77,7 @@ def ensure(aws: Aws, name: str, wanted: Mapping[str, str], say: Say) -> dict[str
     else:
         return outputs(found)
     found = _settled(aws, name, say)
-    if found is None or found["StackStatus"] not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+    if found is None or not stands(found):
         raise EnvironmentFailure(f"the stack {name} failed: {_failure(aws, name)}")
     return outputs(found)
 
@@ -140,6 +140,11 @@ def _tags(wanted: Mapping[str, str], body: str) -> list[dict[str, str]]:
 
 def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()[:32]
+
+
+def stands(stack: Mapping[str, Any]) -> bool:
+    """Whether all of it has come about."""
+    return stack["StackStatus"] in ("CREATE_COMPLETE", "UPDATE_COMPLETE")
 
 
 def parameters(stack: Mapping[str, Any]) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """The working folder, as the archive that every node unpacks.
 
 `pack` reads the folder as git would (nested .gitignore files, those of the repository above it,
-never .git itself), less what .spotelasticignore files of the same syntax name. It makes the same
-bytes of the same contents, on any machine and at any time: the SHA-256 of the archive is its name,
-and an unchanged folder is shipped once. `unpack` trusts nothing: the
-hash first, then tarfile's data filter, and the target appears complete or not at all.
+never .git itself), less spotelastic.toml and what .spotelasticignore files of the same syntax name.
+It makes the same bytes of the same contents, on any machine and at any time: the SHA-256 of the
+archive is its name, and an unchanged folder is shipped once. `unpack` trusts nothing: the hash
+first, then tarfile's data filter, and the target appears complete or not at all.
 """
 
 import gzip
@@ -27,6 +27,9 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 LIMIT = 256 * 2**20
 """Bytes a working folder may hold: what is larger is data, and belongs in a bucket."""
 NEVER = frozenset({".git", "__pycache__"})
+FLAGS = "spotelastic.toml"
+"""At the top of the folder. What `up` is told there reaches the nodes without it: as a part of the
+code, a change of `max` would start all workers anew."""
 IGNORES = (".gitignore", ".spotelasticignore")
 """The later one has the last word: it may also bring back what git leaves out."""
 
@@ -94,7 +97,9 @@ def unpack(data: bytes, sha256: str, target: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    yield from _walk(folder, _rules_above(folder))
+    for path in _walk(folder, _rules_above(folder)):
+        if path != folder / FLAGS:
+            yield path
 
 
 def _walk(folder: Path, rules: tuple[Rules, ...]) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from spotelastic.aws import stack
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import Names
 from spotelastic.aws.request import Plan, plan_of
+from spotelastic.errors import EnvironmentFailure
 
 NAME = "quokka"
 RUN = "wombat"
@@ -47,3 +48,21 @@ def test_nodes_that_come_later_boot_the_image_of_those_that_train(
     plan = planned(aws)
     assert plan.image == before
     assert plan.parameters["ControlImage"] == "ami-of-today"
+
+
+def test_what_an_up_that_was_killed_has_left_is_named_where_the_next_one_fails(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    found = stack.describe(aws, Names(NAME).stack)
+    assert found is not None
+    found["StackStatus"] = "CREATE_IN_PROGRESS"
+    with monkeypatch.context() as patch, pytest.raises(EnvironmentFailure):
+        patch.setattr(stack, "describe", lambda *_: found)
+        patch.setattr(stack, "ensure", failing)
+        clusters.create(request(NAME, run=RUN), told.append, aws)
+    assert f"`spotelastic down {NAME}`" in told[-1]
+
+
+def failing(*_: object) -> None:
+    raise EnvironmentFailure("there is no room for another VPC")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotelastic.aws.workdir import pack, unpack
+from spotelastic.cli import project
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 
@@ -70,6 +71,14 @@ def test_what_git_ignores_is_left_out(tmp_path: Path) -> None:
         "src/model.pt",
         "train.py",
     ]
+
+
+def test_other_flags_are_no_other_code(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"train.py": "", project.FILE: "max = 2", f"a/{project.FILE}": ""})
+    before = pack(folder)
+    (folder / project.FILE).write_text("max = 4")
+    assert pack(folder) == before
+    assert names(folder) == [f"a/{project.FILE}", "train.py"]
 
 
 def test_an_ignored_folder_stays_ignored_whatever_is_re_included_below(tmp_path: Path) -> None:
