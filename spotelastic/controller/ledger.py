@@ -319,7 +319,8 @@ def _priced(
         group = {member.node for member in transition.rounds[-1].members}
         per_hour = sum(item.rate for item in usage if item.instance in group)
         repeated = lost * ordinary * per_hour / HOUR
-        usd = round(_billed(usage, began, began + pause) + repeated, 6)
+        billed = sum(item.usd(began, began + pause) for item in usage)
+        usd = round(billed + repeated, 6)
     first = transition.after.first_at if transition.after is not None else 0.0
     return [
         Interruption(
@@ -338,15 +339,6 @@ def _priced(
         )
         for trouble in troubles
     ]
-
-
-def _billed(usage: Iterable[Usage], start: float, end: float) -> float:
-    """US dollars for what ran within that time."""
-    total = 0.0
-    for item in usage:
-        stop = end if item.end is None else min(end, item.end)
-        total += max(0.0, stop - max(start, item.start)) / HOUR * item.rate
-    return total
 
 
 def _outages(

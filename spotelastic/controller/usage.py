@@ -22,6 +22,14 @@ NETWORK = "network"
 
 
 @dataclass(frozen=True, slots=True)
+class Before:
+    """A spot price that an instance had, until it changed."""
+
+    until: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """One instance's time on the bill; `end` is None while it runs."""
 
@@ -31,12 +39,15 @@ class Usage:
     start: float
     end: float | None
     usd_per_hour: float
+    """Now, or when it ended."""
     on_demand_usd_per_hour: float
     role: Literal["worker", "control", "network"] = "worker"
     besides_usd_per_hour: float = 0.0
     """For its disks, and its public address."""
     provisional: bool = False
     """Its spot price is not known yet: it costs as on demand."""
+    earlier: tuple[Before, ...] = ()
+    """Its spot prices before, the oldest first."""
 
     @property
     def rate(self) -> float:
@@ -50,6 +61,16 @@ class Usage:
     def hours(self, now: float) -> float:
         """Until it ended, or now."""
         return max(0.0, (now if self.end is None else self.end) - self.start) / HOUR
+
+    def usd(self, start: float, end: float) -> float:
+        """US dollars for what it ran within that time, each part at the price of then."""
+        since, end = max(start, self.start), end if self.end is None else min(end, self.end)
+        total = 0.0
+        for before in self.earlier:
+            rate = before.usd_per_hour + self.besides_usd_per_hour
+            total += max(0.0, min(end, before.until) - since) / HOUR * rate
+            since = max(since, before.until)
+        return total + max(0.0, end - since) / HOUR * self.rate
 
 
 Bill = Mapping[str, Usage]
@@ -81,8 +102,9 @@ def account(
     """The bill after an observation: new machines are opened, those that are gone are closed; one
     that EC2 does not know any more, at the time of the observation before, `last`.
 
-    Each machine is charged at the price of the moment it was first seen, or, for all of its time,
-    at the first that could be had. `gateways` is what the NAT gateways cost, in US dollars an hour.
+    A spot instance is charged at the first price that could be had from its launch on, and at
+    another one from when that was seen. `gateways` is what the NAT gateways cost, in US dollars an
+    hour.
     """
     seen = {machine.id: machine for machine in machines if machine.role in ROLES}
     forgotten = {name: item for name, item in bill.items() if name not in (*seen, NETWORK)}
@@ -105,7 +127,7 @@ def closed(bill: Bill, at: float) -> dict[str, Usage]:
 def money(items: Iterable[Usage], now: float) -> Money:
     """What these have cost, and cost now."""
     counted = tuple(items)
-    spent = sum(item.hours(now) * item.rate for item in counted)
+    spent = sum(item.usd(item.start, now) for item in counted)
     return Money(spent, sum(item.rate for item in counted if item.end is None))
 
 
@@ -146,7 +168,7 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
 
 def _charged(known: Usage | None, machine: Machine, prices: Prices, now: float) -> Usage:
     """One machine's place on the bill, as it is seen now."""
-    known = _priced(known or _opened(machine, prices), machine, prices)
+    known = _priced(known or _opened(machine, prices), machine, prices, now)
     besides = prices.besides(machine.role, public=machine.public)
     if machine.state not in GONE:  # who is gone has no address any more
         # Without an end: EC2 may have left it out of an answer.
@@ -172,14 +194,21 @@ def _opened(machine: Machine, prices: Prices) -> Usage:
     )
 
 
-def _priced(item: Usage, machine: Machine, prices: Prices) -> Usage:
-    """With its spot price, as soon as there is one."""
-    spot = prices.spot(machine.type, machine.zone) if item.provisional else 0.0
-    if not spot:
+def _priced(item: Usage, machine: Machine, prices: Prices, now: float) -> Usage:
+    """At its spot price, as soon as there is one, and as it changes: that is what AWS charges."""
+    changes = item.provisional or (item.spot and machine.state not in GONE)
+    spot = prices.spot(machine.type, machine.zone) if changes else 0.0
+    if not spot or (spot == item.usd_per_hour and not item.provisional):
         return item
-    # A type that the table does not list is not made to look like a saving.
-    on_demand = item.on_demand_usd_per_hour or spot
-    return replace(item, usd_per_hour=spot, on_demand_usd_per_hour=on_demand, provisional=False)
+    before = () if item.provisional else (Before(now, item.usd_per_hour),)
+    return replace(
+        item,
+        usd_per_hour=spot,
+        # A type that the table does not list is not made to look like a saving.
+        on_demand_usd_per_hour=item.on_demand_usd_per_hour or spot,
+        provisional=False,
+        earlier=(*item.earlier, *before),
+    )
 
 
 def _network(bill: Bill, usd_per_hour: float, now: float) -> Usage:

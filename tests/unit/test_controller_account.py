@@ -63,13 +63,9 @@ def machine(id: str, role: str = "worker", state: str = "running", **more: objec
 # -- the bill ------------------------------------------------------------------------------------
 
 
-def test_a_machine_is_charged_from_launch_until_it_is_seen_gone_at_the_price_it_began_with() -> (
-    None
-):
+def test_a_machine_is_charged_from_launch_until_it_is_seen_gone() -> None:
     market = Market()
     bill = usage.account({}, [machine("a")], market, 200.0)
-    market.spot_price = 0.9
-    bill = usage.account(bill, [machine("a")], market, 300.0)
     bill = usage.account(bill, [machine("a", state="shutting-down")], market, 400.0)
     bill = usage.account(bill, [machine("a", state="terminated")], market, 500.0)
     bill = usage.account(bill, [], market, 9000.0)  # EC2 has forgotten it
@@ -78,16 +74,39 @@ def test_a_machine_is_charged_from_launch_until_it_is_seen_gone_at_the_price_it_
     assert (only.usd_per_hour, only.on_demand_usd_per_hour) == (0.3, 1.0)
 
 
+def test_a_spot_price_that_changes_is_charged_from_then_on() -> None:
+    """A job of days would cost something else than it said, and pass its --max-cost."""
+    market = Market()
+    there = [machine("spot"), machine("bought", spot=False)]
+    bill = usage.account({}, there, market, 200.0)
+    for at, price in ((2.0, 0.9), (2.5, 0.9), (3.0, 0.0), (3.5, 0.6)):
+        market.spot_price = price
+        bill = usage.account(bill, there, market, 100.0 + at * HOUR)
+    market.spot_price = 0.1
+    gone = [machine("spot", state="terminated"), machine("bought", spot=False)]
+    bill = usage.account(bill, gone, market, 100.0 + 4.0 * HOUR)
+    bill = {each.instance: each for each in stored(bill)}
+    spot, end = bill["spot"], 100.0 + 10.0 * HOUR
+    assert spot.usd(0.0, end) == pytest.approx(2.0 * 0.3 + 1.5 * 0.9 + 0.5 * 0.6)
+    assert spot.usd(100.0 + 1.0 * HOUR, 100.0 + 3.0 * HOUR) == pytest.approx(0.3 + 0.9)
+    assert usage.money([spot], end).spent == spot.usd(0.0, end)
+    assert usage.money([bill["bought"]], end).spent == pytest.approx(10.0)
+
+
+def stored(bill: usage.Bill) -> list[Usage]:
+    """As the next leader reads it."""
+    return msgspec.json.decode(msgspec.json.encode(list(bill.values())), type=list[Usage])
+
+
 def test_a_price_that_is_known_late_counts_from_the_launch_on() -> None:
     """Else one look-up that fails makes a node cost as on demand for all of its life."""
     market = Market(spot_price=0.0)
     both = [machine("a"), machine("gone", state="terminated")]
     bill = usage.account({}, both, market, 200.0)
     assert usage.money(bill.values(), 200.0).per_hour == 1.0
-    for price in (0.3, 0.9):
-        market.spot_price = price
-        bill = usage.account(bill, both, market, 100.0 + HOUR)
-        assert [bill[name].usd_per_hour for name in bill] == [0.3, 0.3]
+    market.spot_price = 0.3
+    bill = usage.account(bill, both, market, 100.0 + HOUR)
+    assert [bill[name].usd_per_hour for name in bill] == [0.3, 0.3]
     assert bill["gone"].end == 200.0
     assert usage.money([bill["a"]], 100.0 + HOUR).spent == pytest.approx(0.3)
     assert bill["a"].on_demand_usd_per_hour == 1.0
