@@ -89,6 +89,8 @@ class Term:
         self._zones = Zones(aws)
         instead = "choosing a zone without prices and placement scores"
         self._offers = Asking(instead, ASKED_AGAIN_AFTER, say)
+        instead = "deciding without the zones of the subnets"
+        self._subnets = Asking(instead, ASKED_AGAIN_AFTER, say)
         self._bill: dict[str, Usage] = {}
         self._gateways = gateways(spec.nat_gateways)
         """US dollars an hour."""
@@ -151,6 +153,20 @@ class Term:
             except (Unavailable, EnvironmentFailure) as error:
                 say(str(error))
                 rest = BUSY
+                if not taken_over:
+                    self._hold_off()
+
+    def _hold_off(self) -> None:
+        """Postpones the dead man's switch while the job cannot be read: S3 may be away for long."""
+        now = unbroken()
+        if now < upkeep.postpone_at(self._standing(self._mirror.records()), self._upkeep_policy):
+            return
+        try:
+            self._look_at_groups()
+            if self._groups:
+                self._perform([Postpone(now + self._upkeep_policy.unattended)])
+        except (Unavailable, EnvironmentFailure) as error:
+            say(str(error))
 
     def _take_over(self) -> None:
         """Reads the job, and the accounts of the leader before."""
@@ -263,10 +279,11 @@ class Term:
         return replace(seen, money=self._money(seen, now))
 
     def _zones_of(self, group: Group | None) -> tuple[Zone, ...]:
-        """Those that nodes may be in, if they are to be in one."""
+        """Those that nodes may be in, if they are to be in one. They are known once they have been
+        asked for; before, none is chosen."""
         if group is None or self._policy.capacity.zones != "pack":
             return ()
-        return self._zones.of(group.offered)
+        return self._subnets.ask(lambda: self._zones.of(group.offered)) or ()
 
     def _standing(self, records: Records) -> Standing:
         rounds = [each.round for each in records.history]

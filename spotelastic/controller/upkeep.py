@@ -120,7 +120,7 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
         told = () if account(event) in seen.told else (Tell(event),)
         return Upkeep((*told, Dissolve(reason)), 0, None)
     actions: list[Action | EndJob | Tell] = []
-    if seen.group is not None and now >= _postpone_at(standing, policy):
+    if seen.group is not None and now >= postpone_at(standing, policy):
         actions.append(Postpone(now + policy.unattended))
     actions += _examinations(seen, standing, now, policy)
     desired = seen.desired
@@ -137,7 +137,7 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
             line = f"no more nodes are launched for now: {_summary(failed)}"
             event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
         actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
-    wake_at = _postpone_at(standing, policy) if seen.group else None
+    wake_at = postpone_at(standing, policy) if seen.group else None
     return Upkeep(tuple(actions), desired, wake_at, bool(failed))
 
 
@@ -157,12 +157,13 @@ def _after_the_job(seen: Seen, standing: Standing, now: float, policy: Policy) -
         return Upkeep((Dissolve(reason),), 0, None)
     if not any(not place.leaving for group in seen.groups for place in group.places):
         return Upkeep((), 0, end if end < math.inf else None)
-    due = _postpone_at(standing, policy)
+    due = postpone_at(standing, policy)
     postponed = (Postpone(now + policy.unattended),) if now >= due else ()
     return Upkeep(postponed, 0, min(end, due if now < due else now + policy.postpone_every))
 
 
-def _postpone_at(standing: Standing, policy: Policy) -> float:
+def postpone_at(standing: Standing, policy: Policy) -> float:
+    """When the dead man's switch is to be postponed next."""
     return standing.switch_at - policy.unattended + policy.postpone_every
 
 

@@ -214,6 +214,45 @@ def test_the_dead_mans_switch_is_postponed_while_the_bucket_is_away(
     assert capsys.readouterr().err.count("cannot reach S3") == 1
 
 
+def test_a_new_leader_that_cannot_read_the_job_postpones_the_switch_all_the_same(
+    term: Term, account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would have led for hours, and AWS ended all workers within the first one."""
+    over = threading.Event()
+
+    def away() -> None:
+        raise Unavailable("cannot reach S3")
+
+    term._switch_at = 0.0
+    account.during = {"stopping": away, "postpone": over.set}
+    term.lead(over)
+    assert account.calls == ["stopping", "groups", "postpone", "postpone"]
+    term._hold_off()
+    assert len(account.calls) == 4, "not before it is due"
+    assert capsys.readouterr().err.count("cannot reach S3") == 1
+
+
+def test_zones_that_cannot_be_looked_up_hold_up_no_decision(
+    term: Term, account: Account, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    asked: list[int] = []
+
+    def busy(_: object) -> None:
+        asked.append(1)
+        raise Unavailable("cannot find the zones of the cluster's subnets: AWS is busy")
+
+    monkeypatch.setattr(term._zones, "of", busy)
+    pending = term._inbox.pending  # type: ignore[attr-defined]
+    warning = warns("i-1")
+    pending[warning.receipt] = warning
+    term._switch_at = term._look_at = 0.0
+    term._turn()
+    assert account.calls[:2] == ["replace i-1", "delete r-i-1"]
+    assert account.calls.count("postpone") == 2
+    assert asked == [1], "AWS is left in peace for a while"
+    assert capsys.readouterr().err.count("AWS is busy") == 1
+
+
 def test_prices_and_scores_that_may_not_be_asked_for_hold_up_no_decision(
     term: Term, account: Account, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
