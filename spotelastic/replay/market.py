@@ -142,7 +142,8 @@ class Market:
         self._changed()
 
     def _booted(self, name: str) -> None:
-        if self.rented[name].machine.state in ALIVE:
+        rented = self.rented.get(name)  # EC2 forgets those that were given up long ago
+        if rented is not None and rented.machine.state in ALIVE:
             self._nodes.join(name, ZONE)
 
     def _end(self, name: str) -> None:

@@ -19,6 +19,8 @@ from spotelastic.errors import UsageError
 LARGEST = 64 * 2**20
 """Bytes of a file that may be a trace."""
 MOST_NODES = 10_000
+MOST_DIGITS = 15
+"""Of milliseconds: a moment in a trace, not an identifier."""
 EVENT = "expected milliseconds,add|remove,node"
 COUNTS = 'expected {"metadata": {"gap_seconds": SECONDS}, "data": [NODES, ...]}'
 
@@ -105,7 +107,8 @@ def _event(path: Path, number: int, line: str) -> tuple[float, str, str]:
     fields = [field.strip() for field in line.split(",")]
     if len(fields) == 3:
         moment, what, node = fields
-        if moment.isdecimal() and what in ("add", "remove") and node:
+        counts = moment.isdecimal() and len(moment) <= MOST_DIGITS
+        if counts and what in ("add", "remove") and node:
             return int(moment) / 1000, what, node
     raise _bad(path, number, f"{line.strip()[:60]!r}: {EVENT}")
 

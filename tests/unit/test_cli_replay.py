@@ -51,6 +51,17 @@ def test_programs_get_figures_of_the_policies_that_they_ask_for(
     assert outcome["bill"]["usd"] == pytest.approx(0.5 * outcome["bill"]["spot_hours"])
 
 
+def test_nodes_that_boot_for_longer_than_they_are_waited_for_train_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "market.csv"
+    trace.write_text("0,add,a\n9000000,add,b\n")
+    asked = ("--policy", "spotelastic", "--boot", "5000", "--json")
+    assert replay(monkeypatch, str(trace), *asked) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)
+    assert (outcome["steps"], outcome["bill"]["spot_hours"] > 2.0) == (0, True)
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [

@@ -55,6 +55,7 @@ def test_public_traces_are_read_whole() -> None:
         ("0,add,a\nx,remove,a\n", 2, "expected milliseconds,add|remove,node"),
         ("0,add\n", 1, "expected milliseconds,add|remove,node"),
         ("0,add,a\n-5,remove,a\n", 2, "expected milliseconds,add|remove,node"),
+        (f"0,add,a\n{'9' * 400},remove,a\n", 2, "expected milliseconds,add|remove,node"),
         ("500,add,a\n200,remove,a\n", 2, "goes back in time"),
         ("0,add,a\n9,add,a\n", 2, "a is added a second time"),
         ("0,add,a\n9,remove,b\n", 2, "b is not there"),
