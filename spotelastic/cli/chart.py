@@ -6,12 +6,19 @@ from pathlib import Path
 
 from spotelastic.model.progress import Interruption, Point
 
-COLOURS = {"notice": "#e69f00", "loss": "#d55e00", "worker": "#cc79a7", "etcd": "#0072b2"}
+COLOURS = {
+    "notice": "#e69f00",
+    "loss": "#d55e00",
+    "worker": "#cc79a7",
+    "etcd": "#0072b2",
+    "planned": "#999999",
+}
 LABELS = {
     "notice": "spot notice",
     "loss": "node lost",
     "worker": "worker killed",
     "etcd": "etcd member lost",
+    "planned": "node given up",
 }
 
 

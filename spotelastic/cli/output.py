@@ -16,7 +16,13 @@ from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, Interruption, Listed, Report, Status, Upload
 
 T = TypeVar("T")
-KINDS = {"notice": "spot notice", "loss": "node lost", "worker": "worker died", "etcd": "etcd died"}
+KINDS = {
+    "notice": "spot notice",
+    "loss": "node lost",
+    "worker": "worker died",
+    "etcd": "etcd died",
+    "planned": "planned",
+}
 
 
 def console() -> Console:

@@ -27,6 +27,7 @@ from spotelastic.model.progress import (
 )
 from spotelastic.model.round import Member, Resume, Round, RoundRecord
 
+LEAST_ORDERLY = ("loss", "worker", "notice", "planned")
 SAME_OUTAGE = 10.0
 """Seconds within which two accounts of one etcd member's failure are the same failure."""
 
@@ -204,7 +205,7 @@ def _troubles(
         mine = [event for event in events if event.node == member.node and event.at >= joined]
         kind = _why_gone(member, transition, rounds, mine)
         if kind:
-            told = _accounts(mine, "notice" if kind == "notice" else "loss")
+            told = _accounts(mine, "loss" if kind == "loss" else "notice")
             troubles.append(_trouble(kind, member.node, told, transition))
     if troubles or not causes & {"worker", "store", "loss"}:
         return troubles
@@ -235,14 +236,18 @@ def _why_gone(
 ) -> InterruptionKind | None:
     """Why a member of the round before is not in the round after; None if it is, or by choice.
 
-    A node that had a notice counts as noticed even if it was killed while it was still needed.
+    A node that had a notice counts as noticed even if it was killed while it was still needed. Of
+    one that its group was told to end AWS tells in the same way, but nobody warns of it.
     A node that only answered too late comes back, and is then no loss unless a round says so.
     """
     last = transition.rounds[-1]
     if _has(last, member):
         return None
     named = {round.cause for round in transition.rounds if member.node in round.nodes}
-    if "drain" in named or _accounts(mine, "notice"):
+    notices = _accounts(mine, "notice")
+    if notices and all(event.data.get("kind") == "scheduled" for event in notices):
+        return "planned"
+    if "drain" in named or notices:
         return "notice"
     if "loss" in named or _accounts(mine, "loss"):
         return "loss"
@@ -301,9 +306,7 @@ def _priced(
     """
     resume = transition.resume
     lost = None if resume is None else max(0, transition.before.last - resume.step)
-    blamed = min(
-        troubles, key=lambda trouble: ("loss", "worker", "notice").index(trouble.kind), default=None
-    )
+    blamed = min(troubles, key=lambda trouble: LEAST_ORDERLY.index(trouble.kind), default=None)
     pause = None
     if transition.after is not None and transition.after.first_at and transition.before.last_at:
         gap = transition.after.first_at - transition.before.last_at

@@ -118,7 +118,8 @@ class Listed:
     step: int = 0
 
 
-InterruptionKind = Literal["notice", "loss", "worker", "etcd"]
+InterruptionKind = Literal["notice", "loss", "worker", "etcd", "planned"]
+"""planned: the node was not taken, but given up: for a smaller job, another zone, cheaper nodes."""
 
 
 @dataclass(frozen=True, slots=True)

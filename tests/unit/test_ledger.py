@@ -137,6 +137,18 @@ def test_a_noticed_node_that_was_killed_while_still_needed_counts_as_noticed() -
     assert row.seen_after_s == pytest.approx(0.2)
 
 
+def test_a_node_that_was_given_up_was_not_taken_by_the_spot_market() -> None:
+    """As with `scale`, or an on-demand node that spot takes the turn of."""
+    story = Story().propose("start", "abc").train(30, after=1.0)
+    story.tell("notice", "b", kind="scheduled", source="imds", at=story.now, seen_at=story.now)
+    story.tell("notice", "c", kind="scheduled", source="imds", at=story.now, seen_at=story.now)
+    story.tell("notice", "c", kind="notice", source="sqs", at=story.now, seen_at=story.now).end()
+    story.propose("drain", "a", about="bc", resume=memory(28)).train(60, after=1.0)
+    given_up, warned = sorted(story.report().interruptions, key=lambda row: row.node)
+    assert (given_up.kind, given_up.steps_lost) == ("planned", 0)
+    assert (warned.kind, warned.steps_lost) == ("notice", 2), "whose loss it is is one's"
+
+
 def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
     """The peers' workers fail at once; the lost node is left out only of the second proposal."""
     story = Story().propose("start", "abc").train(37, after=1.0)
