@@ -1,4 +1,4 @@
-"""What holds for every test: it ends what it started.
+"""What holds for every test: it ends what it started, and takes as long as it takes.
 
 Servers of a module or session are up before the first look and are therefore no leftovers.
 """
@@ -6,7 +6,12 @@ Servers of a module or session are up before the first look and are therefore no
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support.leftovers import look, settled
+
+# How fast an example is says more of the machine than of what is tested.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True)
