@@ -3,6 +3,7 @@
 Each message gets one fate; one that concerns us causes actions, and goes after them.
 """
 
+import re
 from collections.abc import Iterator
 
 from spotelastic.aws import quotas
@@ -32,8 +33,9 @@ from spotelastic.model.progress import Event
 
 WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
 """What AWS's events say of a node, by the kind of the notice."""
-QUOTA = ("LimitExceeded", "CountExceeded")
-"""Part of the error codes for launches that a quota does not allow."""
+QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IGNORECASE)
+"""In what AWS says of launches that a quota does not allow: an error code, or only its text, of
+which one speaks of capacity."""
 
 
 def read(seen: Seen, now: float) -> Iterator[Action]:
@@ -175,7 +177,7 @@ def _explained(seen: Seen, activity: GroupActivity) -> str:
 
 def _cause_of(why: str) -> str:
     """What a launch failed for: capacity, quota, or something else."""
-    if any(code in why for code in QUOTA):
+    if QUOTA.search(why):
         return "quota"
     return "capacity" if "apacity" in why else "other"
 

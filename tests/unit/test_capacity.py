@@ -175,6 +175,9 @@ def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_th
         ("InsufficientInstanceCapacity - no g5.xlarge in eu-central-1a", "capacity"),
         ("MaxSpotInstanceCountExceeded: Max spot instance count exceeded", "quota"),
         ("You have requested more vCPU capacity (VcpuLimitExceeded)", "quota"),
+        ("Max spot instance count exceeded. Launching EC2 instance failed.", "quota"),
+        ("You have requested more vCPU capacity than your current vCPU limit of 0 allows", "quota"),
+        ("There is no Spot capacity available that matches your request.", "capacity"),
         ("The image is not there", "other"),
     ],
 )
