@@ -9,6 +9,7 @@ names the lost node, the second does not). All rounds of one transition explain 
 are read together, and each node that went, or each worker that failed, is one row.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -89,7 +90,7 @@ def report(
 ) -> Report:
     """The account of a job up to `now`, finished or not; `prices_of` is the date of its on-demand
     prices."""
-    points = sorted(points, key=lambda point: point.at)
+    points = sorted(points, key=_at)
     workers, spent = [item for item in usage if item.role == "worker"], split(usage, now)
     runs = _runs(history, current, job, points)
     ordinary = _ordinary_step(points, runs)
@@ -151,17 +152,17 @@ def _runs(
 
 
 def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | None) -> Run:
-    mine = [
-        point
-        for point in points
-        if round.started_at
-        and round.started_at < point.at
-        and (ended_at is None or point.at <= ended_at)
-        and point.step > round.resume.step
-    ]
-    if not mine:
+    """`points` in the order of their times: a long job has a million, and hundreds of rounds."""
+    first = bisect_right(points, round.started_at, key=_at)
+    last = len(points) if ended_at is None else bisect_right(points, ended_at, key=_at)
+    mine = [point for point in points[first:last] if point.step > round.resume.step]
+    if not mine or not round.started_at:
         return Run(round, 0.0, round.resume.step, 0.0)
     return Run(round, mine[0].at, max(point.step for point in mine), mine[-1].at)
+
+
+def _at(point: Point) -> float:
+    return point.at
 
 
 def _transitions(runs: Sequence[Run]) -> Iterable[Transition]:

@@ -5,6 +5,7 @@ the loss of every step that was published.
 """
 
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +68,8 @@ class Mirror:
         self._prefixes = _kinds(keys)
         self._left: dict[str, Left] = {}
         self._progress: dict[str, Progress] = {}
-        self._points: dict[tuple[float, int], Point] = {}
+        self._points: list[Point] = []
+        """In order: a long job has a million, and they are asked for in every turn."""
         self._told: set[tuple[str, str, str]] = set()
         self._failed: dict[Pool, Failed] = {}
         self._moved_at = 0
@@ -166,7 +168,9 @@ class Mirror:
 
     def _add_points(self, points: Sequence[Point]) -> None:
         for point in points:
-            self._points[point.at, point.step] = point
+            at = bisect_left(self._points, _moment(point), key=_moment)
+            again = at < len(self._points) and _moment(self._points[at]) == _moment(point)
+            self._points[at : at + again] = [point]
 
     def _find(self, key: str) -> tuple[str, Any] | None:
         for name, (prefix, kind) in self._prefixes.items():
@@ -215,12 +219,16 @@ class Mirror:
                 given_back_at=self._given_back_at,
                 moved_at=self._moved_at,
                 zones_left=dict(self._zones_left),
-                points=tuple(point for _, point in sorted(self._points.items())),
+                points=tuple(self._points),
                 healthy=self._healthy,
             )
 
     def _one(self, name: str) -> Any:
         return next(iter(self._values[name].values()), None)
+
+
+def _moment(point: Point) -> tuple[float, int]:
+    return point.at, point.step
 
 
 def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
