@@ -26,7 +26,7 @@ def start_daemon(
     keep_every: int | None = None,
     lifeline: int | None = None,
     log: Path | None = None,
-    timeout: float = 10.0,
+    timeout: float = 60.0,
 ) -> subprocess.Popen[bytes]:
     """The process, once its socket answers. It is in a session of its own.
 
