@@ -53,8 +53,6 @@ TRACES = Path(__file__).parent / "traces"
 DECIDED, TRIALS = 1000, 20
 AGENTS, NOTICES = 64, 5
 NODES = 100
-COUNTED = 30
-"""Calls that the rate of an idle leader is taken from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +228,7 @@ def _succeeding(
     seconds = time.monotonic() - started
     until(lambda: _leaves(its, victim), "the noticed node is replaced")
     until(lambda: its.staying() == NODES, "its place is filled")
+    its.register(store)
     _rested(controllers)  # Before that a second replacement could still be launched.
     yield Row("leader killed -> another has reconciled", seconds, "s", LEASE + 2.0)
     yield Row("instances launched twice meanwhile", its.launched() - launched - 1, "", 0)
@@ -242,10 +241,10 @@ def _rested(controllers: Controllers) -> None:
 
 
 def _calls(controllers: Controllers) -> float:
-    """A minute, over as many as an idle leader makes in several looks."""
-    before, began = controllers.calls.value, time.monotonic()
-    until(lambda: controllers.calls.value - before >= COUNTED, f"{COUNTED} calls")
-    return float(controllers.calls.value - before) * 60.0 / (time.monotonic() - began)
+    """In a minute: several looks, which come at equal distances."""
+    before = controllers.calls.value
+    time.sleep(60.0)
+    return float(controllers.calls.value - before)
 
 
 def _published_leader(its: Account) -> str:

@@ -111,6 +111,10 @@ class LightAgent:
             inbox, self._inbox = self._inbox, []
         for event in inbox:
             self._take(event)
+        # On machines of their own nobody hears the later because others already act.
+        self._crew.soon(self._act)
+
+    def _act(self) -> None:
         decision = decide(self._local, self._seen, unbroken(), new_id)
         while decision.actions and not self._ended:
             for action in decision.actions:

@@ -1,6 +1,7 @@
 """The contract of the object store port: a folder, S3 through obstore and s3fs, and through fsspec
 memory and a file system without conditions."""
 
+import contextlib
 import os
 import threading
 import time
@@ -181,6 +182,29 @@ def test_an_upload_that_was_left_is_seen_and_ended(
         client.create_multipart_upload(Bucket=bucket, Key=f"run/{left}")
         client.create_multipart_upload(Bucket=bucket, Key="run/3/step-00000001/__0_0.distcp")
         storage.close()
+
+
+def test_what_a_writer_that_was_killed_left_in_a_folder_is_seen_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = FolderStorage(tmp_path)
+    names = ("LATEST", "3/step-00000001/__0_0.distcp", "4/step-00000009/__0_0.distcp")
+    with monkeypatch.context() as patch, contextlib.ExitStack() as killed:
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        for name in names:
+            killed.enter_context(storage._written(name, memoryview(b"")))
+    assert storage.unfinished() == sorted(names)
+    assert storage.abort_uploads("3/") == 1
+    assert storage.abort_uploads(names[2]) == 1
+    assert storage.unfinished() == ["LATEST"]
+    assert storage.create("LATEST", b"one") and storage.swap("LATEST", b"two", etag_of(storage))
+    assert storage.unfinished() == []
+
+
+def etag_of(storage: FolderStorage) -> str:
+    found = storage.get("LATEST")
+    assert found is not None
+    return found.etag
 
 
 @pytest.mark.parametrize("kind", [S3Storage, S3fsStorage])

@@ -29,7 +29,8 @@ def verified(url: str) -> list[Commit]:
 
 def nothing_is_half_uploaded(url: str) -> None:
     storage = open_storage(url)
-    assert storage.unfinished() == []
+    left = storage.unfinished()
+    assert left == [], left
     storage.close()
 
 

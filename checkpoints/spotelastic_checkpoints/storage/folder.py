@@ -15,6 +15,7 @@ from spotelastic_checkpoints.storage.port import Blob, unseen
 PIECE = 16 << 20
 """Bytes between two reports of progress."""
 _TEMPORARY = ".writing-"
+"""Then the name that it will have, and something random."""
 _LOCK = ".lock"
 
 
@@ -68,6 +69,7 @@ class FolderStorage:
             found = self.get(key)
             if found is None or found.etag != etag:
                 return False
+            self.abort_uploads(key)  # of whoever was killed here: the lock was theirs
             with self._written(key, memoryview(data)) as temporary:
                 temporary.rename(self._root / key)
             return True
@@ -91,12 +93,11 @@ class FolderStorage:
 
     def unfinished(self) -> list[str]:
         with _explained(self.url):
-            left = self._root.rglob(_TEMPORARY + "*")
-            return sorted(path.relative_to(self._root).as_posix() for path in left)
+            return sorted(key for key, _ in self._temporary(""))
 
     def abort_uploads(self, prefix: str) -> int:
         with _explained(prefix):
-            left = list((self._root / prefix).rglob(_TEMPORARY + "*"))
+            left = [path for key, path in self._temporary(prefix) if key.startswith(prefix)]
             for path in left:
                 path.unlink(missing_ok=True)
         return len(left)
@@ -111,6 +112,12 @@ class FolderStorage:
             if not path.name.startswith(_TEMPORARY) and path.name != _LOCK and path.is_file():
                 yield path
 
+    def _temporary(self, prefix: str) -> Iterator[tuple[str, Path]]:
+        """What is being written, or was by somebody who was killed, with the key that it is of."""
+        for path in (self._root / prefix.rpartition("/")[0]).rglob(_TEMPORARY + "*"):
+            rest = path.name.removeprefix(_TEMPORARY)
+            yield self._key(path.with_name(rest.rpartition("-")[0] or rest)), path
+
     def _key(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
 
@@ -120,7 +127,8 @@ class FolderStorage:
     ) -> Iterator[Path]:
         target = self._root / key
         target.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=target.parent)
+        prefix = f"{_TEMPORARY}{target.name}-"
+        descriptor, name = tempfile.mkstemp(prefix=prefix, dir=target.parent)
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
