@@ -106,8 +106,7 @@ def take(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str],
 def delete_disks(aws: Aws, cluster: str) -> None:
     """Those that no stack knows, because they replaced one that was lost."""
     for volume in _volumes(aws, cluster):
-        with calling(f"delete the volume {volume['VolumeId']}"):
-            aws.ec2.delete_volume(VolumeId=volume["VolumeId"])
+        _delete(aws, volume)
 
 
 def give_up_disks(aws: Aws, cluster: str) -> None:
@@ -118,8 +117,7 @@ def give_up_disks(aws: Aws, cluster: str) -> None:
             continue
         name, held = volume["VolumeId"], volume.get("Attachments") or ()
         if not held:
-            with calling(f"delete the volume {name}"):
-                aws.ec2.delete_volume(VolumeId=name)
+            _delete(aws, volume)
         for each in held:
             with calling(f"let the volume {name} go with {each['InstanceId']}"):
                 aws.ec2.modify_instance_attribute(
@@ -128,6 +126,18 @@ def give_up_disks(aws: Aws, cluster: str) -> None:
                         {"DeviceName": each["Device"], "Ebs": {"DeleteOnTermination": True}}
                     ],
                 )
+
+
+def _delete(aws: Aws, volume: Mapping[str, Any]) -> None:
+    """A no-op where it goes already, with the instance that held it."""
+    if volume["State"] in ("deleting", "deleted"):
+        return
+    try:
+        with calling(f"delete the volume {volume['VolumeId']}"):
+            aws.ec2.delete_volume(VolumeId=volume["VolumeId"])
+    except Rejected as error:
+        if error.code != "InvalidVolume.NotFound":
+            raise
 
 
 # -- attach --------------------------------------------------------------------------------------

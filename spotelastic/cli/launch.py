@@ -63,7 +63,8 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
         known = existing.find(place, request, checked)
         if known is not None:
             checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
-        stays = Staying(checked.name, checked.linger, undo, signals, shown.say)
+        region = request.region if place.cloud is None else None
+        stays = Staying(checked.name, checked.linger, undo, signals, shown.say, region)
         with stays.changed() if known is not None and not request.plan else nullcontext():
             found = survey(place.aws, _wish(request, checked, known))
             for line in offer.headline(request, checked, found):

@@ -148,7 +148,8 @@ def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | Non
         )
     checks.script(Path(spec.script), folder)
     archive = workdir.pack(folder)
-    before = spec.environment.file if spec.environment is not None else "none"
+    # Packages may be what was lacking: a file of them may have come since.
+    before = spec.environment.file if spec.environment is not None else None
     found = requirements.find(folder, environment or before, archive.sha256)
 
     def shipped(spec: JobSpec) -> JobSpec:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -14,6 +15,7 @@ from spotelastic.aws.data import Data
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import USAGE, Objects
 from spotelastic.aws.prices import STORED
+from spotelastic.cli import project
 from spotelastic.clock import wall
 from spotelastic.controller.usage import Usage, closed, cost
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -43,7 +45,8 @@ class Place:
     def find(cls, wish: bool | None, region: str | None = None) -> "Place":
         """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs.
 
-        `region` is for AWS; by default the one that its configuration names.
+        `region` is for AWS; by default the one that `up` is told by the file in this folder, or
+        that AWS's configuration names.
         """
         cloud = None if wish is False else local.find()
         if cloud is not None:
@@ -57,7 +60,7 @@ class Place:
                 "no local cloud is running and no AWS account is configured: start a local one "
                 "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
             )
-        return cls(Aws(region, read_timeout=READ_TIMEOUT), None)
+        return cls(Aws(region or _of_this_folder(), read_timeout=READ_TIMEOUT), None)
 
     @classmethod
     def of(cls, cloud: CloudInfo) -> "Place":
@@ -211,6 +214,11 @@ def _listed(name: str, cluster: Cluster | None) -> Listed:
     status = status_of(cluster)
     workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
     return Listed(name, status.state, workers, status.step)
+
+
+def _of_this_folder() -> str | None:
+    region = project.read(Path(project.FILE)).get("region")
+    return region if isinstance(region, str) else None
 
 
 def _aws_is_configured() -> bool:

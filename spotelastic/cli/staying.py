@@ -22,14 +22,21 @@ class Staying:
     """What would take the cluster down."""
     signals: Signals
     say: Callable[[str], None]
+    region: str | None = None
+    """Where `up` was told one: other commands look elsewhere otherwise."""
+
+    @property
+    def named(self) -> str:
+        """As other commands must be told."""
+        return self.name + (f" --region {self.region}" if self.region else "")
 
     def leave(self) -> None:
         """The cluster is not taken down."""
         self.undo.pop_all()
         self.say(
-            f"{self.name} stays up: spotelastic status {self.name}, "
-            f"spotelastic logs -f {self.name}; come back with the same `spotelastic up`; "
-            f"end it with spotelastic down {self.name}; {lingers(self.linger)}"
+            f"{self.name} stays up: spotelastic status {self.named}, "
+            f"spotelastic logs -f {self.named}; come back with the same `spotelastic up`; "
+            f"end it with spotelastic down {self.named}; {lingers(self.linger)}"
         )
 
     @contextmanager
@@ -41,7 +48,7 @@ class Staying:
         except KeyboardInterrupt:
             self.say(
                 f"{self.name} stays up, and may be changed in part: the same `spotelastic up` does "
-                f"the rest and shows it; end it with spotelastic down {self.name}"
+                f"the rest and shows it; end it with spotelastic down {self.named}"
             )
             raise
         except SignedOut as error:
@@ -63,7 +70,7 @@ class Staying:
             self.undo.pop_all()
             raise EnvironmentFailure(
                 f"{error}; {self.name} goes on meanwhile: the same `spotelastic up` shows it "
-                f"again, `spotelastic down {self.name}` ends it"
+                f"again, `spotelastic down {self.named}` ends it"
             ) from error
         except BaseException:
             self.leave()
@@ -76,7 +83,7 @@ class Staying:
             yield
         except (SignedOut, Unavailable) as error:
             raise EnvironmentFailure(
-                f"{error}; what is left of {self.name} ends with `spotelastic down {self.name}`"
+                f"{error}; what is left of {self.name} ends with `spotelastic down {self.named}`"
             ) from error
 
     @contextmanager

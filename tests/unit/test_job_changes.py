@@ -15,6 +15,7 @@ from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.objects import JOB, Objects
+from spotelastic.cli import orders
 from spotelastic.controller.act import Actor
 from spotelastic.controller.seen import Rescale
 from spotelastic.errors import EnvironmentFailure
@@ -127,3 +128,16 @@ def test_up_again_keeps_when_the_cluster_was_made(
         up = Cluster(objects.aws, replace(SPEC, created_at=at), "bucket")
         clusters._ship(up, request, new=new)
         assert (read(objects).created_at, read(objects).born_at) == (at, born_at)
+
+
+def test_a_restart_finds_the_packages_that_were_lacking(objects: Objects, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").touch()
+    (folder / "requirements.txt").write_text("einops\n")
+    cluster = Cluster(objects.aws, SPEC, "bucket")
+    orders._ship(cluster, lambda spec: spec, folder, None)
+    found = read(objects).environment
+    assert found is not None and found.file == "requirements.txt"
+    orders._ship(cluster, lambda spec: spec, folder, "none")
+    assert read(objects).environment is None
