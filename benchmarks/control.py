@@ -52,6 +52,8 @@ from spotelastic.store.keys import Keys
 TRACES = Path(__file__).parent / "traces"
 DECIDED, TRIALS = 1000, 20
 AGENTS, NOTICES = 64, 5
+HEARD_WITHIN = 0.1
+"""Seconds."""
 NODES = 100
 
 
@@ -132,11 +134,23 @@ class Watching(LightAgent):
     """Tells when it knows of a proposal, which is what a notice comes to for all."""
 
     told: Told
+    heard: str = ""
 
     def _take(self, event: LocalEvent | StoreChanged | Due) -> None:
         super()._take(event)
         if self._seen.proposal is not None:
             self.told.propose(self._node.id, self._seen.proposal.round)
+
+    def _act(self) -> None:
+        """What others do with a proposal takes nothing from this agent's machine: here, where all
+        share one, they begin when everybody has heard."""
+        proposal = self._seen.proposal
+        round_ = "" if proposal is None else proposal.round
+        new, self.heard = round_ not in ("", self.heard), round_
+        if new and self._local.leadership is None:
+            self._crew.later(HEARD_WITHIN, super()._act)
+        else:
+            super()._act()
 
 
 def telling() -> Iterator[Row]:
