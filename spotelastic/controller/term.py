@@ -90,7 +90,7 @@ class Term:
         instead = "choosing a zone without prices and placement scores"
         self._offers = Asking(instead, ASKED_AGAIN_AFTER, say)
         instead = "deciding without the zones of the subnets"
-        self._subnets = Asking(instead, ASKED_AGAIN_AFTER, say)
+        self._subnets = Asking(instead, BUSY, say)
         self._bill: dict[str, Usage] = {}
         self._gateways = gateways(spec.nat_gateways)
         """US dollars an hour."""
