@@ -31,9 +31,6 @@ _RETRY_FIRST, _RETRY_MOST = 0.2, 5.0
 """Seconds between attempts while the store is away."""
 _LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
 """Seconds between looks for the other nodes' manifests."""
-_OTHERS_WITHIN = 5.0
-"""Seconds that other nodes have at least, from when our part was sent; as long again as that took
-where that is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +117,6 @@ class Pipeline:
         self._active: Save | None = None
         self._sent = False
         """All of the active save's parts are in the store, with their manifests."""
-        self._patient = True
-        """The active save is of this round, whose nodes all send theirs, and there is no haste."""
         self._outrun: Save | None = None
         self._progress = Progress()
         self._outage = ""
@@ -159,21 +154,19 @@ class Pipeline:
         """Why uploads do not get on at the moment; empty when they do."""
         return self._outage
 
-    def want(self, save: Save, *, at_once: bool = False) -> None:
-        """Upload this save next, instead of what waits, or (`at_once`) for others' parts. A no-op
-        when it is old or known."""
+    def want(self, save: Save) -> None:
+        """Upload this save next, instead of what waits. A no-op when it is old or known."""
         known = [s.commit for s in (self._active, self._wanted) if s]
         if self.settled is not None:
             known.append(self.settled)
         if not known or save.commit > max(known):
             self._wanted = save
-            self._patient = self._patient and not at_once
             self._changed.set()
 
     def adopt(self, epoch: int, keep: Callable[[Save], bool]) -> None:
         """A round with this epoch began: give up saves that are not part of its history, and
         record what the claim of its epoch outran."""
-        self.epoch, self._patient = epoch, False  # who is missing may have gone
+        self.epoch = epoch
         self._forget(keep)
         outrun, self._outrun = self._outrun, None
         if outrun is not None and self._wanted is None and keep(outrun):
@@ -215,7 +208,6 @@ class Pipeline:
                 await self._changed.wait()
             save, self._wanted = self._wanted, None
             self._active, self._sent = save, False
-            self._patient = save.commit.epoch == self.epoch
             try:
                 await self._finish(save)
             finally:
@@ -232,7 +224,7 @@ class Pipeline:
                 await self._shards(save)
                 self._sent = True
                 self._moved_on()
-                committed = await self._record(save, time.monotonic() - begun)
+                committed = await self._record(save)
             except StorageUnavailable as error:
                 self._complain(str(error))
                 if self._wanted is not None:
@@ -328,13 +320,9 @@ class Pipeline:
             raise
         return Shard(name, len(data), hashed.placed())
 
-    async def _record(self, save: Save, took: float) -> bool:
-        """Wait for the other nodes' manifests; False when a newer save is to go first.
-
-        Not at once: where uploads take longer than the time between saves, nodes that each go on
-        with their newest one soon send different steps, of which none is ever whole.
-        """
-        wait, until = _LOOK_FIRST, time.monotonic() + max(took, _OTHERS_WITHIN)
+    async def _record(self, save: Save) -> bool:
+        """Wait for the other nodes' manifests; False when a newer save is to go first."""
+        wait = _LOOK_FIRST
         while self._active is save:
             epoch = max(self.epoch, save.commit.epoch)
             try:
@@ -344,7 +332,7 @@ class Pipeline:
                 if self.epoch <= epoch:
                     raise
                 continue  # the round that claimed it has begun here meanwhile
-            if self._wanted is not None and (not self._patient or time.monotonic() >= until):
+            if self._wanted is not None:
                 return False
             await self._pause(wait)
             wait = min(wait * 1.5, _LOOK_MOST)

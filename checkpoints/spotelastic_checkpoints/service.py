@@ -432,9 +432,7 @@ class Service:
             due = every_save or any(header.due for _, header in members)
             if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
                 commit = Commit(epoch, snapshot.step)
-                self.pipeline.want(
-                    Save(commit, snapshot.incarnation, tuple(members)), at_once=every_save
-                )
+                self.pipeline.want(Save(commit, snapshot.incarnation, tuple(members)))
                 return
 
     async def _pass_on_points(self) -> None:

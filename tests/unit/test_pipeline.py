@@ -1,7 +1,6 @@
 """What goes up, and what must have ended before anything is tried again."""
 
 import asyncio
-import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -246,35 +245,3 @@ def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Sav
             running.cancel()
 
     asyncio.run(until_free())
-
-
-class LateOthers(Claimed):
-    """The same store, to which another node sends its part of the first save a little later."""
-
-    def __init__(self, newer: Callable[[], object]) -> None:
-        super().__init__()
-        self._newer = newer
-
-    def commit(self, commit: Commit, epoch: int) -> bool:
-        self.asked.append(commit.step)
-        if self.asked == [1]:
-            self._newer()
-        return len(self.asked) > 2
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_others_may_take_longer_unless_there_is_haste(save: Save, at_once: bool) -> None:
-    """Nodes that each go on with their newest save would soon send different ones."""
-    [(slot, header)] = save.slots
-    newer = Save(Commit(1, 2), "r1", ((slot, replace(header, step=2)),))
-
-    def work(pipeline: Pipeline) -> None:
-        loop = asyncio.get_running_loop()
-        want = functools.partial(pipeline.want, newer, at_once=at_once)
-        commits._newer = lambda: loop.call_soon_threadsafe(want)
-        begin(pipeline, 1)
-        pipeline.want(save)
-
-    commits = LateOthers(lambda: None)
-    committed = [event.step for event in run(commits, work) if isinstance(event, wire.Committed)]
-    assert committed == ([2] if at_once else [1, 2])
