@@ -154,13 +154,15 @@ def test_a_storage_of_another_run_is_refused(
 
 
 def test_no_save_leaves_memory_behind(tmp_path: Path) -> None:
-    before = set(Path("/dev/shm").glob("spotelastic-solo-*"))
     state = make()
     with se.Checkpointer(state, storage=str(tmp_path), snapshot_every=1) as checkpoint:
         checkpoint.restore()
         for step in range(1, 20):
             checkpoint.step(step, loss=one_step(state))
-    assert set(Path("/dev/shm").glob("spotelastic-solo-*")) <= before
+        assert checkpoint._client is not None
+        arena = Path(next(iter(checkpoint._client._slots))).parent
+        assert arena.name.startswith("spotelastic-solo-") and arena.exists()
+    assert not arena.exists()
 
 
 def trained(storage: str, steps: int, **options: Any) -> dict[str, Any]:
