@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from spotelastic_checkpoints import manifest
@@ -92,20 +92,16 @@ def cells_of(placed: Placed) -> Iterator[Cell]:
 
 def touched(items: Sequence[Placed], ranges: Iterable[tuple[int, int]]) -> Iterator[Cell]:
     """The cells of these items (in order of their offsets) that ranges of the target touch."""
-    ranges = sorted(ranges)
-    starts = [start for start, _ in ranges]
-    highest: list[int] = []
-    for _, end in ranges:
-        highest.append(max(end, highest[-1] if highest else 0))
-    for placed in items:
-        item = placed.item
-        before = bisect_right(starts, item.offset + item.length - 1) - 1
-        if before < 0 or highest[before] <= item.offset:
-            continue
-        for cell in cells_of(placed):
-            before = bisect_right(starts, cell.end - 1) - 1
-            if before >= 0 and highest[before] > cell.start:
-                yield cell
+    done = 0
+    for start, end in sorted(ranges):
+        before = bisect_right(items, start, key=lambda placed: placed.item.offset) - 1
+        for placed in islice(items, max(before, 0), None):
+            if placed.item.offset >= end:
+                break
+            for cell in cells_of(placed):
+                if cell.start < end and cell.end > max(start, done):
+                    yield cell
+                    done = cell.end
 
 
 def requests(cells: Iterable[Cell], most: int) -> list[Request]:

@@ -1,35 +1,40 @@
 """Copies cells of a checkpoint into one file of shared memory, from whoever has them.
 
-Each source has lanes (connections), each lane takes the next request that its source can serve.
-So a fast holder sends more than a slow one, what a lost one had begun goes to the next, and what a
-slow one sits on is asked of another, too. Bytes go through a small buffer that stays warm: writing
-to fresh pages of a mapping would cost a fault for each.
+Bytes go through a small buffer that stays warm: writing to fresh pages of a mapping would cost a
+fault for each. What all local ranks have read gives its memory back, so that what comes next finds
+memory that is warm, too, and a restore takes little of it however large the state is.
 
-Must never happen: a rank uses what was not verified. A range counts as fetched only when all its
-cells have come and match.
+Must never happen: a rank uses what was not verified, or what has been given back. A range counts as
+fetched only when all its cells have come and match; and it is given back only when each local rank
+has said that it is past it.
 """
 
+import heapq
 import os
 import threading
-import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 import xxhash
 
-from spotelastic_checkpoints import cells, stages
+from spotelastic_checkpoints import cells, holes, stages
 from spotelastic_checkpoints.cells import Cell, Placed, Request
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.layout import ALIGNMENT
 from spotelastic_checkpoints.room import mib, room
 from spotelastic_checkpoints.stages import Stage
+from spotelastic_checkpoints.wire import Range
+from spotelastic_checkpoints.work import Work
 
 MOST_LANES = 16
-LATE = 2.0
-"""Seconds after which a request is made of another source as well."""
+
+END = 1 << 62
+"""Behind everything."""
 
 
 class Reader(Protocol):
@@ -62,106 +67,33 @@ class Source(Protocol):
         ...
 
 
-class Work:
-    """The requests of one batch, and who is at them. `clock` is the time in seconds."""
+class Fetcher:
+    """One checkpoint's way into one file; used by all `readers` local ranks, each of which enters,
+    fetches from its own thread, and passes."""
 
     def __init__(
-        self, requests: Sequence[Request], clock: Callable[[], float] = time.monotonic
+        self, path: Path, items: Sequence[Placed], sources: Sequence[Source], readers: int = 1
     ) -> None:
-        self._changed = threading.Condition()
-        self._clock = clock
-        self._queues: dict[int, deque[Request]] = defaultdict(deque)
-        """By source; what is under way or done already is passed over."""
-        self._begun: dict[Request, float] = {}
-        """When a request under way was last given to somebody,"""
-        self._given: dict[Request, set[int]] = {request: set() for request in requests}
-        """and to whom, of those that have not done it."""
-        self._lost: dict[int, str] = {}
-        """Sources that are not asked any more, and why."""
-        self._error: CheckpointsError | None = None
-        for request in requests:
-            self._queue(request)
-
-    def take(self, source: int) -> Request | None:
-        """The next for this source; None when there will be no more. Waits while what others have
-        begun may yet have to be asked of this one."""
-        with self._changed:
-            while self._error is None and source not in self._lost:
-                queue = self._queues[source]
-                while queue:
-                    request = queue.popleft()
-                    if request in self._given and request not in self._begun:
-                        return self._give(request, source)
-                others = [
-                    request
-                    for request in self._begun
-                    if source in request.sources and source not in self._given[request]
-                ]
-                if not others:
-                    return None
-                oldest = min(others, key=lambda request: self._begun[request])
-                left = self._begun[oldest] + LATE - self._clock()
-                if left <= 0:
-                    return self._give(oldest, source)
-                self._changed.wait(left)
-            return None
-
-    def done(self, request: Request) -> None:
-        with self._changed:
-            self._begun.pop(request, None)
-            self._given.pop(request, None)
-            self._changed.notify_all()
-
-    def lost(self, source: int, reason: CheckpointsError) -> None:
-        """What only this source was at is for others; an error when there are none."""
-        with self._changed:
-            self._lost[source] = str(reason)
-            for request, given in list(self._given.items()):
-                given.discard(source)
-                if not request.sources - self._lost.keys():
-                    reasons = "; ".join(self._lost[s] for s in sorted(request.sources))
-                    self._error = RestoreFailed(reasons)
-                elif request in self._begun and not given:
-                    del self._begun[request]
-                    self._queue(request)
-            self._changed.notify_all()
-
-    def failed(self, error: CheckpointsError) -> None:
-        """Of everything: no other source can help."""
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
-
-    def wait(self) -> None:
-        """Until all is done; raises the error that ended it."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._error is not None or not self._given)
-            if self._error is not None:
-                raise self._error
-
-    def _queue(self, request: Request) -> None:
-        for source in request.sources:
-            self._queues[source].append(request)
-
-    def _give(self, request: Request, source: int) -> Request:
-        self._begun[request] = self._clock()
-        self._given[request].add(source)
-        return request
-
-
-class Fetcher:
-    """One checkpoint's way into one file; used by all local ranks, each from its own thread."""
-
-    def __init__(self, path: Path, items: Sequence[Placed], sources: Sequence[Source]) -> None:
         self.path = path
         self._items = items
         self._sources = sources
-        self._asked: dict[int, Future[None]] = {}
-        """Cells that were asked for, by their start, and when they are there."""
+        self._readers = readers
         self._lock = threading.Lock()
-        self._turn = threading.Lock()
-        self._failed: BaseException | None = None
+        self._asked: dict[int, Request] = {}
+        """With whom cells come that were asked for, by their start."""
+        self._passing: list[tuple[int, int]] = []
+        """Their ends and starts, a heap,"""
+        self._kept: list[int] = []
+        """and the starts of those that stay, in order."""
+        self._passed: dict[int, int] = {}
+        """By local rank: nothing before this offset is needed by it."""
+        self._failed: CheckpointsError | None = None
         self._buffers: list[bytearray] = []
+        self._connected: dict[int, list[Reader]] = defaultdict(list)
+        """By source, those that no lane uses."""
+        self._working: list[Reader] = []
+        self._work = Work([source.lanes for source in sources])
+        self._pool = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="fetch")
         path.touch(0o600)
         self._file = path.open("rb+", buffering=0)
         # Pages come as they are written: what nobody needs takes no memory.
@@ -169,93 +101,128 @@ class Fetcher:
         self._file.truncate(last.offset + last.length if last else 0)
         stages.reached(Stage.FETCH_OPENED)
 
-    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Returns when these ranges are there and verified. Raises `RestoreFailed`, `ArenaFull`;
-        so does every later call then."""
-        wanted = list(cells.touched(self._items, ranges))
-        batch: Future[None] = Future()
+    # -- local ranks ------------------------------------------------------------------------------
+
+    def enter(self, reader: int) -> None:
+        """This local rank may need anything from now on."""
         with self._lock:
-            new = [cell for cell in wanted if cell.start not in self._asked]
-            self._asked.update(dict.fromkeys((cell.start for cell in new), batch))
-            waiting = {self._asked[cell.start] for cell in wanted} - {batch}
-        if new:
-            self._fill(new, batch)
-        for other in waiting:
-            other.result()
+            self._passed[reader] = 0
+
+    def fetch(
+        self, ranges: Iterable[Range], *, ahead: Iterable[Range] = (), keep: bool = True
+    ) -> None:
+        """Returns when these ranges are there and verified; what is `ahead` begins to come.
+
+        To `keep` them makes them stay when all ranks are past them. Raises `RestoreFailed`,
+        `ArenaFull`, and whatever else the source raised; so does every later call then.
+        """
+        try:
+            with self._lock:
+                if self._failed is not None:
+                    raise self._failed
+                wanted = self._ask(ranges, keep=keep)
+                self._ask(ahead, keep=False)
+            self._work.wait(wanted)
+        except CheckpointsError as error:
+            self._give_up(error)
+            raise
+        stages.reached(Stage.FETCH_VERIFIED)
+
+    def passed(self, reader: int, offset: int) -> None:
+        """This local rank needs nothing before the offset any more but what it keeps."""
+        with self._lock:
+            self._passed[reader] = offset
+            if len(self._passed) == self._readers and self._failed is None:
+                for start, end in self._given_back(min(self._passed.values())):
+                    with suppress(OSError):  # it goes with the file
+                        holes.punch(self._file.fileno(), start, end)
 
     def remove(self) -> None:
         """The file goes at once, its memory with the last who has it open."""
-        self.path.unlink(missing_ok=True)
+        self._end(RestoreFailed("what was to be restored has been put away"))
+        self._pool.shutdown(wait=False)
 
-    def _fill(self, new: Sequence[Cell], batch: "Future[None]") -> None:
-        """One batch at a time: each takes all the lanes there are."""
-        try:
-            with self._turn:
-                self._bring_all(new)
-        except BaseException as error:
-            batch.set_exception(error)
-            raise
-        batch.set_result(None)
+    # -- what is there ----------------------------------------------------------------------------
 
-    def _bring_all(self, new: Sequence[Cell]) -> None:
-        if self._failed is not None:
-            raise self._failed
-        try:
+    def _ask(self, ranges: Iterable[Range], *, keep: bool) -> set[Request]:
+        """With whom it comes."""
+        wanted = list(cells.touched(self._items, ranges))
+        new = [cell for cell in wanted if cell.start not in self._asked]
+        if keep:
+            self._kept = sorted({*self._kept, *(cell.start for cell in wanted)})
+        if new:
             self._check_memory(sum(cell.length for cell in new))
-            self._run(new)
-            stages.reached(Stage.FETCH_VERIFIED)
-        except BaseException as error:
-            self._failed = error
-            self._give_up()
-            raise
+            requests = cells.requests(new, min(source.most for source in self._sources))
+            for request in requests:
+                for cell in request.cells:
+                    self._asked[cell.start] = request
+                    heapq.heappush(self._passing, (cell.end, cell.start))
+            for number in self._work.add(requests):
+                self._pool.submit(self._lane, number)
+        return {self._asked[cell.start] for cell in wanted}
 
-    def _give_up(self) -> None:
-        """No lane is left. The memory goes now: the error's traceback holds on to us."""
-        self.remove()
-        self._file.close()
-        self._buffers.clear()
+    def _given_back(self, offset: int) -> Iterator[Range]:
+        """What ends before the offset and does not stay, in as few ranges as it takes."""
+        begun = done = 0
+        while self._passing and self._passing[0][0] <= offset:
+            end, start = heapq.heappop(self._passing)
+            if self._some_stay(start, end) or not self._work.is_done(self._asked[start]):
+                continue
+            del self._asked[start]
+            if start - done >= ALIGNMENT or self._some_stay(done, start):
+                yield begun, done
+                begun = start
+            done = end
+        yield begun, done
+
+    def _some_stay(self, start: int, end: int) -> bool:
+        first = bisect_left(self._kept, start)
+        return first < len(self._kept) and self._kept[first] < end
 
     def _check_memory(self, needed: int) -> None:
         left = room(self.path.parent)
         if needed > left.free:
             raise ArenaFull(f"{mib(needed)} more for a restore; {left}: {left.more}")
 
-    def _run(self, new: Sequence[Cell]) -> None:
-        most = min(source.most for source in self._sources)
-        requests = cells.requests(new, most)
-        work = Work(requests)
-        asked = sorted(frozenset().union(*(request.sources for request in requests)))
-        lanes = [
-            number
-            for lane in range(max(self._sources[number].lanes for number in asked))
-            for number in asked
-            if lane < self._sources[number].lanes
-        ]
-        readers: list[Reader] = []
-        with ThreadPoolExecutor(min(len(lanes), MOST_LANES)) as pool:
-            for number in lanes:
-                pool.submit(self._lane, number, work, readers)
-            try:
-                work.wait()
-            finally:
-                # Those that are still at what another has done meanwhile.
-                for reader in readers:
-                    reader.abort()
+    def _give_up(self, error: CheckpointsError) -> None:
+        """The memory goes now, when the last lane has ended: the error's traceback holds on to
+        us."""
+        self._end(error)
+        self._pool.shutdown(wait=True)
+        with self._lock:
+            self._file.close()
+            self._buffers.clear()
 
-    def _lane(self, number: int, work: Work, readers: list[Reader]) -> None:
+    def _end(self, error: CheckpointsError) -> None:
+        self.path.unlink(missing_ok=True)
+        with self._lock:
+            self._failed = self._failed or error
+            self._work.failed(self._failed)
+            for reader in self._working:
+                reader.abort()
+            for readers in self._connected.values():
+                for reader in readers:
+                    reader.close()
+            self._connected.clear()
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def _lane(self, number: int) -> None:
+        source, work = self._sources[number], self._work
         request = work.take(number)
         if request is None:
             return
-        source, buffer = self._sources[number], self._buffer(number)
+        buffer = self._buffer(source.most)
         reader: Reader | None = None
         try:
-            reader = source.open()
-            readers.append(reader)
+            reader = self._reader(number)
             while request is not None:
                 for run in cells.runs(request.cells, number, source.most):
                     self._bring(run, number, reader, memoryview(buffer))
                 work.done(request)
                 request = work.take(number)
+            self._leave(number, reader)
+            reader = None
         except RestoreFailed as error:
             work.lost(number, error)
         except CheckpointsError as error:
@@ -265,14 +232,35 @@ class Fetcher:
         except Exception as error:
             work.failed(RestoreFailed(f"{source.name}: {type(error).__name__}: {error}"))
         finally:
-            if reader is not None:
-                reader.close()
             with self._lock:
                 self._buffers.append(buffer)
+                if reader is not None:
+                    self._working.remove(reader)
+                    reader.close()
 
-    def _buffer(self, number: int) -> bytearray:
+    def _reader(self, number: int) -> Reader:
+        """A connection that is there already saves a handshake."""
+        with self._lock:
+            there = self._connected[number]
+            reader = there.pop() if there else None
+        if reader is None:
+            reader = self._sources[number].open()
+        with self._lock:
+            self._working.append(reader)
+            if self._failed is not None:
+                reader.abort()
+        return reader
+
+    def _leave(self, number: int, reader: Reader) -> None:
+        with self._lock:
+            self._working.remove(reader)
+            if self._failed is None:
+                self._connected[number].append(reader)
+            else:
+                reader.close()
+
+    def _buffer(self, most: int) -> bytearray:
         """One that was used before is warm."""
-        most = self._sources[number].most
         with self._lock:
             fitting = [buffer for buffer in self._buffers if len(buffer) == most]
             if not fitting:

@@ -79,7 +79,8 @@ def _opened(
     around: Surroundings,
 ) -> Opened:
     placed = cells.placed(items)
-    fetcher = Fetcher(around.arena.folder / f"restore-{ident}", placed, sources)
+    path = around.arena.folder / f"restore-{ident}"
+    fetcher = Fetcher(path, placed, sources, readers=around.arena.workers)
     there = tuple(_described(found) for found in placed)
     described = RestoreSet(ident, step, world_size, tuple(slots), str(fetcher.path), there)
     return Opened(described, fetcher)

@@ -166,8 +166,8 @@ class Service:
             wire.Hurry: lambda client, ident, r: self._hurry(r.deadline),
             wire.Subscribe: lambda client, ident, r: self.clients.subscribe(client),
             wire.Attach: lambda client, ident, r: self._attach(client, r),
-            wire.Open: lambda client, ident, r: self._open(r.resume),
-            wire.Fetch: lambda client, ident, r: self._restores.fetch(r.id, r.ranges),
+            wire.Open: lambda client, ident, r: self._open(client, r.resume),
+            wire.Fetch: lambda client, ident, r: self._restores.fetch(r, client.local_rank),
             wire.FindCommit: lambda client, ident, r: self._restores.find(r.step, r.before),
             wire.Restored: lambda client, ident, r: self._restores.done(r.id, client.local_rank),
             wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
@@ -334,8 +334,8 @@ class Service:
         self.clients.emit(wire.Attached(request.rank))
         return str(self.arena.page_path(local))
 
-    async def _open(self, resume: Resume) -> RestoreSet:
-        opened = await self._restores.open(resume)
+    async def _open(self, client: Client, resume: Resume) -> RestoreSet:
+        opened = await self._restores.open(resume, client.local_rank)
         if opened.items:
             self._make_room(resume)
         return opened

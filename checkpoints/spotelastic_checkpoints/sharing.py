@@ -1,15 +1,16 @@
 """Restores of a node: local ranks that ask for the same source share what is fetched of it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
 from spotelastic_checkpoints import restore
 from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.fetching import END, Fetcher
 from spotelastic_checkpoints.restore import Opened, Surroundings
-from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume
+from spotelastic_checkpoints.wire import Commit, Fetch, RestoreSet, Resume
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Restores:
         self._restores: dict[bytes, _Restore] = {}
         self._last = 0
 
-    async def open(self, resume: Resume) -> RestoreSet:
+    async def open(self, resume: Resume, local_rank: int) -> RestoreSet:
         """Once per source, whoever asks. Raises what opening it raised."""
         key = msgspec.msgpack.encode(resume)
         if key not in self._restores:
@@ -53,17 +54,19 @@ class Restores:
             if self._restores.get(key) is shared:
                 del self._restores[key]
             raise
+        shared.read_by.discard(local_rank)
+        opened.fetcher.enter(local_rank)
         return opened.restore_set
 
     async def find(self, step: int | None, before: Commit | None) -> Commit | None:
         """The newest commit: at `step` alone, and older than `before`, where told."""
         return await asyncio.to_thread(restore.find_commit, step, before, self._of_round())
 
-    async def fetch(self, ident: int, ranges: Sequence[tuple[int, int]]) -> None:
+    async def fetch(self, request: Fetch, local_rank: int) -> None:
         """Returns when these ranges of the file that all share are there."""
         for each in self._restores.values():
-            if each.opened is not None and each.opened.restore_set.id == ident:
-                await asyncio.to_thread(each.opened.fetcher.fetch, ranges)
+            if each.opened is not None and each.opened.restore_set.id == request.id:
+                await asyncio.to_thread(_fetch, each.opened.fetcher, request, local_rank)
                 return
         raise RestoreFailed("what was to be restored has been put away: another round has begun")
 
@@ -72,6 +75,7 @@ class Restores:
         for key, each in list(self._restores.items()):
             if each.opened is not None and each.opened.restore_set.id == ident:
                 each.read_by.add(local_rank)
+                each.opened.fetcher.passed(local_rank, END)
                 if len(each.read_by) == self._ranks:
                     each.opened.fetcher.remove()
                     del self._restores[key]
@@ -92,6 +96,12 @@ class Restores:
         if self._around is None:
             self._around = self._surroundings()
         return self._around
+
+
+def _fetch(fetcher: Fetcher, request: Fetch, local_rank: int) -> None:
+    if request.passed is not None:
+        fetcher.passed(local_rank, request.passed)
+    fetcher.fetch(request.ranges, ahead=request.ahead, keep=request.passed is None)
 
 
 def _remove_copies(task: "asyncio.Task[Opened]") -> None:

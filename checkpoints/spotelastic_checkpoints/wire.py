@@ -11,6 +11,8 @@ from typing import TypeVar
 import msgspec
 
 FRAME = struct.Struct("<I")
+Range = tuple[int, int]
+"""Of a file: its first byte, and the one behind its last."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -338,11 +340,16 @@ class Open(Value, frozen=True, tag="open"):
 
 
 class Fetch(Value, frozen=True, tag="fetch"):
-    """Bring ranges (start, end) of the restore set's file to this node; answered once they are
+    """Bring ranges of the restore set's file to this node; answered once they are
     there and verified. What several workers need comes once."""
 
     id: int
-    ranges: tuple[tuple[int, int], ...]
+    ranges: tuple[Range, ...]
+    ahead: tuple[Range, ...] = ()
+    """What will be asked for next, and begins to come."""
+    passed: int | None = None
+    """The worker needs nothing before this offset any more; these ranges neither, once it has told
+    an offset behind them. None: they stay until it has restored everything."""
 
 
 class FindCommit(Value, frozen=True, tag="find"):

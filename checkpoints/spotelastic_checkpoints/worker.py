@@ -86,13 +86,24 @@ class WorkerClient:
         """What the named source holds; raises `RestoreFailed` where it is not whole."""
         return self._insist(wire.Open(resume), wire.RestoreSet, timeout)
 
-    def fetch(self, ident: int, ranges: Sequence[tuple[int, int]], timeout: float) -> None:
-        """Returns once these bytes of the restore set's file are there, and verified.
+    def fetch(
+        self,
+        ident: int,
+        ranges: Sequence[wire.Range],
+        timeout: float,
+        *,
+        ahead: Sequence[wire.Range] = (),
+        passed: int | None = None,
+    ) -> None:
+        """Returns once these bytes of the restore set's file are there, and verified; what is
+        `ahead` begins to come.
 
-        After `DaemonUnavailable` it is to be opened anew: the next daemon knows nothing of it.
+        They stay there, unless `passed` says from which offset on this worker needs anything at
+        all: they go when it has passed them. After `DaemonUnavailable` it is to be opened anew:
+        the next daemon knows nothing of it.
         """
-        if ranges:
-            request = wire.Fetch(ident, tuple(ranges))
+        if ranges or ahead:
+            request = wire.Fetch(ident, tuple(ranges), tuple(ahead), passed)
             self._connection.call(request, type(None), timeout)
 
     def find(

@@ -140,7 +140,8 @@ class Checkpointer:
         has gone on from there since, and was only restarted, goes on.
 
         Raises `UsageError` when the checkpoint is of another model, naming what differs, or when
-        `step` was never committed; `SpotelasticError` when nothing can be restored.
+        `step` was never committed; `SpotelasticError` when nothing can be restored, after which the
+        state may be filled in part.
         """
         session, client = self._entered()
         if self._last_step and self._saver is not None:

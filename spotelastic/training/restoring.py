@@ -17,11 +17,12 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training import filling, values
+from spotelastic.training import values
 from spotelastic.training.fitting import Kind, misfit
 from spotelastic.training.following import filled, flat_state
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
+from spotelastic.training.streaming import Copy, Window, fill, joined, windows
 
 _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
@@ -33,7 +34,8 @@ Box = tuple[Sequence[int], Sequence[int]]
 class Restored:
     """A source, opened. Holds maps of shared memory until it is dropped.
 
-    `needs` tells which bytes of it are to be brought here before `load` reads them.
+    `needs` tells which bytes of it are to be brought here before `load` reads them, and `windows`
+    what is brought and filled before, one after the other.
     """
 
     def __init__(self, contents: Contents, source: Resume) -> None:
@@ -43,7 +45,13 @@ class Restored:
         self.world_size = contents.world_size
         self._contents = contents
         self._maps: dict[str, memoryview] = {}
+        self._copies: dict[str, list[Copy]] = {}
+        """Tensors that are filled as they were saved, by the file from which,"""
+        self._others: list[Chunk] = []
+        """and those that are put together from parts."""
         self._view: View | None = None
+        self.read_to = 0
+        """Nothing before this offset of the restore set's file is needed any more by windows."""
         self._stateful: set[str] = set()
         """Names of what is loaded through its own load_state_dict."""
         self._contained: dict[str, torch.Tensor] = {}
@@ -61,8 +69,8 @@ class Restored:
             self._pieces.setdefault(item.fqn, []).append(piece)
 
     def needs(self, state: State, rank: int) -> list[tuple[int, int]]:
-        """Ranges of the restore set's file that this rank reads. Raises `UsageError` naming what
-        does not fit; the state is untouched then."""
+        """Ranges of the restore set's file that this rank reads, but for its windows. Raises
+        `UsageError` naming what does not fit; the state is untouched then."""
         state.initialise()
         self._forget_state_that_was_not_saved(state)
         self._stateful = {name for name in state.values if state.is_stateful(name)}
@@ -70,6 +78,7 @@ class Restored:
         self._view = state.view()
         self._check(state, self._view)
         self._devices = _devices(self._view)
+        self._find_copies(self._view)
         if not self._contents.fetched:
             return []
         boxes = self._boxes(self._view)
@@ -85,32 +94,26 @@ class Restored:
                     part = _overlap(item, offsets, sizes)
                     if part is not None:
                         ranges.append(_hull(item, part))
-        return _joined(ranges)
+        return joined(ranges)
+
+    def windows(self) -> list[Window]:
+        """After `needs`: each is to be brought here, and then filled, in this order."""
+        return list(windows(self._copies.get(self._contents.file, ())))
+
+    def fill(self, window: Window) -> None:
+        self.read_to = window.start
+        fill(self._contents.file, window.copies, self._map)
 
     @torch.no_grad()
     def load(self, state: State) -> None:
-        """After `needs`, of the same state. Raises `SpotelasticError` when a slot that was read has
-        been overwritten meanwhile."""
-        assert self._view is not None
-        direct: dict[str, list[tuple[int, torch.Tensor]]] = defaultdict(list)
-        targets, sources = [], []
-        for chunk in self._view.chunks:
-            if chunk.path[0] in self._stateful:
-                continue
-            piece = self._by_key.get(chunk.key)
-            kind = dtype_name(chunk.tensor), chunk.sizes
-            if piece is None or (piece.item.dtype, piece.item.sizes) != kind:
+        """After all windows, of the same state: everything else. Raises `SpotelasticError` when a
+        slot that was read has been overwritten meanwhile."""
+        for file, copies in self._copies.items():
+            if file != self._contents.file:
+                fill(file, copies, self._map)
+        for chunk in self._others:
+            if chunk.path[0] not in self._stateful:
                 self._fill_other(chunk)
-            elif filling.can_fill(chunk.tensor):
-                start = piece.item.offset + piece.item.length - chunk.tensor.nbytes
-                direct[piece.file].append((start, chunk.tensor))
-            else:
-                targets.append(chunk.tensor)
-                sources.append(tensor_at(self._map(piece.file), piece.item))
-        for file, wanted in direct.items():
-            filling.fill(file, wanted)
-        if targets:
-            torch._foreach_copy_(targets, sources)
         for name in state.values:
             self._load_other(state, name)
         self._load_hyper_parameters(state)
@@ -118,6 +121,17 @@ class Restored:
             self._contents.check()
         except RestoreFailed as error:
             raise SpotelasticError(f"cannot resume from step {self.step}: {error}") from error
+
+    def _find_copies(self, view: View) -> None:
+        self._copies, self._others = defaultdict(list), []
+        for chunk in view.chunks:
+            piece = self._by_key.get(chunk.key)
+            kind = dtype_name(chunk.tensor), chunk.sizes
+            same = piece is not None and (piece.item.dtype, piece.item.sizes) == kind
+            if piece is not None and same and chunk.path[0] not in self._stateful:
+                self._copies[piece.file].append(Copy(piece, chunk.tensor))
+            else:
+                self._others.append(chunk)
 
     def _boxes(self, view: View) -> Mapping[str, Sequence[Box]]:
         """The parts of tensors that are read in parts; everything else is read as a whole."""
@@ -127,7 +141,7 @@ class Restored:
             for fqn, kind in view.kinds.items()
             if kind.dtype and (fqn in view.sharded or fqn not in whole)
         }
-        for chunk in view.chunks:
+        for chunk in self._others:
             if chunk.fqn in boxes:
                 boxes[chunk.fqn].append((chunk.offsets, chunk.sizes))
         return boxes
@@ -366,13 +380,3 @@ def _hull(item: Item, part: Sequence[tuple[int, int]]) -> tuple[int, int]:
         stride *= item.sizes[axis]
     start = _raw_start(item)
     return start + first * size, start + (last + 1) * size
-
-
-def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    joined: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if joined and start <= joined[-1][1] + filling.GAP:
-            joined[-1] = joined[-1][0], max(end, joined[-1][1])
-        else:
-            joined.append((start, end))
-    return joined

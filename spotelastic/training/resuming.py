@@ -4,11 +4,14 @@ Every rank fetches the source, then all hear how it went: a source that one of t
 damaged shard, a peer that died since) is left by all, for the newest commit before it. A store or a
 daemon that does not answer says nothing about the source: nobody goes back for that.
 
+Tensors are filled while the rest still comes. Who goes back fills all of them again.
+
 Collectives are allowed here; nobody trains yet.
 """
 
 import sys
 import time
+from collections.abc import Iterable, Sequence
 
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.contents import Contents
@@ -23,6 +26,7 @@ from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.training.environment import Session
 from spotelastic.training.restoring import Restored
 from spotelastic.training.state import State
+from spotelastic.training.streaming import AHEAD, Window
 
 FETCH_WITHIN = 600.0
 """Seconds without anything coming to this node; the daemon's own deadlines are shorter."""
@@ -112,11 +116,11 @@ def _brought(session: Session, client: WorkerClient, state: State, source: wire.
         contents = Contents(opened)
         try:
             restored = Restored(contents, source)
-            needs = restored.needs(state, session.ranks.rank)
-            client.fetch(restored.ident, needs, FETCH_WITHIN)
+            _stream(client, restored, restored.needs(state, session.ranks.rank))
         except DaemonUnavailable:
-            if contents.brought > most:
-                deadline, most = time.monotonic() + FETCH_WITHIN, contents.brought
+            come = restored.read_to + contents.brought
+            if come > most:
+                deadline, most = time.monotonic() + FETCH_WITHIN, come
             elif time.monotonic() > deadline:
                 raise
         except CheckpointsError:
@@ -124,6 +128,22 @@ def _brought(session: Session, client: WorkerClient, state: State, source: wire.
             raise
         else:
             return restored
+
+
+def _stream(client: WorkerClient, restored: Restored, needs: Sequence[wire.Range]) -> None:
+    """What this rank needs comes here, and what it has as it was saved is filled on the way."""
+    windows, asked = restored.windows(), AHEAD
+    ahead = _ranges(windows[:asked])
+    client.fetch(restored.ident, needs, FETCH_WITHIN, ahead=ahead)
+    for number, window in enumerate(windows, 1):
+        ahead = _ranges(windows[asked : number + AHEAD])
+        client.fetch(restored.ident, window.ranges, FETCH_WITHIN, ahead=ahead, passed=window.start)
+        asked = number + AHEAD
+        restored.fill(window)
+
+
+def _ranges(windows: Iterable[Window]) -> list[wire.Range]:
+    return [wanted for window in windows for wanted in window.ranges]
 
 
 def _find(

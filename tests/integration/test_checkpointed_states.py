@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from support.patience import PATIENT
 from support.small_model import make, one_step
 from torch import nn
 
 import spotelastic as se
 from spotelastic.errors import UsageError
-from spotelastic.training import following
+from spotelastic.training import following, streaming
 from spotelastic.training import state as training_state
 from spotelastic.training.environment import Ranks
+from spotelastic.training.restoring import Restored
 
 
 def test_a_state_of_several_files_is_read_by_us_and_by_stock_dcp(tmp_path: Path) -> None:
@@ -34,6 +36,36 @@ def test_a_state_of_several_files_is_read_by_us_and_by_stock_dcp(tmp_path: Path)
     with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
         assert checkpoint.restore() == 1
     assert all(torch.equal(state[name], tensor) for name, tensor in saved.items())
+
+
+def test_what_was_filled_before_damage_was_found_is_filled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(streaming, "WINDOW", 1)
+    state: dict[str, Any] = {f"w{number}": torch.zeros(1000) for number in range(9)}
+    with se.Checkpointer(state, storage=str(tmp_path), checkpoint_every=1) as checkpoint:
+        for step in (1, 2):
+            for tensor in state.values():
+                tensor.fill_(step)
+            checkpoint.step(step)
+            assert checkpoint.wait(PATIENT)
+    shard = tmp_path / "1" / "step-00000002" / "__0_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[data.rindex(state["w8"].numpy().tobytes())] ^= 1
+    shard.write_bytes(data)
+    filled: list[float] = []
+    fill = Restored.fill
+
+    def fill_and_tell(self: Restored, window: streaming.Window) -> None:
+        fill(self, window)
+        filled.append(window.copies[0].tensor[0].item())
+
+    monkeypatch.setattr(Restored, "fill", fill_and_tell)
+    with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
+        assert checkpoint.restore() == 1
+    assert filled[0] == 2, "something was filled before the damage was found"
+    assert all((tensor == 1).all() for tensor in state.values())
+    assert "going back to 1" in capfd.readouterr().err
 
 
 class Counting(nn.Module):

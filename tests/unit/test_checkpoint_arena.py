@@ -10,6 +10,7 @@ from spotelastic_checkpoints import restore
 from spotelastic_checkpoints.arena import HEADER, Arena, Slot, State
 from spotelastic_checkpoints.contents import Contents
 from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.fetching import Fetcher
 from spotelastic_checkpoints.restore import Opened
 from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.wire import RestoreSet, Resume
@@ -57,7 +58,7 @@ def test_slots_that_were_given_up_cannot_be_restored(tmp_path: Path) -> None:
 
 
 def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors = [OSError(24, "Too many open files")]
     there = RestoreSet(1, 5, 1, (), "", ())
@@ -65,7 +66,7 @@ def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
     def open_source(*_: object) -> Opened:
         if errors:
             raise errors.pop()
-        return Opened(there, fetcher=None)  # type: ignore[arg-type]
+        return Opened(there, Fetcher(tmp_path / "restore-1", (), ()))
 
     monkeypatch.setattr(restore, "open_source", open_source)
     surroundings: Any = object
@@ -73,7 +74,7 @@ def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
     async def main() -> None:
         restores = Restores(1, surroundings)
         with pytest.raises(OSError, match="Too many"):
-            await restores.open(Resume("store", 5, epoch=1))
-        assert await restores.open(Resume("store", 5, epoch=1)) == there
+            await restores.open(Resume("store", 5, epoch=1), 0)
+        assert await restores.open(Resume("store", 5, epoch=1), 0) == there
 
     asyncio.run(main())

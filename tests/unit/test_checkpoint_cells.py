@@ -1,20 +1,29 @@
 """What is fetched of a checkpoint, in which units, by whom, and what happens when one is lost."""
 
 import itertools
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 
 import pytest
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from spotelastic_checkpoints import cells, encoding, manifest, restore
 from spotelastic_checkpoints.cells import Cell, Place
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.fetching import LATE, Fetcher, Work
+from spotelastic_checkpoints.fetching import END, Fetcher
 from spotelastic_checkpoints.manifest import BLOCK, DIGITS
-from spotelastic_checkpoints.wire import Item, Shelf
+from spotelastic_checkpoints.wire import Item, Range, Shelf
+from spotelastic_checkpoints.work import LATE, Work
+
+
+@pytest.fixture
+def shared_memory() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="se-test-", dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 def item(name: str, offset: int, length: int, checksum: str = "", blocks: str = "") -> Item:
@@ -114,8 +123,15 @@ def test_what_two_nodes_hold_can_come_from_either() -> None:
     ]
 
 
+def begun(*who: Iterable[int]) -> tuple[Work, list[cells.Request]]:
+    """Two sources of one lane each, at work."""
+    work, asked = Work([1, 1]), requests(*who)
+    work.add(asked)
+    return work, asked
+
+
 def test_the_quicker_source_brings_more() -> None:
-    work = Work(requests(*[(0, 1)] * 4))
+    work, asked = begun(*[(0, 1)] * 4)
     slow = work.take(0)
     for _ in range(3):
         quick = work.take(1)
@@ -124,37 +140,63 @@ def test_the_quicker_source_brings_more() -> None:
         work.done(quick)
     assert slow is not None
     work.done(slow)
-    work.wait()
+    work.wait(asked)
     assert work.take(0) is None
+
+
+def test_lanes_that_have_ended_begin_anew_for_what_is_added() -> None:
+    work = Work([2, 3])
+    first, second, third = requests((0, 1), (1,), (0,))
+    assert work.add([first]) == [0, 1], "no more lanes than there is to do"
+    assert work.add([second]) == [1, 1], "none has taken the first one yet"
+    assert [work.take(0), work.take(1)] == [first, second]
+    assert work.add([third]) == [0]
+    for request in (first, second):
+        work.done(request)
+    work.wait([first, second])
+    assert work.take(1) is None
+    assert work.take(0) is third
+    work.done(third)
+    work.wait([third])
 
 
 def test_what_a_lost_source_had_begun_is_done_by_the_next() -> None:
-    work = Work(requests((0, 1), (0, 1)))
-    begun = work.take(0)
+    work, asked = begun((0, 1), (0, 1))
+    first = work.take(0)
     work.lost(0, RestoreFailed("gone"))
     assert work.take(0) is None
     taken = [work.take(1), work.take(1)]
-    assert begun in taken
+    assert first in taken
     for request in taken:
         assert request is not None
         work.done(request)
-    work.wait()
+    work.wait(asked)
 
 
 def test_what_nobody_has_any_more_is_an_error_that_names_all_of_them() -> None:
-    work = Work(requests((0, 1), (1,)))
+    work, asked = begun((0, 1), (1,))
     work.take(0)
     work.lost(0, RestoreFailed("a is gone"))
     assert work.take(1) is not None
     work.lost(1, RestoreFailed("b is gone"))
     assert work.take(1) is None
     with pytest.raises(RestoreFailed, match="b is gone"):
-        work.wait()
+        work.wait(asked)
+
+
+def test_what_is_asked_of_those_that_were_lost_alone_is_an_error_at_once() -> None:
+    work, _ = begun((0, 1))
+    work.lost(0, RestoreFailed("a is gone"))
+    later = requests((0,))
+    assert work.add(later) == []
+    with pytest.raises(RestoreFailed, match="a is gone"):
+        work.wait(later)
 
 
 def test_what_a_source_sits_on_is_asked_of_another() -> None:
     now = 0.0
-    work = Work(requests((0, 1)), clock=lambda: now)
+    work, asked = Work([1, 1], clock=lambda: now), requests((0, 1))
+    work.add(asked)
     stuck = work.take(0)
     now = LATE + 1
     assert work.take(1) is stuck
@@ -162,14 +204,14 @@ def test_what_a_source_sits_on_is_asked_of_another() -> None:
     assert work.take(1) is None
     assert stuck is not None
     work.done(stuck)
-    work.wait()
+    work.wait(asked)
     # The first one comes late, and it does not matter.
     work.done(stuck)
     assert work.take(0) is None
 
 
 def test_a_source_waits_for_what_another_may_lose() -> None:
-    work = Work(requests((0, 1)))
+    work, _ = begun((0, 1))
     first, taken = work.take(0), []
     waiting = Thread(target=lambda: taken.append(work.take(1)))
     waiting.start()
@@ -204,3 +246,112 @@ def test_a_fetch_that_failed_gives_its_memory_back_at_once(tmp_path: Path) -> No
     assert not [path for path in held if path.parent == tmp_path]
     with pytest.raises(RestoreFailed, match="t does not match"):
         fetcher.fetch([(0, 64)])
+
+
+SIZE = 3 * BLOCK
+COUNT = 5
+
+
+class Whole:
+    """A source that has everything, and each of its readers."""
+
+    name, lanes, most = "a", 2, BLOCK
+
+    def __init__(self) -> None:
+        self.data = random.Random(0).randbytes(COUNT * SIZE)
+        self.sent = 0
+
+    def open(self) -> "Whole":
+        return self
+
+    def read(self, file: object, offset: int, target: memoryview) -> None:
+        target[:] = self.data[offset : offset + len(target)]
+        self.sent += len(target)
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def streamed(path: Path, readers: int) -> tuple[Fetcher, Whole, list[Range]]:
+    """Of COUNT items; all readers have entered."""
+    source = Whole()
+    items = [(item(f"t{n}", n * SIZE, SIZE), (Place(0, "f", n * SIZE),)) for n in range(COUNT)]
+    placed = cells.placed(items)
+    fetcher = Fetcher(path, placed, [source], readers)
+    for reader in range(readers):
+        fetcher.enter(reader)
+    return fetcher, source, [(n * SIZE, (n + 1) * SIZE) for n in range(COUNT)]
+
+
+def memory(fetcher: Fetcher) -> int:
+    return fetcher.path.stat().st_blocks * 512
+
+
+def test_what_all_ranks_have_passed_takes_no_memory(shared_memory: Path) -> None:
+    fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=2)
+    most = 0
+    for here, following in itertools.pairwise([*ranges, (END, END)]):
+        for reader in range(2):
+            fetcher.passed(reader, here[0])
+            fetcher.fetch([here], ahead=[following], keep=False)
+            most = max(most, memory(fetcher))
+    assert most <= 3 * SIZE
+    assert source.sent == COUNT * SIZE
+    fetcher.passed(0, END)
+    assert memory(fetcher) >= SIZE, "the other one is at the last"
+    fetcher.passed(1, END)
+    assert memory(fetcher) == 0
+    fetcher.remove()
+
+
+def test_nothing_goes_before_every_rank_has_come(shared_memory: Path) -> None:
+    fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=1)
+    fetcher._readers = 2
+    fetcher.fetch(ranges, keep=False)
+    fetcher.passed(0, END)
+    assert fetcher.path.read_bytes() == source.data
+    fetcher.remove()
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from(["keep", "next", "next", "next", "again"]),
+            st.integers(0, COUNT * SIZE - 1),
+            st.integers(1, SIZE),
+        ),
+        max_size=40,
+    )
+)
+@settings(deadline=None, max_examples=60)
+def test_what_a_rank_has_not_passed_or_keeps_is_there(
+    steps: list[tuple[int, str, int, int]],
+) -> None:
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        fetcher, source, _ = streamed(Path(folder) / "restore-1", readers=3)
+        at, needed = [0] * 3, [list[Range]() for _ in range(3)]
+        for reader, what, start, length in steps:
+            match what:
+                case "again":
+                    fetcher.enter(reader)
+                    at[reader], needed[reader] = 0, []
+                case "keep":
+                    wanted = start, min(start + length, COUNT * SIZE)
+                    fetcher.fetch([wanted])
+                    needed[reader].append(wanted)
+                case _:
+                    fetcher.passed(reader, at[reader])
+                    wanted = at[reader], min(at[reader] + length, COUNT * SIZE)
+                    fetcher.fetch([wanted], keep=False)
+                    at[reader] = wanted[1]
+                    assert there(fetcher, wanted) == source.data[slice(*wanted)]
+            for each in needed:
+                for kept in each:
+                    assert there(fetcher, kept) == source.data[slice(*kept)]
+        fetcher.remove()
+
+
+def there(fetcher: Fetcher, wanted: Range) -> bytes:
+    return fetcher.path.read_bytes()[slice(*wanted)]

@@ -17,7 +17,7 @@ from spotelastic_checkpoints.restore import Surroundings
 from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.port import Blob
-from spotelastic_checkpoints.wire import Commit, Item, Resume
+from spotelastic_checkpoints.wire import Commit, Fetch, Item, Resume
 from support.patience import PATIENT
 
 LENGTH = 64
@@ -83,9 +83,9 @@ def test_an_outage_in_each_phase_is_waited_for_and_told_once(storage: Absent) ->
         newest = await restores.find(None, None)
         assert newest == Commit(1, 2)
         storage.away = 5
-        opened = await restores.open(Resume("store", 2, epoch=1))
+        opened = await restores.open(Resume("store", 2, epoch=1), 0)
         storage.away = 5
-        await restores.fetch(opened.id, [(0, LENGTH)])
+        await restores.fetch(Fetch(opened.id, ((0, LENGTH),)), 0)
         assert storage.away == 0
 
     asyncio.run(main())

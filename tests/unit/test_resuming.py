@@ -11,7 +11,7 @@ from spotelastic_checkpoints.errors import (
     RestoreFailed,
     StorageUnavailable,
 )
-from spotelastic_checkpoints.wire import Commit, Item, RestoreSet, Resume
+from spotelastic_checkpoints.wire import Commit, Item, Range, RestoreSet, Resume
 
 from spotelastic.errors import Unavailable
 from spotelastic.training import resuming
@@ -46,7 +46,7 @@ class Daemons:
             items.append(Item(name, path, "", (), (), (), -1, len(items) * length, length))
         return RestoreSet(1, resume.step, 1, (), str(file), tuple(items))
 
-    def fetch(self, ident: int, ranges: list[tuple[int, int]], timeout: float) -> None:
+    def fetch(self, ident: int, ranges: list[Range], timeout: float, *, ahead: list[Range]) -> None:
         if self.slow > 1:
             self.slow -= 1
             with (self._folder / "restore-1").open("ab") as file:

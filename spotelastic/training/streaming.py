@@ -1,0 +1,90 @@
+"""Tensors that are saved as they are here, and so are filled piece by piece: a window of the
+restore set's file at a time.
+
+While one is read the next ones come, and what all ranks have read goes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from spotelastic_checkpoints.contents import Piece
+from spotelastic_checkpoints.wire import Range
+
+from spotelastic.training import filling
+from spotelastic.training.saving import tensor_at
+
+WINDOW = 32 << 20
+"""Bytes, or one tensor's piece,"""
+AHEAD = 3
+"""and as many more are on their way while one is read."""
+
+
+class Copy(NamedTuple):
+    """What fills this tensor exactly."""
+
+    piece: Piece
+    tensor: torch.Tensor
+
+    @property
+    def start(self) -> int:
+        return self.piece.item.offset
+
+    @property
+    def end(self) -> int:
+        return self.piece.item.offset + self.piece.item.length
+
+
+class Window(NamedTuple):
+    """Of one file."""
+
+    copies: Sequence[Copy]
+    ranges: Sequence[Range]
+
+    @property
+    def start(self) -> int:
+        """Nothing before it is in this window or a later one."""
+        return self.ranges[0][0]
+
+
+def windows(copies: Iterable[Copy]) -> Iterator[Window]:
+    """Pure: in the order of the file, which is the same for all ranks."""
+    window: list[Copy] = []
+    for copy in sorted(copies, key=lambda copy: copy.start):
+        if window and copy.end - window[0].start > WINDOW:
+            yield _window(window)
+            window = []
+        window.append(copy)
+    if window:
+        yield _window(window)
+
+
+def _window(copies: Sequence[Copy]) -> Window:
+    return Window(copies, joined((copy.start, copy.end) for copy in copies))
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Pure: in order, those that lie close to each other as one."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1] + filling.GAP:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+@torch.no_grad()
+def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview]) -> None:
+    """From a file that has them all, which `memory` maps if need be."""
+    direct, targets, sources = [], [], []
+    for copy in copies:
+        if filling.can_fill(copy.tensor):
+            direct.append((copy.end - copy.tensor.nbytes, copy.tensor))
+        else:
+            targets.append(copy.tensor)
+            sources.append(tensor_at(memory(file), copy.piece.item))
+    if direct:
+        filling.fill(file, direct)
+    if targets:
+        torch._foreach_copy_(targets, sources)
