@@ -122,6 +122,9 @@ class Pipeline:
         self._outage = ""
         self.commit_time = 0.0
         """Seconds that the last commit of ours took, without what an outage took before."""
+        self._begun = 0.0
+        self._sent_in = 0.0
+        """Seconds that the last upload of our parts took."""
         self.newest: Commit | None = None
         """The newest commit that LATEST is known to name."""
         self.settled: Commit | None = None
@@ -148,6 +151,12 @@ class Pipeline:
         return wire.Upload(
             save.commit.epoch, save.commit.step, progress.done, save.nbytes, progress.rate
         )
+
+    @property
+    def upload_time(self) -> float:
+        """Seconds that an upload of our parts takes, by the last one and the one under way."""
+        under_way = self._active is not None and not self._sent
+        return max(self._sent_in, time.monotonic() - self._begun if under_way else 0.0)
 
     @property
     def outage(self) -> str:
@@ -219,10 +228,10 @@ class Pipeline:
         """Until the save is committed, given up, or replaced by a newer one."""
         wait = _RETRY_FIRST
         while self._active is save:
-            begun = time.monotonic()
+            self._begun = time.monotonic()
             try:
                 await self._shards(save)
-                self._sent = True
+                self._sent, self._sent_in = True, time.monotonic() - self._begun
                 self._moved_on()
                 committed = await self._record(save)
             except StorageUnavailable as error:
@@ -250,7 +259,7 @@ class Pipeline:
                 return
             self._outage = ""
             if committed:
-                self.commit_time = time.monotonic() - begun
+                self.commit_time = time.monotonic() - self._begun
                 self._settle(save.commit)
                 self.learned(save.commit)
                 self._emit(wire.Committed(save.commit.epoch, save.commit.step, time.time()))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from spotelastic_checkpoints import fence, remembered, restore, retention, slots, wire
 from spotelastic_checkpoints.arena import Arena, SlotHeader
+from spotelastic_checkpoints.cadence import Cadence
 from spotelastic_checkpoints.collector import Collector
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.connections import Client, Connections
@@ -69,6 +70,9 @@ class Service:
         self._remembered = remembered.recall(arena.folder)
         self._restores = Restores(arena.workers, self._surroundings)
         self._settled = asyncio.Event()
+        self._cadence = Cadence()
+        self._waited_for = 0
+        """Flushes under way."""
         self.pipeline = Pipeline(
             self.commits,
             self.clients.emit,
@@ -176,6 +180,7 @@ class Service:
             wire.Sealing: lambda client, ident, r: self._sealing(client, r),
             wire.Await: lambda client, ident, r: self._await(client, ident, r.target),
             wire.Complain: lambda client, ident, r: self._complain(r.message),
+            wire.Urge: lambda client, ident, r: self._urge(),
             wire.Leave: lambda client, ident, r: self._leave(client, r),
         }
 
@@ -191,6 +196,7 @@ class Service:
         remembered.keep(self.arena.folder, self._remembered)
         if not known:
             self._restores.forget()
+            self._cadence = Cadence()
             for local, page in enumerate(self.arena.pages):
                 page.reset(round_.incarnation, round_.own.first_rank + local)
                 page.set_deadline(self._hurried)
@@ -286,6 +292,14 @@ class Service:
 
     async def flush(self, timeout: float) -> bool:
         """Wait until what is due is committed; False when it was not, or time (s) ran out."""
+        self._waited_for += 1
+        self._want_due()
+        try:
+            return await self._committed_within(timeout)
+        finally:
+            self._waited_for -= 1
+
+    async def _committed_within(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while True:
             due, done = self._newest_due(), self.pipeline.settled
@@ -395,8 +409,21 @@ class Service:
         if round_ is not None and ranks >= set(round_.ranks):
             waiting = all(c.waiting for c in workers)
             self.clients.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
-            self._want_due()
+            if self._passes(request, round_):
+                self._want_due()
         return _LATER
+
+    def _passes(self, request: wire.Sealing, round_: RoundInfo) -> bool:
+        """Whether its sealing begins an upload. What somebody waits for passes in any case."""
+        every = self.arena.pages[0].schedule.checkpoint_every
+        alone, in_haste = len(round_.members) == 1, self._hurried or self._waited_for
+        if request.waiting or alone or in_haste:
+            return True
+        if not request.due or not every or request.step % every:
+            return request.due
+        return self._cadence.passes(
+            request.step // every, time.monotonic(), self.pipeline.upload_time
+        )
 
     def _await(self, client: Client, ident: int, target: int) -> object:
         now = self.arena.pages[client.local_rank].target
@@ -404,6 +431,10 @@ class Service:
             client.waiting = False
             return now
         client.awaiting = (ident, target)
+        return _LATER
+
+    def _urge(self) -> object:
+        self._want_due()
         return _LATER
 
     def _complain(self, message: str) -> object:
@@ -439,6 +470,8 @@ class Service:
         while True:
             await asyncio.sleep(POINTS_EVERY)
             self._emit_points(all_written=False)
+            if self._cadence.has_paused(time.monotonic()):
+                self._want_due()
 
     def _emit_points(self, *, all_written: bool) -> None:
         points = self.arena.pages[0].take_points(all_written=all_written)

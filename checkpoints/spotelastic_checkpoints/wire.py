@@ -395,6 +395,10 @@ class Sealing(Value, frozen=True, tag="sealing"):
     due: bool
 
 
+class Urge(Value, frozen=True, tag="urge"):
+    """Upload the newest save that is due, also where not every one is."""
+
+
 class Await(Value, frozen=True, tag="await"):
     """Answered with the target, once it is another than `target`."""
 
@@ -431,6 +435,7 @@ Request = (
     | Reserve
     | Sealing
     | Await
+    | Urge
     | Complain
     | Leave
 )

@@ -208,11 +208,12 @@ class WorkerClient:
 
     # -- the rest ---------------------------------------------------------------------------------
 
+    def urge(self) -> None:
+        """What was saved last, to be committed, is uploaded even where not every save is."""
+        self._tell(wire.Urge())
+
     def complain(self, message: str) -> None:
-        try:
-            self._connection.send(wire.Complain(message))
-        except DaemonUnavailable:
-            pass
+        self._tell(wire.Complain(message))
 
     def leave(self, *, clean: bool) -> None:
         self.page.leave()
@@ -239,6 +240,12 @@ class WorkerClient:
             self.ready.set()
         except (CheckpointsError, OSError):
             # Slots are mapped as they are granted; the daemon has said why it has none.
+            pass
+
+    def _tell(self, request: wire.Request) -> None:
+        try:
+            self._connection.send(request)
+        except DaemonUnavailable:
             pass
 
     def _insist(self, request: wire.Request, kind: type[T], timeout: float) -> T:

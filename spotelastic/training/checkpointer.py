@@ -200,8 +200,11 @@ class Checkpointer:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
         if self._saver is None:
             self._plan(session, client)
-        if self._last_committing != self._last_step:
-            return self._save(self._last_step, AGREED_PATIENCE, due=True)
+        if self._last_committing != self._last_step and not self._save(
+            self._last_step, AGREED_PATIENCE, due=True
+        ):
+            return False
+        client.urge()
         return True
 
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:

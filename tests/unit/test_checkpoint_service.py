@@ -12,13 +12,15 @@ from typing import Any, ClassVar
 import pytest
 from spotelastic_checkpoints import peers, remembered, service
 from spotelastic_checkpoints.arena import Arena
+from spotelastic_checkpoints.connections import Client
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.peers import Peer, PeerServer
+from spotelastic_checkpoints.pipeline import Pipeline
 from spotelastic_checkpoints.remembered import Remembered
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Service
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.wire import Inventory
+from spotelastic_checkpoints.wire import Inventory, Schedule, Sealing
 from support.checkpoints import round_info
 from support.patience import PATIENT
 
@@ -133,3 +135,47 @@ def test_a_daemon_ends_what_one_before_it_was_uploading_and_nothing_of_others(
         daemon.close()
 
     asyncio.run(main())
+
+
+def sealing(daemon: Service, client: Client, *steps: int, waiting: bool = False) -> list[int]:
+    """Of the steps that are sealed now, to be committed, those whose sealing begins an upload."""
+    begun: list[int] = []
+    for step in steps:
+        daemon._want_due = lambda step=step, **_: begun.append(step)  # type: ignore[method-assign]
+        daemon._sealing(client, Sealing(step, "", waiting, due=True))
+    return begun
+
+
+def test_where_uploads_take_long_few_saves_begin_one_unless_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pipeline, "upload_time", 1000.0)
+    daemon = daemon_in(tmp_path)
+    client = Client(lambda _: None, rank=0, local_rank=0, round="r1")
+    daemon.clients.add(client)
+
+    def begin(incarnation: str, *nodes: str) -> None:
+        client.round = incarnation
+        daemon.begin(round_info(incarnation, 0, nodes, 1, epoch=1, schedule=Schedule(1, 2)))
+
+    begin("r1", "n0", "n1")
+    assert sealing(daemon, client, 2, 4, 6, 8) == [2], "how often they come is not known at first"
+    assert sealing(daemon, client, 9) == [9], "it is none of the schedule"
+    assert sealing(daemon, client, 10, waiting=True) == [10]
+
+    async def flush() -> None:
+        flushing = asyncio.create_task(daemon.flush(PATIENT))
+        await asyncio.sleep(0)
+        assert sealing(daemon, client, 12) == [12]
+        flushing.cancel()
+        await asyncio.wait([flushing])
+        assert sealing(daemon, client, 14) == []
+
+    monkeypatch.setattr(daemon.pipeline, "busy", lambda: True)
+    asyncio.run(flush())
+    begin("r2", "n0")
+    assert sealing(daemon, client, 16, 18, 20) == [16, 18, 20], "nobody else has to choose alike"
+    begin("r3", "n0", "n1")
+    daemon._hurry(1.0)
+    assert sealing(daemon, client, 22, 24, 26) == [22, 24, 26]
+    daemon.close()
