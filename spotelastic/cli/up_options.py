@@ -16,7 +16,7 @@ Script = Annotated[
 ]
 ScriptArgs = Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after --.")]
 Local = Annotated[
-    bool, typer.Option("--local", help="Use a cloud emulated on this machine, not AWS.")
+    bool, typer.Option("--local/--aws", help="Use a cloud emulated on this machine, or AWS.")
 ]
 Minimum = Annotated[int, typer.Option("--min", help="Train with no fewer nodes than this.")]
 Maximum = Annotated[
@@ -91,7 +91,7 @@ ExitBarrierTimeout = Annotated[
     float,
     typer.Option(metavar="SECONDS", help="How long a node that has finished waits for the others."),
 ]
-Gang = Annotated[bool, typer.Option("--gang", help="Fail the job when a node is lost.")]
+Gang = Annotated[bool, typer.Option("--gang/--no-gang", help="Fail the job when a node is lost.")]
 EnvironmentFile = Annotated[
     str | None,
     typer.Option(
@@ -158,12 +158,16 @@ Deadline = Annotated[
     str | None, typer.Option(metavar="TIME", help="End the job after 90m or 8h, done or not.")
 ]
 Drill = Annotated[
-    bool, typer.Option("--drill", help="Interrupt nodes while it trains. Needs --local.")
+    bool, typer.Option("--drill/--no-drill", help="Interrupt nodes while it trains. Needs --local.")
 ]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return once the job trains.")]
+Detach = Annotated[
+    bool, typer.Option("--detach/--no-detach", "-d", help="Return once the job trains.")
+]
 Keep = Annotated[
     bool,
-    typer.Option("--keep", help="Leave the cluster up when the job has ended, for its --linger."),
+    typer.Option(
+        "--keep/--no-keep", help="Leave the cluster up when the job has ended, for its --linger."
+    ),
 ]
 Linger = Annotated[
     str,
@@ -175,7 +179,7 @@ Linger = Annotated[
 KeepFailed = Annotated[
     bool,
     typer.Option(
-        "--keep-failed",
+        "--keep-failed/--no-keep-failed",
         help="Keep the node whose worker failed the job, for as long as the cluster lingers.",
     ),
 ]

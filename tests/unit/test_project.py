@@ -53,6 +53,21 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
     assert request.types == ("g5.xlarge", "g6.xlarge")
 
 
+def test_what_the_file_switches_on_a_flag_switches_off(
+    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switches = ("local", "gang", "drill", "detach", "keep", "keep-failed")
+    (folder / "spotelastic.toml").write_text(
+        'script = "a.py"\n' + "".join(f"{name} = true\n" for name in switches)
+    )
+    off = ["--aws", *(f"--no-{name}" for name in switches[1:])]
+    assert run(monkeypatch, "up") == 0
+    assert run(monkeypatch, "up", *off) == 0
+    for request, on in zip(asked, (True, False), strict=True):
+        switched = request.local, request.gang, request.drill
+        assert (*switched, request.detach, request.keep, request.keep_failed) == (on,) * 6
+
+
 def test_limits_and_intervals_are_told_the_same_three_ways(
     folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
