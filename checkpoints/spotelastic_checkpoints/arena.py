@@ -10,9 +10,11 @@ worker died is taken for a save. So its state says "writing" before the first by
 "sealed" after everything else, the header's own checksum included, is in place.
 """
 
+import errno
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -98,7 +100,8 @@ def encode_index(items: Sequence[Item]) -> bytes:
 class Slot:
     """One slot's file, mapped: the worker writes, the daemon reads. Map it anew once grown.
 
-    Raises `FileNotFoundError` where there is none, `ArenaFull` where it cannot be mapped.
+    Raises `FileNotFoundError` where there is none, or nothing in it, `ArenaFull` where it cannot be
+    mapped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,16 +109,12 @@ class Slot:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             stat = os.fstat(descriptor)
-            size = stat.st_size
-            if size < HEADER:
-                os.posix_fallocate(descriptor, 0, HEADER)
-                size = HEADER
-            self.memory = memoryview(mmap.mmap(descriptor, size))
-        except OSError as error:
-            raise ArenaFull(f"no shared memory left for {path}: {error.strerror}") from error
+            if stat.st_size < HEADER:
+                raise FileNotFoundError(errno.ENOENT, "nothing is in it yet", str(path))
+            self.memory = _mapped(descriptor, stat.st_size, path)
         finally:
             os.close(descriptor)
-        self.size = size
+        self.size = stat.st_size
         self._inode = stat.st_ino
 
     def is_of(self, file: os.stat_result) -> bool:
@@ -205,6 +204,13 @@ class Slot:
         self.memory[_STATE_AT:_GENERATION_AT] = int(state).to_bytes(8, "little")
 
 
+def _mapped(descriptor: int, size: int, path: Path) -> memoryview:
+    try:
+        return memoryview(mmap.mmap(descriptor, size))
+    except OSError as error:
+        raise ArenaFull(f"no memory left to map {path}: {error.strerror}") from error
+
+
 class Arena:
     """The folder, and the slots of all local ranks in it."""
 
@@ -213,7 +219,10 @@ class Arena:
         self.folder = folder
         self.workers = workers
         self.pages = [Page(self.page_path(local)) for local in range(workers)]
+        self._lock = threading.Lock()
         self._slots: dict[Path, Slot] = {}
+        self._growing: set[Path] = set()
+        """Files that may become shorter again: to look at a map of what they lose is a SIGBUS."""
 
     def page_path(self, local_rank: int) -> Path:
         return self.folder / f"page-{local_rank}"
@@ -259,6 +268,14 @@ class Arena:
 
     def allocate(self, path: Path, size: int) -> None:
         """The file has at least `size` bytes, all of them backed by memory; or is as it was."""
+        with self._lock:
+            self._growing.add(path)
+        try:
+            self._grow(path, size)
+        finally:
+            self._growing.discard(path)
+
+    def _grow(self, path: Path, size: int) -> None:
         with path.open("ab") as file:
             have = os.fstat(file.fileno()).st_size
             if have >= size:
@@ -313,11 +330,15 @@ class Arena:
         )
 
     def _slot(self, path: Path) -> Slot | None:
-        """None where it has just gone: slots are discarded while other threads look at them."""
-        known = self._slots.get(path)
-        try:
-            if known is None or not known.is_of(path.stat()):
-                known = self._slots[path] = Slot(path)
-        except FileNotFoundError:
-            return None
-        return known
+        """None where it has just gone, or comes: slots are discarded and made while other threads
+        look at them."""
+        with self._lock:
+            known = self._slots.get(path)
+            if path in self._growing:
+                return known
+            try:
+                if known is None or not known.is_of(path.stat()):
+                    known = self._slots[path] = Slot(path)
+            except FileNotFoundError:
+                return None
+            return known

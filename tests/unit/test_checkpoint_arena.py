@@ -1,6 +1,8 @@
 """Slots that go while other threads look at them, and restores that a moment's lack had failed."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 from spotelastic_checkpoints import restore
 from spotelastic_checkpoints.arena import HEADER, Arena, Slot, State
 from spotelastic_checkpoints.contents import Contents
-from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.fetching import Fetcher
 from spotelastic_checkpoints.restore import Opened
 from spotelastic_checkpoints.sharing import Restores
@@ -49,6 +51,31 @@ def test_a_slot_that_was_made_anew_is_not_taken_for_the_one_before(tmp_path: Pat
     arena.furnish(path, SIZE)
     Slot(path).open()
     assert arena.view(path).state is State.WRITING
+
+
+@pytest.mark.parametrize("have", [0, SIZE])
+def test_a_slot_that_finds_no_room_is_what_it_was_for_whoever_looks_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, have: int
+) -> None:
+    arena = Arena(tmp_path, 1)
+    path = arena.slot_path(0, 0)
+    if have:
+        arena.furnish(path, have)
+    seen: list[tuple[State, list[int]]] = []
+
+    def look() -> None:
+        seen.append((arena.view(path).state, [slot.size for slot in arena.slots()]))
+
+    def fallocate(descriptor: int, offset: int, size: int) -> None:
+        os.ftruncate(descriptor, size - 1)  # as far as there was room
+        look()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("spotelastic_checkpoints.arena.os.posix_fallocate", fallocate)
+    with pytest.raises(ArenaFull, match="No space left"):
+        arena.furnish(path, 4 * SIZE)
+    look()
+    assert seen == [(State.EMPTY, [have] if have else [])] * 2
 
 
 def test_slots_that_were_given_up_cannot_be_restored(tmp_path: Path) -> None:
