@@ -7,6 +7,7 @@ training: the next save looks for a new one.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from spotelastic_checkpoints import fence, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.connection import Connection
-from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
+from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.populate import populate
 from spotelastic_checkpoints.stages import Stage
@@ -73,6 +74,9 @@ class WorkerClient:
         self._sealing: wire.Sealing | None = None
         """The last one: a daemon that has taken over is told of it again."""
         self._reservation = 0
+        """Id of the request for the next slot; 0: none is asked for."""
+        self._told = ""
+        """Why nothing is saved."""
         self._slots: dict[str, Slot] = {}
         self._written: set[str] = set()
         self.ready = threading.Event()
@@ -132,8 +136,7 @@ class WorkerClient:
         self._written.clear()
         self.ready.clear()
         try:
-            self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
-            self._reservation = self._connection.send(wire.Reserve())
+            self._ask_for_slots(self._prepare)
         except DaemonUnavailable:
             self._reconnect(REPLACED_WITHIN)
         mapping = threading.Thread(
@@ -142,7 +145,8 @@ class WorkerClient:
         mapping.start()
 
     def open_slot(self, patience: float, *, urgent: bool = False) -> OpenSlot | None:
-        """The slot that the daemon has set aside; None when there is none within `patience`.
+        """The slot that the daemon has set aside; None when there is none within `patience`, or
+        when it has no memory for any: it is asked again for the next save.
 
         For an `urgent` save an older one that is being uploaded is given up, if it must be.
         """
@@ -154,6 +158,11 @@ class WorkerClient:
             if not self._reconnect(patience):
                 return None
             return self.open_slot(patience, urgent=urgent)
+        except CheckpointsError as error:
+            self._tell_once(f"nothing is saved for the moment: {error}")
+            self._reservation = 0
+            return None
+        self._told = ""
         slot = self._slots.get(grant.path)
         if slot is None or not slot.is_of(slot.path.stat()):
             slot = self._slots[grant.path] = Slot(Path(grant.path))
@@ -268,7 +277,20 @@ class WorkerClient:
         upload = status.upload
         return (upload.epoch, upload.step, upload.done) if upload is not None else (0, 0, 0)
 
+    def _ask_for_slots(self, prepare: wire.Prepare) -> None:
+        """Raises `ArenaFull` where they do not fit."""
+        self._reservation = 0
+        self._connection.call(prepare, type(None), ANSWER_WITHIN)
+        self._reservation = self._connection.send(wire.Reserve())
+
+    def _tell_once(self, problem: str) -> None:
+        if not self._told:
+            self.complain(problem)
+        self._told = problem
+
     def _granted(self, patience: float, *, urgent: bool) -> wire.SlotGrant:
+        if not self._reservation and self._prepare is not None:
+            self._ask_for_slots(self._prepare)
         if urgent:
             try:
                 return self._granted(GIVES_WAY_AFTER, urgent=False)
@@ -299,11 +321,11 @@ class WorkerClient:
         while True:
             try:
                 self._connection, _ = self._connected()
+                if self._sealing is not None:
+                    self._connection.send(self._sealing)
                 if self._prepare is not None:
-                    self._connection.call(self._prepare, type(None), ANSWER_WITHIN)
-                    if self._sealing is not None:
-                        self._connection.send(self._sealing)
-                    self._reservation = self._connection.send(wire.Reserve())
+                    with suppress(ArenaFull):  # the next save asks again
+                        self._ask_for_slots(self._prepare)
                 return True
             except DaemonUnavailable:
                 if time.monotonic() + RECONNECT_EVERY > deadline:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from spotelastic_checkpoints import arena, wire, worker
+from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.worker import WorkerClient
 
 
@@ -35,6 +36,47 @@ def test_an_urgent_save_asks_again(tmp_path: Path, urgent: bool) -> None:
     client._reservation = daemon.send(wire.Reserve())
     slot = client.open_slot(worker.ANSWER_WITHIN, urgent=urgent)
     assert (slot.path if slot else None) == (str(path) if urgent else None)
+
+
+class Full:
+    """Has no memory for slots until `slot` is one."""
+
+    slot: Path | None = None
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.prepared = 0
+
+    def call(self, request: wire.Prepare, kind: type, timeout: float) -> None:
+        if self.slot is None:
+            raise ArenaFull("1 MiB are free")
+        self.prepared += 1
+
+    def send(self, request: object) -> int:
+        if isinstance(request, wire.Complain):
+            self.told.append(request.message)
+        return 1
+
+    def receive(self, ident: int, kind: type, timeout: float) -> object:
+        if self.slot is None:
+            raise ArenaFull("1 MiB are free")
+        return wire.SlotGrant(str(self.slot), "test")
+
+
+def test_a_save_that_finds_no_memory_is_left_out_and_the_next_one_asks_again(
+    tmp_path: Path,
+) -> None:
+    daemon: Any = Full()
+    client = WorkerClient.__new__(WorkerClient)
+    client._connection, client._slots, client._written = daemon, {}, set()
+    client._prepare, client._reservation, client._told = wire.Prepare(9), 1, ""
+    assert [client.open_slot(0.0) for _ in range(3)] == [None] * 3
+    assert daemon.told == ["nothing is saved for the moment: 1 MiB are free"]
+    daemon.slot = tmp_path / "slot-0-0"
+    daemon.slot.write_bytes(bytes(arena.HEADER))
+    opened = client.open_slot(0.0)
+    assert opened is not None
+    assert (opened.path, daemon.prepared) == (str(daemon.slot), 1)
 
 
 class Uploading(WorkerClient):
