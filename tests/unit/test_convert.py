@@ -91,6 +91,8 @@ def restored(checkpoint: Checkpoint, storage: FolderStorage, values: dict[str, A
     source = RestoreSet(1, 1, 1, (), str(Path(storage.url) / placed.key), items)
     loaded, state = Restored(Contents(source), Resume("store", 1)), State(values)
     loaded.needs(state, 0)
+    for window in loaded.windows():
+        loaded.fill(window)
     loaded.load(state)
 
 
