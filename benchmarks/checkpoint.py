@@ -3,10 +3,11 @@
 Servers, daemons and peers all run on this machine; each figure is the best of several, ours and
 theirs, because what disturbs a measurement only ever makes it slower. That also holds for memory
 that a virtual machine has not touched for a while, which its host hands out at a few hundred MB/s:
-of several newcomers that are filled by their peers the first one measures that. A restore from
-slots stands beside the same copy made by the kernel alone, without a checkpoint: what a process
-pays for pages that it has not mapped yet. A peer that is not installed, or does not run on a
-server, is said to be missing.
+of several newcomers that are filled by their peers the first one measures that. A stall is measured
+once the server has come to rest from the save before, just after the copy that it is held against:
+how fast memory is changes from second to second here. A restore from slots stands beside the same
+copy made by the kernel alone, without a checkpoint: what a process pays for pages that it has not
+mapped yet. A peer that is not installed, or does not run on a server, is said to be missing.
 
 Three servers, because one that shares the machine is part of what is measured:
 
@@ -312,7 +313,7 @@ def main() -> None:
     )
     parser.add_argument("--tensors", type=int, nargs="+", default=[60, 4000], help="(60 4000)")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
-    parser.add_argument("--saves", type=int, default=5, help="of ours, per state (5)")
+    parser.add_argument("--saves", type=int, default=8, help="of ours, per state (8)")
     parser.add_argument("--growth", type=int, default=200, help="saves of a small state (200)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()

@@ -5,9 +5,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 PATIENCE = 120.0
+LOOKS, LOOK = 40, 0.25
+"""How often, and for how many seconds, it is looked whether the machine is idle."""
 T = TypeVar("T")
 
 
@@ -39,6 +42,22 @@ def until(probe: Callable[[], T], what: str, *, within: float = PATIENCE, every:
             raise Stuck(f"not within {within:g} s: {what}")
         time.sleep(every)
     return answer
+
+
+def machine_at_rest() -> None:
+    """Until its cores have been idle for a moment, or for as long as is worth waiting: servers that
+    share it go on working for a while after they have answered."""
+    for _ in range(LOOKS):
+        busy = _busy_ticks()
+        time.sleep(LOOK)
+        if _busy_ticks() - busy <= LOOK * os.sysconf("SC_CLK_TCK") / 10:
+            return
+
+
+def _busy_ticks() -> int:
+    of_all = Path("/proc/stat").read_text().splitlines()[0]
+    user, nice, system, _, _, irq, soft, *_ = map(int, of_all.split()[1:])
+    return user + nice + system + irq + soft
 
 
 def rest(count: Callable[[], int], quiet: float, what: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.node import Crash, Node, node
-from jobs.states import Shape, State, from_shared_memory, warm_copy
+from jobs.states import Shape, State, WarmCopy, from_shared_memory
 from spotelastic_checkpoints import wire
 
 import spotelastic as se
@@ -34,11 +34,13 @@ def restore_from_slots(shape: Shape) -> InPlace:
     with tempfile.TemporaryDirectory() as storage, node(storage, slots=1) as here:
         snapshot = _seal(here, "r1", state)
         resume = wire.Resume("memory", 2, "r1", snapshot.layout)
-        times = []
-        for number in range(5):
+        times, copies, warm = [], [], WarmCopy(state)
+        for number in range(6):
             here.begin(f"r{number + 2}", resume=resume)
+            copies.append(warm.seconds())
             times.append(_restored(state))
-    return InPlace(warm_copy(state), *from_shared_memory(shape.nbytes), min(times))
+        del warm
+    return InPlace(min(copies), *from_shared_memory(shape.nbytes), min(times))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ import time
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
-from jobs.states import Saves, Shape, warm_copy
+from common.measuring import machine_at_rest
+from jobs.states import Saves, Shape, WarmCopy
 from torch.distributed.checkpoint.api import CheckpointException
 
 
@@ -27,7 +28,6 @@ def fsspec() -> Any:
 def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
     """`dcp.save` through s3fs or s3torchconnector; each save stalls for all of it."""
     state = shape.make()
-    copy = warm_copy(state)
     took = []
     for step in range(1, times + 1):
         writer = _writer(kind, f"{url}/{step}")
@@ -40,19 +40,21 @@ def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             raise RuntimeError(str(error).strip().rpartition("\n")[2]) from None
         took.append(time.perf_counter() - begun)
-    return Saves(copy, tuple(took), tuple(took))
+    return Saves((), tuple(took), tuple(took))
 
 
 def save_async(url: str, shape: Shape, times: int) -> Saves:
     """`dcp.async_save` to the same place; each save is over before the next begins."""
     state = shape.make()
-    copy = warm_copy(state)
-    stalls, committed = [], []
+    copies, stalls, committed = [], [], []
+    warm = WarmCopy(state)
     for step in range(1, times + 1):
         writer = _writer("s3fs", f"{url}/{step}")
+        machine_at_rest()
+        copies.append(warm.seconds())
         begun = time.perf_counter()
         done = dcp.async_save(state, storage_writer=writer, no_dist=True)
         stalls.append(time.perf_counter() - begun)
         done.result()
         committed.append(time.perf_counter() - begun)
-    return Saves(copy, tuple(stalls), tuple(committed))
+    return Saves(tuple(copies), tuple(stalls), tuple(committed))

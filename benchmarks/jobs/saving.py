@@ -6,8 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import obstore
+from common.measuring import machine_at_rest
 from jobs.node import DEADLINE, Crash, node
-from jobs.states import Saves, Shape, warm_copy
+from jobs.states import Saves, Shape, WarmCopy
 from obstore.store import S3Store
 from spotelastic_checkpoints import restore, service, shards
 from spotelastic_checkpoints.storage.s3 import S3Storage
@@ -17,14 +18,16 @@ import spotelastic as se
 
 def save_ours(storage: str, shape: Shape, times: int) -> Saves:
     state = shape.make()
-    copy = warm_copy(state)
+    warm = WarmCopy(state)
     with node(storage) as here:
         here.begin("r1", epoch=here.claim().epoch)
         with se.Checkpointer(state) as checkpoint:
-            stalls, committed, memory = [], [], 0
+            copies, stalls, committed, memory = [], [], [], 0
             here.make_ready(checkpoint)
             before = here.cpu()
             for step in range(2, times + 2):
+                machine_at_rest()
+                copies.append(warm.seconds())
                 begun = time.perf_counter()
                 checkpoint.step(step)
                 stalls.append(time.perf_counter() - begun)
@@ -32,7 +35,7 @@ def save_ours(storage: str, shape: Shape, times: int) -> Saves:
                 committed.append(time.perf_counter() - begun)
                 memory = max(memory, here.memory())
             spent = (here.cpu() - before) / (times * shape.nbytes / (1 << 30))
-    return Saves(copy, tuple(stalls), tuple(committed), spent, memory)
+    return Saves(tuple(copies), tuple(stalls), tuple(committed), spent, memory)
 
 
 def first_stall(storage: str, shape: Shape) -> float:
@@ -42,6 +45,7 @@ def first_stall(storage: str, shape: Shape) -> float:
         here.begin("r1")
         with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
             here.make_ready(checkpoint)
+            machine_at_rest()
             begun = time.perf_counter()
             checkpoint.step(2)
             seconds = time.perf_counter() - begun

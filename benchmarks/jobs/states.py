@@ -34,8 +34,8 @@ class Shape:
 class Saves:
     """Of one process that saved several times, each until committed."""
 
-    copy: float
-    """One warm copy of the state in memory."""
+    copies: tuple[float, ...]
+    """A warm copy of the state in memory just before each save."""
     stalls: tuple[float, ...]
     committed: tuple[float, ...]
     """Until the save could be loaded by anybody."""
@@ -43,6 +43,10 @@ class Saves:
     """The daemon's, per GiB saved."""
     own_memory: int = 0
     """The daemon's peak, without the slots."""
+
+    @property
+    def copy(self) -> float:
+        return min(self.copies[1:])
 
     @property
     def steady(self) -> float:
@@ -54,15 +58,17 @@ class Saves:
         return min(self.committed[1:])
 
 
-def warm_copy(state: State) -> float:
-    targets = [tensor.clone() for tensor in state.values()]
-    sources = list(state.values())
-    times = []
-    for _ in range(7):
+class WarmCopy:
+    """Of a state, in memory that has been written before."""
+
+    def __init__(self, state: State) -> None:
+        self._sources = list(state.values())
+        self._targets = [tensor.clone() for tensor in self._sources]
+
+    def seconds(self) -> float:
         begun = time.perf_counter()
-        torch._foreach_copy_(targets, sources)
-        times.append(time.perf_counter() - begun)
-    return min(times)
+        torch._foreach_copy_(self._targets, self._sources)
+        return time.perf_counter() - begun
 
 
 def from_shared_memory(nbytes: int) -> tuple[float, float]:

@@ -1,15 +1,23 @@
-"""Pure: which scheduled saves are uploaded where uploads take longer than the schedule allows.
+"""Pure: which saves are uploaded where there is no time for all of them.
 
-Nodes choose by themselves, and a step is committed only when all of them have sent their part. If
+Where uploads take longer than the schedule allows, nodes choose by themselves, and a step is
+committed only when all of them have sent their part. If
 each went on with its newest save, nodes whose uploads end at different moments would send different
 steps. So each sends every 2nd, 4th, 8th, … of them, as its own uploads need: what a slow node
 sends, a quick one sends, too.
 """
 
 MARGIN = 1.25
-"""Between two uploads there is that much more time than one takes: all are done when the next comes
-up."""
+"""An upload is given that much more time than it is expected to take."""
 MOST = 1 << 20
+
+
+def goes_first(later: int, left: int, room: float) -> bool:
+    """Whether a later save takes the place of one that is on its way, before a node is gone: where
+    both, of `later` bytes and of `left`, cannot be sent any more, but the later one can, or no less
+    of it. `room` is how many bytes can."""
+    fits = room / MARGIN
+    return later + left > fits and (later <= fits or later <= left)
 
 
 def stride(upload: float, interval: float) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spotelastic_checkpoints import manifest
 from spotelastic_checkpoints.layout import ALIGNMENT, aligned
 from spotelastic_checkpoints.manifest import DIGITS
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.wire import Item, Range
 
 GAP = 32 << 10
 """Bytes between two cells that are read along rather than asked around."""
@@ -90,7 +90,7 @@ def cells_of(placed: Placed) -> Iterator[Cell]:
         yield Cell(item.offset + start, item.offset + end, checksum, item.fqn, places)
 
 
-def touched(items: Sequence[Placed], ranges: Iterable[tuple[int, int]]) -> Iterator[Cell]:
+def touched(items: Sequence[Placed], ranges: Iterable[Range]) -> Iterator[Cell]:
     """The cells of these items (in order of their offsets) that ranges of the target touch."""
     done = 0
     for start, end in sorted(ranges):

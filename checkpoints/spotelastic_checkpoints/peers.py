@@ -14,11 +14,11 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import handshake, slots, wire
+from spotelastic_checkpoints import handshake, peer_wire, slots, wire
 from spotelastic_checkpoints.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.handshake import Credentials, Refused, exactly, fill
-from spotelastic_checkpoints.wire import Inventory, Read, Shelf
+from spotelastic_checkpoints.peer_wire import Inventory, PeerRequest, Read, Shelf
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class PeerServer:
                     (length,) = wire.FRAME.unpack(exactly(channel, wire.FRAME.size))
                     if length > LONGEST_REQUEST:
                         return
-                    ident, request = wire.decode_peer_request(bytes(exactly(channel, length)))
+                    ident, request = peer_wire.decode_request(bytes(exactly(channel, length)))
                     channel.settimeout(ANSWER_WITHIN)
                     self._answer(channel, ident, request)
 
@@ -114,7 +114,7 @@ class PeerServer:
             self._refused[host] = why
             self._warn(f"{host} gets no snapshots from this node: {why}")
 
-    def _answer(self, connection: socket.socket, ident: int, request: wire.PeerRequest) -> None:
+    def _answer(self, connection: socket.socket, ident: int, request: PeerRequest) -> None:
         try:
             if isinstance(request, Inventory):
                 answer = wire.frame(ident, "", self._inventory(request))

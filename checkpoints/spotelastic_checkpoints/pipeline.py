@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from spotelastic_checkpoints import manifest, shards, stages, wire
+from spotelastic_checkpoints import cadence, manifest, shards, stages, wire
 from spotelastic_checkpoints.arena import Slot, SlotHeader
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, Fenced, Outrun, StorageUnavailable
@@ -124,7 +124,11 @@ class Pipeline:
         """Seconds that the last commit of ours took, without what an outage took before."""
         self._begun = 0.0
         self._sent_in = 0.0
-        """Seconds that the last upload of our parts took."""
+        """Seconds that the last upload of our parts took,"""
+        self._last_rate = 0.0
+        """and bytes per second in it."""
+        self.deadline = 0.0
+        """Epoch seconds at which this node will be gone; 0: none known."""
         self.newest: Commit | None = None
         """The newest commit that LATEST is known to name."""
         self.settled: Commit | None = None
@@ -170,7 +174,16 @@ class Pipeline:
             known.append(self.settled)
         if not known or save.commit > max(known):
             self._wanted = save
+            if self._active is not None and not self._sent and self._goes_first(save, self._active):
+                self._leave_active("the node goes, and there is time for the later one alone")
             self._changed.set()
+
+    def _goes_first(self, later: Save, active: Save) -> bool:
+        if not self.deadline:
+            return False
+        rate = self._progress.rate or self._last_rate
+        room = rate * (self.deadline - time.time())
+        return cadence.goes_first(later.nbytes, active.nbytes - self._progress.done, room)
 
     def adopt(self, epoch: int, keep: Callable[[Save], bool]) -> None:
         """A round with this epoch began: give up saves that are not part of its history, and
@@ -195,12 +208,16 @@ class Pipeline:
         if self._wanted is not None:
             self._wanted = None
         elif self._active is not None and not self._sent:
-            self._progress.error = CheckpointsError("its slot was needed for a later one")
-            self._active = None
-            self._changed.set()
+            self._leave_active("its slot was needed for a later one")
         else:
             return False
         return True
+
+    def _leave_active(self, why: str) -> None:
+        """What is on its way ends by itself."""
+        self._progress.error = CheckpointsError(why)
+        self._active = None
+        self._changed.set()
 
     def learned(self, commit: Commit | None) -> None:
         """A commit that somebody else made."""
@@ -232,6 +249,7 @@ class Pipeline:
             try:
                 await self._shards(save)
                 self._sent, self._sent_in = True, time.monotonic() - self._begun
+                self._last_rate = save.nbytes / max(self._sent_in, 1e-3)
                 self._moved_on()
                 committed = await self._record(save)
             except StorageUnavailable as error:

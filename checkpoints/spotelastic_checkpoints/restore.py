@@ -18,17 +18,9 @@ from spotelastic_checkpoints.fetching import Fetcher, Reader, Source
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.layout import SHARED
 from spotelastic_checkpoints.patience import Patience
+from spotelastic_checkpoints.peer_wire import Inventory, Read, Shelf
 from spotelastic_checkpoints.peers import Peer
-from spotelastic_checkpoints.wire import (
-    Commit,
-    Holder,
-    Inventory,
-    Item,
-    Read,
-    RestoreSet,
-    Resume,
-    Shelf,
-)
+from spotelastic_checkpoints.wire import Commit, Holder, Item, RestoreSet, Resume
 
 STORE_RANGE, STORE_AT_ONCE = 8 << 20, 8
 """Bytes per request to the store, and requests in flight."""

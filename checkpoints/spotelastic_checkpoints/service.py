@@ -330,7 +330,7 @@ class Service:
         return Commit(round_.epoch, max(steps)) if steps else None
 
     def _hurry(self, deadline: float) -> None:
-        self._hurried, self._collector.on = deadline, False
+        self._hurried, self._collector.on, self.pipeline.deadline = deadline, False, deadline
         for page in self.arena.pages:
             page.set_deadline(deadline)
         self._want_due(every_save=True)

@@ -1,4 +1,5 @@
-"""Pure: what the daemon, the agent, the workers and other daemons say to each other.
+"""Pure: what the daemon, the agent and the workers say to each other; see `peer_wire.py` for what
+daemons do.
 
 A frame is a little-endian uint32 length, then msgpack. A client sends `(id, request)` and gets one
 `(id, error, result)`; the daemon pushes events to subscribers as frames with id 0. Values that the
@@ -440,47 +441,12 @@ Request = (
     | Leave
 )
 
-# -- requests: from other daemons -----------------------------------------------------------------
-
-
-class Inventory(Value, frozen=True, tag="inventory"):
-    """The sealed slots of one save; answered with a tuple of Shelf."""
-
-    incarnation: str
-    step: int
-    layout: str
-
-
-class Shelf(Value, frozen=True):
-    """One sealed slot as a peer sees it. `generation` changes when it is overwritten."""
-
-    rank: int
-    generation: int
-    world_size: int
-    shared: int
-    """Distinct shared items that all slots of the save hold together."""
-    items: tuple[Item, ...]
-
-
-class Read(Value, frozen=True, tag="read"):
-    """Bytes of a slot; answered with their number, then the raw bytes, then their xxh3 (64 bits,
-    hex), or an error when the slot was overwritten meanwhile."""
-
-    rank: int
-    generation: int
-    offset: int
-    length: int
-
-
-PeerRequest = Inventory | Read
-
 # -- framing --------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
 _request = msgspec.msgpack.Decoder(tuple[int, Request])
-_peer_request = msgspec.msgpack.Decoder(tuple[int, PeerRequest])
 _reply = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw])
 _event = msgspec.msgpack.Decoder(DaemonEvent)
 
@@ -492,10 +458,6 @@ def frame(*parts: object) -> bytes:
 
 def decode_request(body: bytes) -> tuple[int, Request]:
     return _request.decode(body)
-
-
-def decode_peer_request(body: bytes) -> tuple[int, PeerRequest]:
-    return _peer_request.decode(body)
 
 
 def decode_reply(body: bytes) -> tuple[int, str, msgspec.Raw]:

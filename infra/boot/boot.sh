@@ -49,7 +49,8 @@ if ! { [ "$role" = control ] && get "$kept" "$home/kept" && tar -xzf "$home/kept
   pip --no-deps --force-reinstall "$home/${wheel##*/}"
   pip "$home/${wheel##*/}"
   if [ "$role" = worker ] && ! "$home/venv/bin/python" -c 'import torch' 2> /dev/null; then
-    pip "$home/${wheel##*/}[train]"
+    get "${wheel%/*}/constraints.txt" "$home/constraints.txt"
+    pip -c "$home/constraints.txt" "$home/${wheel##*/}[train]"
   fi
   if [ "$role" = control ]; then
     tar -czf "$home/kept" -C "$home" venv

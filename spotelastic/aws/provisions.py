@@ -2,6 +2,7 @@
 
     boot/<digest>/spotelastic-<version>-py3-none-any.whl    of whoever ran `up`
     boot/current                                            which of them: <digest>/<file>
+    boot/<digest>/constraints.txt                           the caller's torch, for workers without
     boot/<digest>/control-<machine>.tar.gz                  what the first control node installed
     boot/etcd-v<version>-linux-amd64.tar.gz                 etcd's own release, for control nodes
 
@@ -14,6 +15,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from spotelastic.aws import wheel
@@ -57,6 +59,7 @@ def ship(objects: Objects, etcd: Release | None, say: Callable[[str], None]) -> 
     name = f"{built.sha256[:16]}/{built.file}"
     if not objects.has(f"boot/{name}"):
         objects.put(f"boot/{name}", built.data)
+    objects.create(f"boot/{built.sha256[:16]}/constraints.txt", _constraints().encode())
     if objects.get(CURRENT) != name.encode():
         objects.put(CURRENT, name.encode())
     if etcd is None or objects.has(etcd.object):
@@ -84,6 +87,15 @@ def install(objects: Objects, etcd: Release, folder: Path) -> None:
             beside.write_bytes(member.read())
             beside.chmod(0o755)
             beside.rename(folder / program)
+
+
+def _constraints() -> str:
+    """All workers of a cluster have the same torch, whenever each was started. Empty where the
+    caller has none: the newest serves then."""
+    try:
+        return f"torch=={version('torch').partition('+')[0]}\n"
+    except PackageNotFoundError:
+        return ""
 
 
 def fetch(etcd: Release) -> bytes:

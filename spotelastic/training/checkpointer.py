@@ -23,7 +23,7 @@ from spotelastic_checkpoints.layout import SHARED
 from spotelastic_checkpoints.worker import WorkerClient
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.training import randomness
+from spotelastic.training import cycles, randomness
 from spotelastic.training.environment import Session, open_session
 from spotelastic.training.losses import Losses
 from spotelastic.training.restoring import Restored
@@ -132,6 +132,7 @@ class Checkpointer:
             client.leave(clean=kind is None)
             session.close()
 
+    @cycles.not_searched_for()
     def restore(self, step: int | None = None) -> int:
         """Load the state that this round resumes from; its step, 0 on a fresh run.
 
@@ -271,6 +272,7 @@ class Checkpointer:
             self._last_committing = step
         return True
 
+    @cycles.not_searched_for()
     def _plan(self, session: Session, client: WorkerClient) -> None:
         """All ranks at the same step: gather what everybody has."""
         self._view = self._whole_view(session)

@@ -11,7 +11,7 @@ from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.contents import Contents, Piece
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.layout import SHARED
-from spotelastic_checkpoints.wire import Item, Resume
+from spotelastic_checkpoints.wire import Item, Range, Resume
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
@@ -68,8 +68,8 @@ class Restored:
             self._by_key[item.fqn, item.offsets] = piece
             self._pieces.setdefault(item.fqn, []).append(piece)
 
-    def needs(self, state: State, rank: int) -> list[tuple[int, int]]:
-        """Ranges of the restore set's file that this rank reads, but for its windows. Raises
+    def needs(self, state: State, rank: int) -> list[Range]:
+        """Parts of the restore set's file that this rank reads, but for its windows. Raises
         `UsageError` naming what does not fit; the state is untouched then."""
         state.initialise()
         self._forget_state_that_was_not_saved(state)
@@ -369,7 +369,7 @@ def _raw_start(item: Item) -> int:
     return item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
 
 
-def _hull(item: Item, part: Sequence[tuple[int, int]]) -> tuple[int, int]:
+def _hull(item: Item, part: Sequence[tuple[int, int]]) -> Range:
     """From the first byte to the last of a part of a tensor's chunk."""
     size, first, last = encoding.ITEM_SIZES[item.dtype], 0, 0
     stride = 1

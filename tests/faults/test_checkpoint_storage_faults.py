@@ -16,11 +16,14 @@ import torch
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import Commit, DaemonEvent, Failed, Resume, Schedule
+from spotelastic_checkpoints.wire import Commit, Committed, DaemonEvent, Failed, Resume, Schedule
 from support.checkpoints import (
+    Worker,
     cluster,
     fetched,
     is_content_of,
+    plan_of,
+    round_info,
     started,
     under_agent,
 )
@@ -31,6 +34,9 @@ from support.verifying import never_went_back, nothing_is_half_uploaded, verifie
 import spotelastic as se
 
 pytestmark = pytest.mark.faults
+
+COMMITS = 6
+"""More than nodes make by chance that do not choose the same steps."""
 
 
 @pytest.fixture
@@ -64,6 +70,43 @@ def test_a_store_that_comes_back_gets_the_newest_save(tmp_path: Path, s3: Faulty
         assert committed(s3.url) == Commit(epoch, 11)
         eventually(lambda: node.agent.status().error == "")
         worker.client.leave(clean=True)
+
+
+def test_nodes_whose_uploads_take_longer_than_the_schedule_allows_commit_all_the_same(
+    tmp_path: Path, s3: FaultyS3, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with a pace of its own: they must send the same steps."""
+    s3.shard_takes = 0.3
+    with (
+        FaultyS3(s3_endpoint, s3.url) as slower,
+        cluster(tmp_path, count=2, storage=s3.url) as nodes,
+    ):
+        slower.shard_takes = 0.45
+        nodes[1].stop()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", slower.endpoint)
+        nodes[1].start()
+        epoch = nodes[0].agent.claim("test", timeout=20).epoch
+        steps = set[int]()
+        workers = []
+        for rank, node in enumerate(nodes):
+            node.agent.subscribe(
+                lambda event: steps.add(event.step) if isinstance(event, Committed) else None
+            )
+            node.begin(round_info("r1", rank, ["n0", "n1"], 1, epoch))
+            workers.append(Worker(str(node.socket), "r1", rank, 0, plan_of(2, 1)))
+        last = 0
+        while len(steps) < COMMITS and last < 400:
+            last += 1
+            for worker in workers:
+                worker.step(last)
+            time.sleep(0.03)  # which a step takes
+        assert len(steps) >= COMMITS, f"of {last} steps these were committed: {sorted(steps)}"
+        for worker in workers:
+            worker.save(last + 1, due=True)
+        assert all(worker.client.flush(PATIENT) for worker in workers)
+        assert committed(s3.url) == Commit(epoch, last + 1)
+        for worker in workers:
+            worker.client.leave(clean=True)
 
 
 def test_no_save_waits_for_the_collection_of_old_ones(tmp_path: Path, s3: FaultyS3) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+import torch
 from support.local_cloud import Laptop, environment, running_cloud, until
 
 from spotelastic.aws import provisions
@@ -84,7 +85,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
         f"PATH={programs}:{os.environ['PATH']}",
         f"SPOTELASTIC_ROOT={tmp_path}/root",
         # pip finds there what the wheel needs, and has nothing else to turn to.
-        f"PYTHONPATH={dependencies}",
+        f"PYTHONPATH={tmp_path}/shadow:{dependencies}",
         "PIP_NO_INDEX=1",
         "AWS_ACCESS_KEY_ID=role",
         "AWS_SECRET_ACCESS_KEY=role",
@@ -112,10 +113,27 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     assert "control of demo" in first
     assert "the bucket has no job for the cluster demo" in first
 
+    a_worker_without_torch_installs_the_callers(laptop, objects, tmp_path)
+
     # Another one installs what the first one kept: there is no wheel for it, nor a package index.
     objects.delete(f"boot/{current}")
     shutil.rmtree(root)
     assert "the bucket has no job for the cluster demo" in boot(laptop)
+
+
+def a_worker_without_torch_installs_the_callers(
+    laptop: Laptop, objects: Objects, tmp_path: Path
+) -> None:
+    shadow = tmp_path / "shadow/torch.py"
+    shadow.parent.mkdir()
+    shadow.write_text("raise ImportError")
+    (name,) = (name for name in objects.names("boot/") if name.endswith("constraints.txt"))
+    assert (objects.get(name) or b"").decode() == f"torch=={torch.__version__.partition('+')[0]}\n"
+    # What `up` says later on changes nothing. There is no such version, here or anywhere.
+    objects.put(name, b"torch==0.0.1\n")
+    provisions.ship(objects, None, print)
+    assert "ERROR: Cannot install spotelastic[train]" in boot(laptop, "worker")
+    shadow.unlink()
 
 
 def has_torch_of_its_own(root: Path) -> None:

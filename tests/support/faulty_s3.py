@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -57,6 +58,8 @@ class FaultyS3:
         self._lock = threading.Lock()
         self.away = False
         """Hangs up on everybody."""
+        self.shard_takes = 0.0
+        """Seconds that it takes at least to write a file of a checkpoint."""
         self.given: Counter[str] = Counter()
         """Bytes of answers to GET, by the key's suffix."""
         self.requests: list[str] = []
@@ -154,6 +157,8 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
             if fault is not None and fault.status:
                 self._refuse(fault.status)
                 return
+            if self.command == "PUT" and ".distcp" in self.path:
+                time.sleep(proxy.shard_takes)
             answer = proxy.ask(self.command, self.path, body, self.headers)
             data = answer.read()
             self.send_response_only(answer.status)

@@ -1,4 +1,5 @@
-"""Nodes that upload more slowly than the schedule allows choose the same steps."""
+"""Nodes that upload more slowly than the schedule allows choose the same steps; of those that are
+about to go, each sends what it has time for."""
 
 import itertools
 import random
@@ -8,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spotelastic_checkpoints.cadence import MARGIN, Cadence, stride
+from spotelastic_checkpoints.cadence import MARGIN, Cadence, goes_first, stride
 
 LAST = 400
 """Scheduled saves of a run, a second apart."""
@@ -105,3 +106,19 @@ def test_what_was_left_out_is_uploaded_after_all_when_nothing_else_comes() -> No
 )
 def test_an_upload_has_its_time_and_a_margin(upload: float, interval: float, expected: int) -> None:
     assert stride(upload, interval) == expected
+
+
+@pytest.mark.parametrize(
+    ("later", "left", "room", "first"),
+    [
+        pytest.param(100, 90, 240, False, id="time for both"),
+        pytest.param(100, 90, 200, True, id="time for one: the later"),
+        pytest.param(100, 90, 115, False, id="time for the one that is on its way alone"),
+        pytest.param(100, 90, 0, False, id="time for none: what is nearer to its end"),
+        pytest.param(100, 100, 0, True, id="no speed is known, and nothing is sent yet"),
+    ],
+)
+def test_before_a_node_is_gone_it_sends_the_latest_that_it_has_time_for(
+    later: int, left: int, room: float, first: bool
+) -> None:
+    assert goes_first(later, left, room) is first

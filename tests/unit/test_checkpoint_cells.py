@@ -16,7 +16,8 @@ from spotelastic_checkpoints.cells import Cell, Place
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.fetching import END, Fetcher
 from spotelastic_checkpoints.manifest import BLOCK, DIGITS
-from spotelastic_checkpoints.wire import Item, Range, Shelf
+from spotelastic_checkpoints.peer_wire import Shelf
+from spotelastic_checkpoints.wire import Item, Range
 from spotelastic_checkpoints.work import LATE, Work
 
 

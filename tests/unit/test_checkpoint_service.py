@@ -14,13 +14,14 @@ from spotelastic_checkpoints import peers, remembered, service
 from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.connections import Client
 from spotelastic_checkpoints.handshake import Credentials
+from spotelastic_checkpoints.peer_wire import Inventory
 from spotelastic_checkpoints.peers import Peer, PeerServer
 from spotelastic_checkpoints.pipeline import Pipeline
 from spotelastic_checkpoints.remembered import Remembered
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Service
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.wire import Inventory, Schedule, Sealing
+from spotelastic_checkpoints.wire import Schedule, Sealing
 from support.checkpoints import round_info
 from support.patience import PATIENT
 

@@ -18,10 +18,11 @@ from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.layout import Declaration, Declared, Plan
 from spotelastic_checkpoints.patience import Patience
+from spotelastic_checkpoints.peer_wire import Inventory, Read, Shelf
 from spotelastic_checkpoints.peers import Peer, PeerServer
 from spotelastic_checkpoints.restore import Surroundings
 from spotelastic_checkpoints.tls import Tls
-from spotelastic_checkpoints.wire import FRAME, Holder, Inventory, Read, Resume, Shelf
+from spotelastic_checkpoints.wire import FRAME, Holder, Resume
 from support.local_cloud import until
 
 from spotelastic.aws.certificates import (

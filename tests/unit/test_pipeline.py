@@ -1,7 +1,9 @@
 """What goes up, and what must have ended before anything is tried again."""
 
 import asyncio
+import dataclasses
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -174,6 +176,46 @@ def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(
     assert isinstance(told, wire.Failed)
     assert told.message == "step 1 was not committed: its slot was needed for a later one"
     assert len(commits.names) <= 2, "as many as there are threads"
+
+
+class Timed(Slow):
+    """The same, with every step committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[int] = []
+
+    def put_manifest(self, content: Manifest) -> None:
+        self.steps.append(content.step)
+
+    def commit(self, commit: Commit, epoch: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("seconds", "sent"), [(1e9, [1, 2]), (0.0, [2])])
+def test_a_node_that_is_about_to_go_sends_the_newest_save_it_has_time_for(
+    save: Save, seconds: float, sent: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = encoding.nbytes("float32", (ROWS,)) + 1000
+    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+    commits = Timed()
+    later = dataclasses.replace(save, commit=Commit(1, 2))
+
+    def work(pipeline: Pipeline) -> None:
+        pipeline.deadline = time.time() + seconds
+        pipeline._last_rate = 1e6
+        pipeline.want(save)
+        asyncio.get_running_loop().run_in_executor(None, commits.begun.wait).add_done_callback(
+            lambda _: (pipeline.want(later), commits.may_end.set())
+        )
+
+    told = run(commits, work)
+    assert commits.steps == sent
+    assert [event.step for event in told if isinstance(event, wire.Committed)] == sent
+    assert [event.message for event in told if isinstance(event, wire.Failed)] == [
+        "step 1 was not committed: the node goes, and there is time for the later one alone"
+        for _ in range(2 - len(sent))
+    ]
 
 
 def begin(pipeline: Pipeline, epoch: int) -> None:

@@ -45,6 +45,12 @@ class Bucket:
         self.kept[name] = data
         self.puts.append(name)
 
+    def create(self, name: str, data: bytes) -> bool:
+        new = name not in self.kept
+        if new:
+            self.put(name, data)
+        return new
+
 
 @contextmanager
 def published(folder: Path) -> Iterator[Release]:
@@ -112,7 +118,9 @@ def test_up_ships_each_thing_once_and_names_what_is_current(tmp_path: Path) -> N
         provisions.ship(bucket, release, said.append)  # type: ignore[arg-type]
         provisions.ship(bucket, release, said.append)  # type: ignore[arg-type]
     current = bucket.kept[CURRENT].decode()
-    assert sorted(bucket.puts) == sorted([f"boot/{current}", CURRENT, release.object])
+    constraints = f"boot/{current.partition('/')[0]}/constraints.txt"
+    expected = [f"boot/{current}", constraints, CURRENT, release.object]
+    assert sorted(bucket.puts) == sorted(expected)
     assert len(said) == 1
 
 
