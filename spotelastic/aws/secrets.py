@@ -19,6 +19,15 @@ def put(aws: Aws, cluster: str, values: Mapping[str, str]) -> dict[str, int]:
     return {name: _put(aws, cluster, name, value) for name, value in sorted(values.items())}
 
 
+def differing(aws: Aws, cluster: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of those that `put` would store."""
+    return tuple(
+        name
+        for name, value in sorted(values.items())
+        if (known := _known(aws, path(cluster) + name)) is None or known[0] != value
+    )
+
+
 def get(aws: Aws, cluster: str, versions: Mapping[str, int]) -> dict[str, str]:
     """Raises `EnvironmentFailure` where one is not there."""
     names, found = sorted(versions), {}

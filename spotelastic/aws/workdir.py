@@ -1,10 +1,11 @@
 """The working folder, as the archive that every node unpacks.
 
-`pack` reads the folder as git would (nested .gitignore files, those of the repository above it,
-never .git itself), less spotelastic.toml and what .spotelasticignore files of the same syntax name.
-It makes the same bytes of the same contents, on any machine and at any time: the SHA-256 of the
-archive is its name, and an unchanged folder is shipped once. `unpack` trusts nothing: the hash
-first, then tarfile's data filter, and the target appears complete or not at all.
+`pack` reads the folder as git would (nested .gitignore files, those of the repository above it, but
+what is tracked is not ignored; never .git itself), less spotelastic.toml and what files of the same
+syntax say that are called .spotelasticignore. It makes the same bytes of the same contents, on any
+machine and at any time: the SHA-256 of the archive is its name, and an unchanged folder is shipped
+once. `unpack` trusts nothing: the hash first, then tarfile's data filter, and the target appears
+complete or not at all.
 """
 
 import gzip
@@ -13,10 +14,11 @@ import io
 import os
 import shutil
 import stat
+import subprocess
 import tarfile
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +32,11 @@ NEVER = frozenset({".git", "__pycache__"})
 FLAGS = "spotelastic.toml"
 """At the top of the folder. What `up` is told there reaches the nodes without it: as a part of the
 code, a change of `max` would start all workers anew."""
-IGNORES = (".gitignore", ".spotelasticignore")
+OURS = ".spotelasticignore"
+IGNORES = (".gitignore", OURS)
 """The later one has the last word: it may also bring back what git leaves out."""
+GIT_WITHIN = 30.0
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class Rules:
 def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
     """Raises `UsageError` for a folder larger than `limit` or with links that lead out of it."""
     folder = folder.resolve()
-    paths = sorted(_files(folder))
+    paths = sorted({*_files(folder), *_tracked_although_ignored(folder)})
     _check_size(folder, paths, limit)
     raw = io.BytesIO()
     with (
@@ -119,6 +124,40 @@ def _walk(folder: Path, rules: tuple[Rules, ...]) -> Iterator[Path]:
             yield from _walk(path, rules)
 
 
+def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
+    """What a .gitignore names and git holds all the same: who clones the repository has it."""
+    asked = ["git", "-C", str(folder), "ls-files", "-z", "--cached", "--ignored"]
+    try:
+        told = subprocess.run(
+            [*asked, "--exclude-standard"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=GIT_WITHIN,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):  # there is no git here, or no repository
+        return
+    above = _rules_above(folder, (OURS,))
+    for name in filter(None, told.split(b"\0")):
+        path = folder / os.fsdecode(name)
+        if path == folder / FLAGS or not NEVER.isdisjoint(path.parts):
+            continue
+        if (path.is_symlink() or path.is_file()) and not _left_out_by_us(path, folder, above):
+            yield path
+
+
+def _left_out_by_us(path: Path, folder: Path, rules: tuple[Rules, ...]) -> bool:
+    """The path, or a folder that it is in."""
+    place = folder
+    for name in path.relative_to(folder).parts:
+        rules = rules + _rules_of(place, (OURS,))
+        place /= name
+        if _ignored(place, rules, folder=place != path):
+            return True
+    return False
+
+
 def _ignored(path: Path, rules: tuple[Rules, ...], *, folder: bool) -> bool:
     """The deepest file that mentions the path decides, as in git."""
     for rule in reversed(rules):
@@ -128,23 +167,23 @@ def _ignored(path: Path, rules: tuple[Rules, ...], *, folder: bool) -> bool:
     return False
 
 
-def _rules_of(folder: Path) -> tuple[Rules, ...]:
+def _rules_of(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]:
     found = []
-    for name in IGNORES:
+    for name in names:
         if (file := folder / name).is_file():
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
             found.append(Rules(folder, pathspec.GitIgnoreSpec.from_lines(lines)))
     return tuple(found)
 
 
-def _rules_above(folder: Path) -> tuple[Rules, ...]:
+def _rules_above(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]:
     """Of the files between the repository's root and the folder, outermost first."""
     above: list[Path] = []
     for parent in (folder, *folder.parents):
         if parent != folder:
             above.append(parent)
         if (parent / ".git").exists():
-            return tuple(rule for path in reversed(above) for rule in _rules_of(path))
+            return tuple(rule for path in reversed(above) for rule in _rules_of(path, names))
     return ()
 
 

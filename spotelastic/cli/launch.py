@@ -7,12 +7,13 @@ up goes on when only the command that watches or changes it is interrupted (stay
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from spotelastic.aws import cluster as clusters
+from spotelastic.aws import secrets
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.provisions import ETCD
@@ -71,7 +72,8 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
                 shown.say(line)
             if request.plan:
                 spec = known.spec if known else None
-                for line in offer.plan(request, checked, found, spec):
+                hidden = _other_secrets(place, checked, known)
+                for line in offer.plan(request, checked, found, spec, hidden):
                     shown.say(line)
                 return 0
             began, told = steady(), _earlier(known, shown.say)
@@ -208,7 +210,8 @@ def _bring_up(
     if place.cloud is not None:  # its instances are this machine, which has an etcd
         wanted = replace(wanted, network=place.cloud.net, etcd=None)
     if known is not None:
-        differences = list(offer.changes(request, checked, found, known.spec))
+        hidden = _other_secrets(place, checked, known)
+        differences = list(offer.changes(request, checked, found, known.spec, hidden))
         say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
     cluster = clusters.create(wanted, say, place.aws)
 
@@ -219,6 +222,11 @@ def _bring_up(
     if place.shared:
         stays.undo.callback(_undoing(stays.signals, down))
     return cluster
+
+
+def _other_secrets(place: Place, checked: Checked, known: Cluster | None) -> Collection[str]:
+    """Those that the known cluster has not, or with another value."""
+    return () if known is None else secrets.differing(place.aws, checked.name, checked.secrets)
 
 
 def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:

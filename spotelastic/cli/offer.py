@@ -1,6 +1,6 @@
 """Pure: what a request comes to, as people read it before anything is made."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from spotelastic.aws.estimate import AS_OF, Estimate
 from spotelastic.aws.survey import Survey
@@ -47,8 +47,14 @@ def _where(found: Survey) -> str:
     return best + (f" (if that has no capacity, {', '.join(others)})" if others else "")
 
 
-def plan(request: Request, checked: Checked, found: Survey, known: JobSpec | None) -> Iterator[str]:
-    """What `--plan` shows."""
+def plan(
+    request: Request,
+    checked: Checked,
+    found: Survey,
+    known: JobSpec | None,
+    secrets: Collection[str],
+) -> Iterator[str]:
+    """What `--plan` shows; `secrets`: those that are new, or have another value."""
     yield ""
     yield from _choice(checked, found)
     yield from _zones(found)
@@ -57,7 +63,7 @@ def plan(request: Request, checked: Checked, found: Survey, known: JobSpec | Non
     if known is None:
         yield f"would make the cluster {checked.name}: {', '.join(found.resources)}"
     else:
-        differences = list(changes(request, checked, found, known))
+        differences = list(changes(request, checked, found, known, secrets))
         if differences:
             yield f"would change the cluster {checked.name}: {'; '.join(differences)}"
         else:
@@ -73,7 +79,9 @@ def lingers(seconds: float | None) -> str:
     return f"by itself it ends {_time(seconds)} after its job (--linger)"
 
 
-def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -> Iterator[str]:
+def changes(
+    request: Request, checked: Checked, found: Survey, known: JobSpec, secrets: Collection[str]
+) -> Iterator[str]:
     """What differs from the job that the cluster has."""
     pairs = {
         **_of_its_nodes(checked, found, known),
@@ -90,7 +98,7 @@ def changes(request: Request, checked: Checked, found: Survey, known: JobSpec) -
         yield "environment"
     if dict(known.env) != dict(checked.env):
         yield "variables"
-    if set(known.secrets) != set(checked.secrets):
+    if secrets or set(known.secrets) != set(checked.secrets):
         yield "secrets"
 
 

@@ -7,6 +7,7 @@ its max has one spot node too many for a while, unless boots fail. A group whose
 and again is asked for no more than it has, for a while that grows.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -146,7 +147,8 @@ def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
 
 
 def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Iterator[Remove]:
-    """Those that train least: without a node, then the youngest."""
+    """Those that train least: without a node, then those that a smaller round leaves out, so that
+    it need not change once more."""
     if count <= 0:
         return
     goes = [place for place in group.places if not place.leaving and place.instance not in stays]
@@ -154,6 +156,7 @@ def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Ite
         key=lambda place: (
             place.instance not in seen.drains,
             place.instance in seen.nodes,
+            -seen.slots.get(place.instance, sys.maxsize),
             -_launched_at(seen, place.instance),
         )
     )

@@ -143,6 +143,8 @@ class Seen:
     machines: Mapping[str, Machine] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """Those registered now."""
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Of the nodes that train; a smaller round leaves out the highest."""
     left: Mapping[str, Left] = field(default_factory=dict)
     """Nodes that were registered and are not any more."""
     drains: Mapping[str, Drain] = field(default_factory=dict)

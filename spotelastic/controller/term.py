@@ -269,6 +269,7 @@ class Term:
             given_back_at=records.given_back_at,
             machines=self._machines,
             nodes=records.nodes,
+            slots={m.node: m.slot for m in records.round.members} if records.round else {},
             left=records.left,
             drains=records.drains,
             told=records.told | self._told,

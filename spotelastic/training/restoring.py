@@ -338,6 +338,8 @@ def _leave_values(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> N
 
 def _below(names: Collection[str], fqns: Iterable[str]) -> list[str]:
     """Those that are one of these names, or a part of one."""
+    if not names:
+        return []
     prefixes = tuple(f"{name}." for name in names)
     return [fqn for fqn in fqns if fqn in names or fqn.startswith(prefixes)]
 

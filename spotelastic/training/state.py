@@ -40,6 +40,7 @@ PIECE = 32 << 20
 """Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
 share the upload of what they have in common."""
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_IN_PLACE = (torch.nn.Module, torch.Tensor)
 OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""
 
@@ -97,8 +98,7 @@ class View:
     """Names of what modules make anew, each of one value or of several."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """What one entry of the mapping amounts to."""
 
     leaves: Mapping[Path, Any]
@@ -196,16 +196,15 @@ class State:
     def is_stateful(self, name: str) -> bool:
         """Loaded through its own load_state_dict, not in place."""
         value = self.values[name]
-        in_place = isinstance(value, torch.nn.Module | torch.Tensor) or (
-            isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None
-        )
-        return not in_place and hasattr(value, "load_state_dict")
+        if isinstance(value, torch.optim.Optimizer):
+            return self._model_of(value) is None
+        return not isinstance(value, _IN_PLACE) and hasattr(value, "load_state_dict")
 
     def is_value(self, name: str) -> bool:
         """Replaced by what was saved; tensors in it are loaded in place."""
         value = self.values[name]
-        known = torch.nn.Module | torch.Tensor | torch.optim.Optimizer
-        return not isinstance(value, known) and not self.is_stateful(name)
+        known = isinstance(value, (*_IN_PLACE, torch.optim.Optimizer))
+        return not known and not hasattr(value, "load_state_dict")
 
     def contained(self) -> dict[str, torch.Tensor]:
         """The tensors in containers, by name."""
@@ -282,33 +281,34 @@ def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> Iterator[Chunk]:
+def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> list[Chunk]:
     """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
-        yield from _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape))
-        return
+        return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape))
     local = tensor.to_local().detach()
     _, offsets = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
-    if local.numel() or not tensor.numel():
-        yield from _pieces(fqn, path, local, shape, tuple(offsets))
+    if not local.numel() and tensor.numel():
+        return []
+    return _pieces(fqn, path, local, shape, tuple(offsets))
 
 
 def _pieces(
     fqn: str, path: Path, tensor: torch.Tensor, shape: tuple[int, ...], offsets: tuple[int, ...]
-) -> Iterator[Chunk]:
+) -> list[Chunk]:
     """Of what begins at `offsets` of a tensor of this shape: some rows each, all of it if small."""
     rows = tensor.shape[0] if tensor.nbytes > PIECE else 1
     if rows < 2:
-        yield Chunk(fqn, path, tensor, shape, offsets, tuple(tensor.shape))
-        return
+        return [Chunk(fqn, path, tensor, shape, offsets, tuple(tensor.shape))]
     at_once = max(1, PIECE * rows // tensor.nbytes)
+    parts = []
     for start in range(0, rows, at_once):
         part = tensor[start : start + at_once]
-        first = offsets[0] + start
-        yield Chunk(fqn, path, part, shape, (first, *offsets[1:]), tuple(part.shape))
+        place = (offsets[0] + start, *offsets[1:])
+        parts.append(Chunk(fqn, path, part, shape, place, tuple(part.shape)))
+    return parts
 
 
 def _module_check(module: torch.nn.Module) -> Callable[[], bool]:

@@ -1,11 +1,12 @@
-"""Whole jobs on the local cloud, of which a controller stands still.
+"""Whole jobs on the local cloud, of which a controller stands still, or whose market turns against
+them.
 
 Each job tells every step: what it computed is what a run without interruptions computes.
 """
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,65 @@ def test_a_leader_that_stood_still_does_nothing_about_what_another_one_handles(
         assert {victim, other} < set(machines(trial))
         (row,) = report.interruptions
         assert (row.kind, row.node, row.steps_lost) == ("notice", victim, 0)
+
+
+def test_a_market_that_turns_against_a_job_costs_it_no_committed_step(tmp_path: Path) -> None:
+    with running_job(tmp_path, settings=Settings(1, 2, workers=1, **SAVES)) as trial:
+        noticed = the_node_of_rank_0_has_five_seconds(trial, is_whole(trial))
+        noticed |= all_capacity_is_gone_for_a_while(trial, is_whole(trial, without=noticed))
+        before = is_whole(trial, without=noticed)
+        lost = a_zone_is_lost_with_its_control_node(trial, before)
+        is_whole(trial, without=noticed | lost)
+        report = finishes(trial, tmp_path)
+        assert trial.group().desired == 0, "nothing is launched for a job that has ended"
+    rows = {row.node: row for row in report.interruptions if row.kind != "etcd"}
+    assert (len(noticed), len(lost)) == (3, 2)
+    assert {node: row.kind for node, row in rows.items()} == {
+        **dict.fromkeys(noticed, "notice"),
+        **dict.fromkeys(lost, "loss"),
+    }
+    assert {rows[node].steps_lost for node in noticed} == {0}
+    assert all((rows[node].saved_step or 0) >= before.committed for node in lost)
+
+
+def is_whole(trial: Trial, without: Set[str] = frozenset()) -> Status:
+    """Two nodes train that are none of these and have committed; all controllers are there."""
+    seen = trial.status(
+        lambda s: len(training(s) - without) == 2 and controllers(s) == ONE_LEADS, "a whole job"
+    )
+    return trial.status(
+        lambda s: len(training(s) - without) == 2 and s.committed > seen.step, "a commit of its own"
+    )
+
+
+def the_node_of_rank_0_has_five_seconds(trial: Trial, now: Status) -> set[str]:
+    (victim,) = (node.id for node in now.nodes if 0 in node.ranks)
+    trial.faults.interrupt(victim, 5.0)
+    return {victim}
+
+
+def all_capacity_is_gone_for_a_while(trial: Trial, now: Status) -> set[str]:
+    """All zones are dry, and both nodes have a notice."""
+    zones = trial.cluster.aws.ec2.describe_availability_zones()["AvailabilityZones"]
+    for zone in zones:
+        trial.faults.set_capacity(TYPE, zone["ZoneName"], 0)
+    for node in training(now):
+        trial.faults.interrupt(node, 15.0)
+    eventually(
+        lambda: all(m.state not in ALIVE for m in machines(trial).values()) or None,
+        "an end of all workers",
+    )
+    assert trial.status(lambda s: not training(s), "a job that waits").state == "running"
+    for zone in zones:
+        trial.faults.set_capacity(TYPE, zone["ZoneName"], 100)
+    return training(now)
+
+
+def a_zone_is_lost_with_its_control_node(trial: Trial, now: Status) -> set[str]:
+    """The one that both workers are in: nobody is warned, and no memory of a save is left."""
+    (zone,) = {node.zone for node in now.nodes if node.id in training(now)}
+    lost = {node.id: node.role for node in now.nodes if node.zone == zone and node.state != "gone"}
+    assert sorted(lost.values()) == ["control", "worker", "worker"]
+    for node in lost:
+        trial.faults.kill(node)
+    return training(now)

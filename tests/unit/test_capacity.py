@@ -145,6 +145,14 @@ def test_who_goes_is_named_and_the_youngest_go_first() -> None:
     assert gone == ["s3", "s2"]
 
 
+def test_those_go_that_a_smaller_round_leaves_out() -> None:
+    """The youngest may have the lowest ranks: a round would be formed without the highest, and
+    another one without the youngest."""
+    seen = replace(cluster(4), desired=2, slots={"s0": 2, "s1": 1, "s2": 0})
+    gone = [a.instance for a in only(seen, Policy(), Remove) if isinstance(a, Remove)]
+    assert gone == ["s3", "s0"], "one that does not train, and the highest"
+
+
 def test_places_that_nobody_has_yet_are_given_up_before_anybody_goes() -> None:
     seen = cluster(2, most=4)
     smaller = replace(seen, desired=3)

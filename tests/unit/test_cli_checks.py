@@ -303,4 +303,6 @@ def test_workers_per_node_are_told_as_they_will_be(
         replace(checked.settings, workers=4), "s3://b/train", (), instance_types=("g5.48xlarge",),
     )  # fmt: skip
     found: Any = SimpleNamespace(types=(InstanceType("g5.48xlarge", 192, 8, "A10G", "x86_64"),))
-    assert "; ".join(offer.changes(asked, checked, found, its)) == told
+    assert "; ".join(offer.changes(asked, checked, found, its, ())) == told
+    with_secrets = offer.changes(asked, checked, found, its, ["KEY"])
+    assert list(with_secrets)[-1] == "secrets", "whose values are not in the job"

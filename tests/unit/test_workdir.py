@@ -2,7 +2,9 @@
 
 import io
 import os
+import shutil
 import socket
+import subprocess
 import tarfile
 from hashlib import sha256
 from pathlib import Path
@@ -71,6 +73,38 @@ def test_what_git_ignores_is_left_out(tmp_path: Path) -> None:
         "src/model.pt",
         "train.py",
     ]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_what_is_tracked_is_not_ignored(tmp_path: Path) -> None:
+    """Whoever clones the repository has it, and the script may need it."""
+    folder = write(
+        tmp_path,
+        {
+            ".gitignore": "*.pt\n/data/\n",
+            "sub/small.pt": "",
+            "sub/large.pt": "",
+            "sub/new.pt": "",
+            "sub/removed.pt": "",
+            "data/kept/é.csv": "",
+            "data/left/out.csv": "",
+            "data/.spotelasticignore": "/left\n",
+            ".spotelasticignore": "large.pt\n",
+        },
+    )
+    git = ("git", "-C", str(folder))
+    subprocess.run([*git, "init", "-q"], check=True, timeout=20)
+    subprocess.run([*git, "add", "-f", "."], check=True, timeout=20)
+    subprocess.run([*git, "rm", "-q", "--cached", "sub/new.pt"], check=True, timeout=20)
+    (folder / "sub/removed.pt").unlink()
+    assert names(folder) == [
+        ".gitignore",
+        ".spotelasticignore",
+        "data/.spotelasticignore",
+        "data/kept/é.csv",
+        "sub/small.pt",
+    ]
+    assert names(folder / "data") == [".spotelasticignore", "kept/é.csv"]
 
 
 def test_other_flags_are_no_other_code(tmp_path: Path) -> None:
