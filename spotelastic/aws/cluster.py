@@ -83,11 +83,12 @@ def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
     if not plan.own_bucket:
         account.ensure_bucket(aws, bucket)  # where it is somebody else's, nothing is to be undone
     say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
+    maker = secrets.token_hex(8)
     try:
-        return _bring_up(request, plan, aws, say, new=known is None)
+        return _bring_up(request, plan, aws, say, maker, new=known is None)
     except BaseException:
         if known is None:
-            _undo(request.name, bucket, say, aws)
+            _undo(request.name, bucket, say, aws, maker)
         elif not stack.stands(known):
             # An `up` before this one was ended at once: nobody leads there who would end it.
             say(
@@ -109,7 +110,9 @@ def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
         )
 
 
-def _bring_up(request: Request, plan: Plan, aws: Aws, say: Say, *, new: bool) -> Cluster:
+def _bring_up(
+    request: Request, plan: Plan, aws: Aws, say: Say, maker: str, *, new: bool
+) -> Cluster:
     its = Names(request.name)
     service_role = account.ensure_service_role(aws)
     cluster = Cluster(aws, replace(plan.spec, service_role=service_role), plan.bucket)
@@ -126,7 +129,8 @@ def _bring_up(request: Request, plan: Plan, aws: Aws, say: Say, *, new: bool) ->
     if new and Objects(aws, plan.bucket, plan.spec.run).has("checkpoints/LATEST"):
         say(f"going on from the checkpoints of the run {plan.spec.run}")
     say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
-    outputs = stack.ensure(aws, its.stack, {**plan.parameters, "ServiceRole": service_role}, say)
+    parameters = {**plan.parameters, "ServiceRole": service_role}
+    outputs = stack.ensure(aws, its.stack, parameters, say, maker=maker)
     size = plan.spec.settings.max_nodes
     purchase = "spot" if request.spot else "on-demand"
     group = plan.spec.worker_group
@@ -175,9 +179,14 @@ def _subnets(plan: Plan, outputs: Mapping[str, str], zones: Sequence[str]) -> tu
     return tuple(subnet for zone, subnet in pairs if zone in zones)
 
 
-def _undo(name: str, bucket: str, say: Say, aws: Aws) -> None:
-    say(f"creating {name} did not succeed: deleting what there is of it")
+def _undo(name: str, bucket: str, say: Say, aws: Aws, maker: str) -> None:
+    """Must never happen: what another `up` has made meanwhile, under the same name, is deleted."""
     try:
+        found = stack.describe(aws, Names(name).stack)
+        if found is not None and stack.tags(found).get(stack.MAKER) != maker:
+            say(f"another `up` has made {name} meanwhile: it is left as it is")
+            return
+        say(f"creating {name} did not succeed: deleting what there is of it")
         teardown.delete(name, bucket=bucket, say=say, aws=aws)
     except SpotelasticError as error:
         say(f"not all of {name} could be deleted: {error}; run `spotelastic down {name}`")

@@ -17,6 +17,8 @@ CREATE_TIMEOUT = 900.0
 DELETE_TIMEOUT = 1200.0
 TEMPLATE = "spotelastic:template"
 """The stack's tag with the hash of the template that it was made from."""
+MAKER = "spotelastic:maker"
+"""And with the `up` that made it."""
 UNUSABLE = frozenset(
     {
         "CREATE_FAILED",
@@ -58,7 +60,9 @@ def clusters(aws: Aws) -> tuple[str, ...]:
     )
 
 
-def ensure(aws: Aws, name: str, wanted: Mapping[str, str], say: Say) -> dict[str, str]:
+def ensure(
+    aws: Aws, name: str, wanted: Mapping[str, str], say: Say, *, maker: str
+) -> dict[str, str]:
     """Makes the stack, or changes the one there is, and returns its outputs when it stands.
 
     One whose creation failed or was undone is deleted first. Raises `EnvironmentFailure` with
@@ -71,9 +75,9 @@ def ensure(aws: Aws, name: str, wanted: Mapping[str, str], say: Say) -> dict[str
         delete(aws, name)
         found = None
     if found is None:
-        _create(aws, name, wanted, body)
+        _create(aws, name, wanted, body, maker)
     elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != _digest(body):
-        _update(aws, name, wanted, body)
+        _update(aws, name, wanted, body, tags(found).get(MAKER, maker))
     else:
         return outputs(found)
     found = _settled(aws, name, say)
@@ -100,19 +104,19 @@ def _settled(aws: Aws, name: str, say: Say) -> dict[str, Any] | None:
     return until(settled, f"the stack {name} does not settle", CREATE_TIMEOUT)[0]
 
 
-def _create(aws: Aws, name: str, wanted: Mapping[str, str], body: str) -> None:
+def _create(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: str) -> None:
     with calling(f"create the stack {name}"):
         aws.cloudformation.create_stack(
             StackName=name,
             TemplateBody=body,
             Parameters=_pairs(wanted),
             Capabilities=["CAPABILITY_IAM"],
-            Tags=_tags(wanted, body),
+            Tags=_tags(wanted, body, maker),
             OnFailure="DO_NOTHING",  # what failed stays readable until it is deleted
         )
 
 
-def _update(aws: Aws, name: str, wanted: Mapping[str, str], body: str) -> None:
+def _update(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: str) -> None:
     try:
         with calling(f"change the stack {name}"):
             aws.cloudformation.update_stack(
@@ -120,7 +124,7 @@ def _update(aws: Aws, name: str, wanted: Mapping[str, str], body: str) -> None:
                 TemplateBody=body,
                 Parameters=_pairs(wanted),
                 Capabilities=["CAPABILITY_IAM"],
-                Tags=_tags(wanted, body),
+                Tags=_tags(wanted, body, maker),
             )
     except Rejected as error:
         if "No updates are to be performed" not in str(error):
@@ -131,10 +135,11 @@ def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
 
 
-def _tags(wanted: Mapping[str, str], body: str) -> list[dict[str, str]]:
+def _tags(wanted: Mapping[str, str], body: str, maker: str) -> list[dict[str, str]]:
     return [
         {"Key": CLUSTER, "Value": wanted["Cluster"]},
         {"Key": TEMPLATE, "Value": _digest(body)},
+        {"Key": MAKER, "Value": maker},
     ]
 
 

@@ -134,6 +134,27 @@ def test_a_cluster_with_many_network_cards_has_a_private_network_that_goes_with_
     trial.nothing_is_left()
 
 
+def test_an_up_that_is_interrupted_leaves_alone_what_another_one_has_made(trial: Trial) -> None:
+    """Of two at once, with one name."""
+    told = list[str]()
+
+    def say(line: str) -> None:
+        told.append(line)
+        if line.startswith("bucket "):
+            trial.up()
+        if line.startswith("workers "):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        clusters.create(REQUEST, say, trial.laptop.aws)
+    assert told[-1] == f"another `up` has made {NAME} meanwhile: it is left as it is"
+    found = stack.describe(trial.laptop.aws, Names(NAME).stack)
+    assert found is not None and stack.stands(found)
+    assert autoscaling.group(trial.laptop.aws, Names(NAME).workers) is not None
+    trial.down()
+    trial.nothing_is_left()
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_an_up_that_goes_wrong_anywhere_can_be_run_again_and_taken_down(
     trial: Trial, part: int

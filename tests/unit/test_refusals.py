@@ -65,7 +65,7 @@ NOW = [
 def test_the_first_failure_of_this_operation_is_told_however_far_back() -> None:
     account = Account("UPDATE_ROLLBACK_COMPLETE", EARLIER + NOW)
     with pytest.raises(EnvironmentFailure, match=r"failed: Queue: the name is taken$"):
-        stack.ensure(cast(Aws, account), NAME, {"Cluster": "demo"}, lambda _: None)
+        stack.ensure(cast(Aws, account), NAME, {"Cluster": "demo"}, lambda _: None, maker="m")
     assert account.pages == 2, "what was before is not read"
 
 
