@@ -98,9 +98,9 @@ def _scale(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]
     low, high = command.sizes(seen.wanted)
     if not 1 <= low <= high:
         return f"cannot have {low} to {high} nodes", []
+    text = f"{low} to {high} nodes" if low < high else f"{low} node{'s' if low > 1 else ''}"
     if _sizes(seen.wanted) == (low, high):
-        return f"has {low} to {high} nodes already", []
-    text = f"{low} to {high} nodes"
+        return f"has {text} already", []
     event = Event(now, "scale", f"the job is to have {text}", data={"min": low, "max": high})
     rescales = Rescale(command, command.id)
     return f"is to have {text}", [rescales, Tell(event, command.id, (rescales,))]

@@ -84,6 +84,8 @@ def test_stop_has_the_nodes_save_first_and_is_answered_after_that_was_asked() ->
         (ended(cluster(STOP), "succeeded"), "has succeeded already"),
         (cluster(AGAIN), "has not ended, and goes on"),
         (cluster(grow(1, 2)), "has 1 to 2 nodes already"),
+        (replace(cluster(grow(3, 3)), wanted=Settings(3, 3)), "has 3 nodes already"),
+        (replace(cluster(grow(1, 1)), wanted=Settings(1, 1)), "has 1 node already"),
     ],
 )
 def test_what_is_so_already_is_a_success_and_changes_nothing(seen: Seen, text: str) -> None:
