@@ -1,12 +1,12 @@
 """`spotelastic ckpt`: look at checkpoints, check them, and carry them in and out.
 
-A checkpoint is named by the URL of its run (what --storage said), `@STEP` behind it picks a step,
-and `@EPOCH/STEP` one of an epoch that was branched off.
+A checkpoint is named by the URL of its run (what --storage said) or its cluster, `@STEP` behind it
+picks a step, and `@EPOCH/STEP` one of an epoch that was branched off.
 """
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,11 +30,17 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 Url = Annotated[
-    str, typer.Argument(metavar="URL[@STEP]", help="The run's storage; without a step, the latest.")
+    str,
+    typer.Argument(
+        metavar="URL[@STEP]",
+        help="The run's storage, or the name of its cluster; without a step, the latest.",
+    ),
 ]
 LS_EXAMPLES = """[bold]Examples[/]
 
 spotelastic ckpt ls runs/default
+
+spotelastic ckpt ls train
 
 spotelastic ckpt ls s3://bucket/job/checkpoints --json
 """
@@ -65,7 +71,9 @@ spotelastic ckpt pin s3://bucket/job/checkpoints@4000
 
 @app.command(epilog=LS_EXAMPLES)
 def ls(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The run's storage.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The run's storage, or the name of its cluster.")
+    ],
     json: AsJson = False,
 ) -> None:
     """List the steps that are stored."""
@@ -250,15 +258,41 @@ def _open(text: str) -> Iterator[_Named]:
     from spotelastic_checkpoints.catalog import Catalog
     from spotelastic_checkpoints.storage.open import open_storage
 
-    url, epoch, step = split(text)
-    if "://" not in url and not Path(url).expanduser().is_dir():
-        raise UsageError(f"{url}: no such folder")
+    named, epoch, step = split(text)
+    url = _url(named)
     with _explained():
         storage = open_storage(url)
         try:
             yield _Named(Catalog(storage), url, epoch, step)
         finally:
             storage.close()
+
+
+def _url(named: str) -> str:
+    """A folder, a URL, or what a cluster of that name writes to, be it gone by now."""
+    from spotelastic.cli.place import Place, aws_is_configured
+
+    if "://" not in named and not Path(named).expanduser().is_dir():
+        return _storage_of(named)
+    if named.startswith("s3://") and not aws_is_configured():
+        with suppress(UsageError):  # an S3 of its own may be named by the environment alone
+            Place.find(True)
+    return named
+
+
+def _storage_of(cluster: str) -> str:
+    from spotelastic.aws.names import Names
+    from spotelastic.cli.place import Place
+
+    try:
+        Names(cluster)
+        place = Place.find(None)
+    except UsageError:
+        raise UsageError(f"{cluster}: no such folder") from None
+    try:
+        return place.told(cluster, lambda _: None).spec.storage
+    except UsageError as error:
+        raise UsageError(f"{cluster}: no such folder, and {error}") from None
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Place:
             raise UsageError(
                 "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`"
             )
-        if wish is None and not _aws_is_configured():
+        if wish is None and not aws_is_configured():
             raise UsageError(
                 "no local cloud is running and no AWS account is configured: start a local one "
                 "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
@@ -221,7 +221,7 @@ def _of_this_folder() -> str | None:
     return region if isinstance(region, str) else None
 
 
-def _aws_is_configured() -> bool:
+def aws_is_configured() -> bool:
     import boto3
 
     return boto3.session.Session().get_credentials() is not None

@@ -41,14 +41,16 @@ def save(at: Moment, round_: Round, ending: Ending) -> Decision:
 
 
 def end(at: Moment, ending: Ending) -> Decision:
-    step = committed(at)
+    round_ = at.seen.round
+    known = round_.known.step if round_ is not None and round_.known is not None else 0
+    step = committed(at) or known
     saved = f"step {step} is committed" if step else "nothing is committed"
     job = Job(ending.state, at.now, f"{ending.reason}; {saved}", final_step=step)
-    round_ = at.seen.round
     closed = (CloseRound(round_),) if round_ is not None and round_.phase == "started" else ()
     return Decision((*closed, EndJob(job)), job.reason)
 
 
 def committed(at: Moment) -> int:
-    """The newest step that any node knows to be in the object store; 0: none."""
+    """The newest step that any node tells to be in the object store; 0: none does. Nodes that are
+    gone, or have just come back, tell nothing."""
     return max((progress.committed for progress in at.seen.progress.values()), default=0)

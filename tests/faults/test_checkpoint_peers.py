@@ -12,8 +12,9 @@ from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.layout import Plan
+from spotelastic_checkpoints.peer_wire import Read
 from spotelastic_checkpoints.peers import PeerServer
-from spotelastic_checkpoints.wire import FRAME, Branch, Holder, Read, Resume, frame
+from spotelastic_checkpoints.wire import FRAME, Branch, Holder, Resume, frame
 from support.checkpoints import (
     TOKEN,
     Node,

@@ -291,7 +291,8 @@ def test_a_pinned_step_is_shown_and_only_removed_when_unpinned(saved: Path) -> N
 
 def test_what_is_not_there_is_named(saved: Path, tmp_path: Path) -> None:
     assert "no committed step 30 (there: 10, 20)" in refused("inspect", f"{saved}@30")
-    assert "no such folder" in refused("ls", tmp_path / "nowhere")
+    assert "nowhere: no such folder\n" in refused("ls", tmp_path / "nowhere")
+    assert "nowhere: no such folder" in refused("ls", "nowhere")
     assert "behind the @" in refused("inspect", f"{saved}@last")
     assert "no checkpoint was committed there" in refused("verify", tmp_path)
     assert "--part optimizer" in refused("export", saved, tmp_path / "o", "--part", "optimizer")

@@ -7,7 +7,10 @@ from test_rounds_sim import SETTINGS, check_invariants, cluster
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Ending
+from spotelastic.model.round import Commit, Round
 from spotelastic.rendezvous import stopping
+from spotelastic.rendezvous.decision import EndJob, Moment
+from spotelastic.rendezvous.view import Seen
 from spotelastic.store.codec import encode
 
 RARE = replace(SETTINGS, checkpoint_every=Interval(10_000))
@@ -92,3 +95,11 @@ def test_a_job_that_waits_for_nodes_ends_at_once() -> None:
     stop(world)
     end(world, 5)
     assert world.now - began < 2
+
+
+def test_a_commit_counts_also_where_no_node_is_left_to_tell_of_it() -> None:
+    round_ = Round(2, "r2", "proposed", (), "loss", "all are lost", known=Commit(1, 48))
+    at = Moment(Seen(round=round_), SETTINGS, 5.0, str)
+    (ends,) = stopping.end(at, Ending("stopped", 4.0, "asked to stop")).actions
+    assert isinstance(ends, EndJob)
+    assert (ends.job.reason, ends.job.final_step) == ("asked to stop; step 48 is committed", 48)
