@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from spotelastic.cli.launch import _FirstStep
+from spotelastic.clock import steady
+from spotelastic.model.progress import Status
+
 HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
 COMMANDS = (
     *("up", "ls", "status", "logs", "events", "report", "cost", "stop", "restart", "scale"),
@@ -32,6 +36,36 @@ def spotelastic(
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("spotelastic sta", ["status"]),
+        ("spotelastic up --max-", ["--max-restarts", "--max-price", "--max-cost"]),
+        ("spotelastic ckpt ver", ["verify"]),
+    ],
+)
+def test_a_shell_completes_commands_and_flags(typed: str, offered: list[str]) -> None:
+    environment = {
+        "_SPOTELASTIC_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
+    program = Path(sys.executable).with_name("spotelastic")
+    told = subprocess.run(
+        [program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert told.stdout.split() == offered
+
+
+def test_the_time_to_the_first_step_is_told_once() -> None:
+    said = list[str]()
+    first = _FirstStep(steady() - 96.0, said.append)
+    for step in (0, 1, 2):
+        first(Status("train", "running", 0.0, step=step))
+    (line,) = said
+    assert line == "first step 96 s after the command"
 
 
 def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:

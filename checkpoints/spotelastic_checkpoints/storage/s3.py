@@ -232,6 +232,8 @@ def _brief(error: Exception) -> str:
         return f"{status} {code}: {_REMEDIES[code]}"
     if code and status:
         return f"{status} {code}"
+    if status == 403:  # also where the answer has no body, as to a HEAD
+        return f"403: {_REMEDIES['AccessDenied']}"
     if status:
         return f"status {status}"
     if "169.254.169.254" in text:
