@@ -6,8 +6,7 @@ picks a step, and `@EPOCH/STEP` one of an epoch that was branched off.
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotelastic.cli.options import AsJson
+from spotelastic.cli.stored import opened, storage
 from spotelastic.clock import wall
-from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.errors import EnvironmentFailure, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Entry, Progress, Tensor
-    from spotelastic_checkpoints.commits import Commits
-    from spotelastic_checkpoints.wire import Commit
 
 app = typer.Typer(
     help="Look at checkpoints, check them, and carry them in and out.",
@@ -79,7 +77,7 @@ def ls(
     """List the steps that are stored."""
     from spotelastic.cli import output
 
-    with _open(url) as named:
+    with opened(url) as named:
         output.show(named.catalog.entries(), _entries_table, as_json=json)
 
 
@@ -88,7 +86,7 @@ def inspect(url: Url, json: AsJson = False) -> None:
     """List a checkpoint's tensors: shape, dtype, shards, bytes."""
     from spotelastic.cli import output
 
-    with _open(url) as named:
+    with opened(url) as named:
         output.show(named.checkpoint.tensors(), _tensors_table, as_json=json)
 
 
@@ -100,7 +98,7 @@ def verify(url: Url) -> None:
     """
     from spotelastic.cli import output
 
-    with _open(url) as named:
+    with opened(url) as named:
         checkpoint = named.checkpoint
         with _progress("verifying", checkpoint.nbytes) as done:
             complaints = named.catalog.verify(checkpoint, done)
@@ -133,7 +131,7 @@ def export(
         raise UsageError(f"{to} holds safetensors already: name another folder, or add --force")
     if not as_torch and (to.is_file() or to.suffix == ".safetensors"):
         raise UsageError(f"{to}: give a folder for safetensors, or FILE.pt for torch.load")
-    with _open(url) as named:
+    with opened(url) as named:
         checkpoint = named.checkpoint
         if as_torch:
             from spotelastic.training import convert
@@ -155,18 +153,11 @@ def import_(
     step: Annotated[int, typer.Option(min=0, help="Step that it counts as.")] = 0,
 ) -> None:
     """Turn a torch.save file into a checkpoint that a run resumes from."""
-    from spotelastic_checkpoints.storage.open import open_storage
-
     from spotelastic.training import convert
 
     total = file.stat().st_size if file.is_file() else 0
-    with _explained():
-        storage = open_storage(url)
-        try:
-            with _progress("importing", total) as done:
-                made = convert.from_torch(file, storage, step, done, part)
-        finally:
-            storage.close()
+    with storage(url) as there, _progress("importing", total) as done:
+        made = convert.from_torch(file, there, step, done, part)
     typer.echo(f"{url}@{made.commit.step}: {len(made.tensors())} tensors and values")
 
 
@@ -175,7 +166,7 @@ def pin(url: Url) -> None:
     """Keep a checkpoint until it is unpinned."""
     from spotelastic_checkpoints import retention
 
-    with _open(url) as named:
+    with opened(url) as named:
         retention.pin(named.commits, named.checkpoint.commit)
         typer.echo(f"{named} is pinned")
 
@@ -185,7 +176,7 @@ def unpin(url: Url) -> None:
     """Let a checkpoint be collected as others are."""
     from spotelastic_checkpoints import retention
 
-    with _open(url) as named:
+    with opened(url) as named:
         retention.unpin(named.commits, named.checkpoint.commit)
         typer.echo(f"{named} is no longer pinned")
 
@@ -197,7 +188,7 @@ def rm(
     """Remove a checkpoint."""
     from spotelastic_checkpoints import retention
 
-    with _open(url) as named:
+    with opened(url) as named:
         if named.step is None:
             raise UsageError(f"{url}: say which step, as in {url}@4000")
         retention.remove(named.commits, named.commit)
@@ -215,106 +206,6 @@ def _note(catalog: "Catalog", checkpoint: "Checkpoint", complaints: list[str]) -
 
 
 # -- what the commands are made of ----------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Named:
-    """What a URL names; the checkpoint is looked up when it is asked for."""
-
-    catalog: "Catalog"
-    url: str
-    epoch: int | None
-    step: int | None
-
-    @property
-    def commits(self) -> "Commits":
-        from spotelastic_checkpoints.commits import Commits
-
-        return Commits(self.catalog.storage, "")
-
-    @property
-    def checkpoint(self) -> "Checkpoint":
-        found = self.catalog.find(self.step, self.epoch)
-        self.step = found.commit.step
-        return found
-
-    @property
-    def commit(self) -> "Commit":
-        """Of the step that was named, be it damaged or never committed."""
-        from spotelastic_checkpoints.wire import Commit
-
-        entries = self.catalog.entries()
-        found = [e for e in entries if e.step == self.step and self.epoch in (None, e.epoch)]
-        if not found:
-            raise UsageError(f"{self.url}: there is no step {self.step}")
-        return Commit(found[-1].epoch, found[-1].step)
-
-    def __str__(self) -> str:
-        return f"{self.url}@{self.step}"
-
-
-@contextmanager
-def _open(text: str) -> Iterator[_Named]:
-    from spotelastic_checkpoints.catalog import Catalog
-    from spotelastic_checkpoints.storage.open import open_storage
-
-    named, epoch, step = split(text)
-    url = _url(named)
-    with _explained():
-        storage = open_storage(url)
-        try:
-            yield _Named(Catalog(storage), url, epoch, step)
-        finally:
-            storage.close()
-
-
-def _url(named: str) -> str:
-    """A folder, a URL, or what a cluster of that name writes to, be it gone by now."""
-    from spotelastic.cli.place import Place, aws_is_configured
-
-    if "://" not in named and not Path(named).expanduser().is_dir():
-        return _storage_of(named)
-    if named.startswith("s3://") and not aws_is_configured():
-        with suppress(UsageError):  # an S3 of its own may be named by the environment alone
-            Place.find(True)
-    return named
-
-
-def _storage_of(cluster: str) -> str:
-    from spotelastic.aws.names import Names
-    from spotelastic.cli.place import Place
-
-    try:
-        Names(cluster)
-        place = Place.find(None)
-    except UsageError:
-        raise UsageError(f"{cluster}: no such folder") from None
-    try:
-        return place.told(cluster, lambda _: None).spec.storage
-    except UsageError as error:
-        raise UsageError(f"{cluster}: no such folder, and {error}") from None
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
-
-    try:
-        yield
-    except StorageUnavailable as error:
-        raise Unavailable(str(error)) from error
-    except CheckpointsError as error:
-        raise EnvironmentFailure(str(error)) from error
-
-
-def split(text: str) -> tuple[str, int | None, int | None]:
-    """URL, epoch and step of `URL[@[EPOCH/]STEP]`."""
-    match = re.fullmatch(r"(.+)@(?:(\d+)/)?(\d+)", text)
-    if match is None:
-        if "@" in text.rpartition("/")[2]:
-            raise UsageError(f"{text}: behind the @ goes a step, or EPOCH/STEP")
-        return text, None, None
-    return match[1], int(match[2]) if match[2] else None, int(match[3])
 
 
 def parse_size(text: str) -> int:
