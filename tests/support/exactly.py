@@ -52,16 +52,17 @@ def executed(file: Path) -> Curve:
 def check(folder: Path) -> int:
     """Compares every execution of every step with the uninterrupted run's; the last step.
 
-    Bit for bit if there was only one world size, up to rounding otherwise.
+    Bit for bit if there was only one world size, up to rounding otherwise. A job may end before it
+    has made all steps again that it had lost.
     """
     curve, whole = executed(folder / "steps"), executed(folder / "whole")
-    last = max(curve)
-    assert sorted(curve) == sorted(whole) == list(range(1, last + 1)), "no step was left out"
+    last = max(whole)
+    assert sorted(whole) == list(range(1, last + 1))
+    assert curve.keys() >= whole.keys(), "no step was left out"
     worlds = {each.world for steps in (curve, whole) for made in steps.values() for each in made}
     within = 0.0 if len(worlds) == 1 else 1e-9
-    for step, executions in curve.items():
-        [expected] = whole[step]
-        for execution in executions:
+    for step, [expected] in whole.items():
+        for execution in curve[step]:
             assert execution.samples == expected.samples, f"step {step}"
             assert math.isclose(execution.loss, expected.loss, rel_tol=within), f"step {step}"
     for first in range(1, last - PER_EPOCH + 2, PER_EPOCH):
