@@ -30,6 +30,11 @@ class Data:
         """Of the checkpoints, in bytes."""
         return self.run.size(CHECKPOINTS)
 
+    @property
+    def cached(self) -> int:
+        """Of what the next `up` need not make again (packages, installations, code), in bytes."""
+        return self.cluster.size("") - self.cluster.size(CHECKPOINTS)
+
 
 def of(aws: Aws, bucket: str, cluster: str) -> Data:
     """Of a cluster that is there, or was; without a job its run has its own name."""

@@ -25,6 +25,8 @@ from spotelastic.model.progress import Cost, Listed, Status
 
 READ_TIMEOUT = 10.0
 """Seconds that a person waits for one answer."""
+WORTH_TELLING = 0.005
+"""GB; what is smaller costs nothing that anybody would notice."""
 
 
 class CloudEnded(EnvironmentFailure):
@@ -177,15 +179,26 @@ class Place:
 
     def _tell_of_data(self, left: Data, say: Callable[[str], None]) -> None:
         """What stays, and what that costs."""
-        if not (size := left.size):
-            return
+        checkpoints, cached = left.size / 1e9, left.cached / 1e9
+        kept = []
+        if checkpoints:
+            kept.append(f"its checkpoints stay in {left.url}: {_gigabytes(checkpoints)}")
+        if cached >= WORTH_TELLING:
+            kept.append(
+                f"what the next `up` need not make again (packages, code) stays in "
+                f"{left.cluster.url('')}: {_gigabytes(cached)}"
+            )
         bucket = left.cluster.bucket
         where = "" if bucket == self.bucket else f" --bucket {bucket}"
-        say(
-            f"its checkpoints stay in {left.url}: {size / 1e9:.2f} GB, about "
-            f"${size / 1e9 * STORED:.2f} a month; "
-            f"`spotelastic down {left.cluster.cluster} --delete-data{where}` deletes them"
-        )
+        if kept:
+            kept.append(
+                f"`spotelastic down {left.cluster.cluster} --delete-data{where}` deletes it all"
+            )
+            say("; ".join(kept))
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size:.2f} GB, about ${size * STORED:.2f} a month"
 
 
 def status_of(cluster: Cluster) -> Status:

@@ -371,11 +371,13 @@ def complete(trial: Trial, told: str) -> None:
 def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(trial: Trial) -> None:
     cluster = trial.up()
     cluster.objects.put("checkpoints/1/step-1/.metadata", b"0" * 5_000_000)
+    cluster.objects.put("environments/e.tar.gz", b"0" * 20_000_000)
     place = Place(trial.laptop.aws, None)
     told: list[str] = []
     place.down(NAME, told.append)
     assert told[-1].startswith(f"its checkpoints stay in {cluster.objects.url('checkpoints/')}: ")
     assert "0.01 GB, about $0.00 a month" in told[-1]
+    assert f"stays in {cluster.objects.url('')}: 0.02 GB" in told[-1]
     assert cluster.objects.size("checkpoints/") == 5_000_000
     trial.nothing_is_left()
     cluster.objects.put(STATUS, msgspec.json.encode(Status(NAME, "succeeded", 0.0, step=7)))
