@@ -8,9 +8,11 @@ import typer
 
 from spotelastic.cli import up_options
 from spotelastic.cli.options import AsJson, Name, Region, Where
+from spotelastic.errors import Unavailable
 
 if TYPE_CHECKING:
     from spotelastic.cli.orders import Done
+    from spotelastic.cli.place import Place
 
 STOP_EXAMPLES = """[bold]Examples[/]
 
@@ -49,8 +51,9 @@ def stop(
     from spotelastic.cli import orders
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where, region).cluster(name)
-    _tell(lambda: orders.stop(cluster, wait=wait, say=_say), cluster.name, as_json=json)
+    place = Place.find(where, region)
+    cluster = place.cluster(name)
+    _tell(lambda: orders.stop(cluster, wait=wait, say=_say), place, cluster.name, as_json=json)
 
 
 def restart(
@@ -69,7 +72,8 @@ def restart(
     from spotelastic.cli import orders
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where, region).cluster(name)
+    place = Place.find(where, region)
+    cluster = place.cluster(name)
     _tell(
         lambda: orders.restart(
             cluster,
@@ -79,6 +83,7 @@ def restart(
             deadline=deadline,
             max_cost=max_cost,
         ),
+        place,
         cluster.name,
         as_json=json,
     )
@@ -104,12 +109,13 @@ def scale(
     cluster, local = place.cluster(name), place.cloud is not None
     _tell(
         lambda: orders.scale(cluster, minimum, maximum, local=local, say=_say),
+        place,
         cluster.name,
         as_json=json,
     )
 
 
-def _tell(carry_out: "Callable[[], Done]", name: str, *, as_json: bool) -> None:
+def _tell(carry_out: "Callable[[], Done]", place: "Place", name: str, *, as_json: bool) -> None:
     from spotelastic.cli import output
 
     try:
@@ -120,6 +126,9 @@ def _tell(carry_out: "Callable[[], Done]", name: str, *, as_json: bool) -> None:
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
+    except Unavailable:
+        place.check()  # a local cloud may have ended with its last job
+        raise
     if as_json:
         typer.echo(output.to_json(done))
     else:
