@@ -1,10 +1,9 @@
 """Pure: which saves are uploaded where there is no time for all of them.
 
 Where uploads take longer than the schedule allows, nodes choose by themselves, and a step is
-committed only when all of them have sent their part. If
-each went on with its newest save, nodes whose uploads end at different moments would send different
-steps. So each sends every 2nd, 4th, 8th, … of them, as its own uploads need: what a slow node
-sends, a quick one sends, too.
+committed only when all of them have sent their part. If each went on with its newest save, nodes
+whose uploads end at different moments would send different steps. So each sends every 2nd, 4th,
+8th, … of them, as its own uploads need: what a slow node sends, a quick one sends, too.
 """
 
 MARGIN = 1.25

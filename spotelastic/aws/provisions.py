@@ -11,11 +11,12 @@
 
 import hashlib
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from spotelastic.aws import wheel
@@ -24,6 +25,8 @@ from spotelastic.errors import EnvironmentFailure, Unavailable
 
 CURRENT = "boot/current"
 FETCH_TIMEOUT = 60.0
+_TORCH = re.compile(r"torch>=([\d.]+)")
+"""What spotelastic requires where it trains."""
 PROGRAMS = ("etcd", "etcdutl")
 
 
@@ -91,11 +94,19 @@ def install(objects: Objects, etcd: Release, folder: Path) -> None:
 
 def _constraints() -> str:
     """All workers of a cluster have the same torch, whenever each was started. Empty where the
-    caller has none: the newest serves then."""
+    caller has none, or one that they could not have (built by hand, a nightly, too old): the newest
+    serves then."""
     try:
-        return f"torch=={version('torch').partition('+')[0]}\n"
+        found = version("torch").partition("+")[0]
     except PackageNotFoundError:
         return ""
+    least = next(filter(None, map(_TORCH.match, requires("spotelastic") or ())))[1]
+    released = re.fullmatch(r"[\d.]+", found) is not None
+    return f"torch=={found}\n" if released and _numbers(found) >= _numbers(least) else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def fetch(etcd: Release) -> bytes:

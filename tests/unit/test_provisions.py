@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from threading import Thread
 
@@ -122,6 +123,31 @@ def test_up_ships_each_thing_once_and_names_what_is_current(tmp_path: Path) -> N
     expected = [f"boot/{current}", constraints, CURRENT, release.object]
     assert sorted(bucket.puts) == sorted(expected)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("here", "constraints"),
+    [
+        ("2.13.0+cpu", "torch==2.13.0\n"),
+        ("2.13.0", "torch==2.13.0\n"),
+        ("2.14.0.dev20261101+cu130", ""),
+        ("2.13.0a0+gitabc", ""),
+        ("1.13.1", ""),
+    ],
+)
+def test_workers_get_the_callers_torch_where_they_can_have_it(
+    here: str, constraints: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provisions, "version", lambda _: here)
+    assert provisions._constraints() == constraints
+
+
+def test_a_caller_without_torch_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_: str) -> str:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(provisions, "version", none)
+    assert provisions._constraints() == ""
 
 
 def test_a_node_fetches_etcd_where_up_could_not(tmp_path: Path) -> None:
