@@ -1,7 +1,7 @@
 """The loss curve as a picture, with every interruption where it struck."""
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from spotelastic.model.progress import Interruption, Point
@@ -22,16 +22,28 @@ LABELS = {
 }
 
 
+def stretches(executed: Iterable[Point]) -> list[list[tuple[int, float]]]:
+    """Pure: step and loss; a new one begins where training went back."""
+    found: list[list[tuple[int, float]]] = []
+    for point in executed:
+        if point.loss is None:
+            continue
+        if not found or point.step <= found[-1][-1][0]:
+            found.append([])
+        found[-1].append((point.step, point.loss))
+    return found
+
+
 def draw(points: Sequence[Point], interruptions: Sequence[Interruption], file: Path) -> None:
     """Loss over steps. Steps that were run twice are drawn twice, as they happened."""
     # Figure itself, not pyplot: no display, and no state that outlives the picture.
     from matplotlib.figure import Figure
 
     executed = sorted(points, key=lambda point: point.at)
-    curve = [(point.step, point.loss) for point in executed if point.loss is not None]
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([step for step, _ in curve], [loss for _, loss in curve], color="#444444", lw=1.2)
+    for stretch in stretches(executed):
+        axes.plot(*zip(*stretch, strict=True), color="#444444", lw=1.2)
     times = [point.at for point in executed]
     labelled: set[str] = set()
     for row in interruptions:

@@ -226,6 +226,13 @@ def test_the_loss_curve_is_a_picture_even_of_a_job_without_loss(tmp_path: Path) 
         assert (tmp_path / "build" / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_curve_begins_anew_where_training_went_back() -> None:
+    losses = [(1, 3.0), (2, 2.5), (3, None), (4, 2.0), (3, 2.2), (4, 2.1), (5, 1.9)]
+    executed = [Point(step, loss, 1000.0 + at) for at, (step, loss) in enumerate(losses)]
+    first, again = [(1, 3.0), (2, 2.5), (4, 2.0)], [(3, 2.2), (4, 2.1), (5, 1.9)]
+    assert chart.stretches(executed) == [first, again]
+
+
 def test_an_interruption_is_marked_at_the_step_it_struck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
