@@ -74,7 +74,7 @@ def test_a_bucket_of_ones_own_keeps_all_but_the_run(
 
     assert command(monkeypatch, "down", NAME, typed="") == 0
     told = capsys.readouterr().out
-    assert f"`spotelastic down {NAME} --delete-data --bucket {BUCKET}` deletes them" in told
+    assert f"`spotelastic down {NAME} --delete-data --bucket {BUCKET}` deletes it all" in told
     assert f"{NAME}/checkpoints/1/step-1/.metadata" in keys(place)
 
     other = f"{NAME}-2/checkpoints/1/step-1/.metadata"

@@ -64,5 +64,5 @@ def test_what_an_up_that_was_killed_has_left_is_named_where_the_next_one_fails(
     assert f"`spotelastic down {NAME}`" in told[-1]
 
 
-def failing(*_: object) -> None:
+def failing(*_: object, **__: object) -> None:
     raise EnvironmentFailure("there is no room for another VPC")
