@@ -140,9 +140,10 @@ def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
         return
     above = _rules_above(folder, (OURS,))
     for name in filter(None, told.split(b"\0")):
-        path = folder / os.fsdecode(name)
-        if path == folder / FLAGS or not NEVER.isdisjoint(path.parts):
+        inside = Path(os.fsdecode(name))
+        if str(inside) == FLAGS or not NEVER.isdisjoint(inside.parts):
             continue
+        path = folder / inside
         if (path.is_symlink() or path.is_file()) and not _left_out_by_us(path, folder, above):
             yield path
 
