@@ -136,9 +136,6 @@ class Actor:
         notice = replace(notice, node=self.config.node)
         if notice.kind != "rebalance":
             membership.write_drain(self._store, self.keys, Drain(notice.node, notice))
-            if notice.deadline is not None and notice.kind != "leave":
-                with contextlib.suppress(DaemonUnavailable):
-                    self._machine.daemon.hurry(notice.deadline)
         self._record(
             Event(
                 notice.seen_at,

@@ -108,6 +108,13 @@ class ReportStoreDeath:
 
 
 @dataclass(frozen=True, slots=True)
+class Hurry:
+    """Upload the newest sealed save: this node will be gone then (epoch seconds)."""
+
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """Wait, elsewhere, until what is due is committed."""
 
@@ -209,6 +216,7 @@ Action = (
     | AdoptEpoch
     | ReportFailure
     | ReportStoreDeath
+    | Hurry
     | Flush
     | ReportFinished
     | AnswerSteps

@@ -21,6 +21,7 @@ from spotelastic.agent.actions import (
     EndRound,
     Exit,
     Flush,
+    Hurry,
     KillWorkers,
     Lead,
     LookAtSteps,
@@ -88,6 +89,7 @@ _NEEDS_NO_STORE = (
     CloseStore,
     StartWorkers,
     AdoptEpoch,
+    Hurry,
     Flush,
     Release,
     Say,
@@ -118,6 +120,7 @@ def _steps(
     yield from _hold(local, seen, now, new_id)
     if local.notice is not None and not local.drained and local.registered:
         yield WriteDrain()
+    yield from duties.hurry(local, seen)
     round_ = seen.round
     if round_ is not None and local.node is not None and local.daemon:
         member = round_.member(local.node.id)

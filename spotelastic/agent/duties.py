@@ -9,6 +9,7 @@ Parts of `decide.py`. Must never happen:
   `act.py` only from steps read after the target was written).
 """
 
+import math
 from collections.abc import Iterator
 
 from spotelastic.agent.actions import (
@@ -23,6 +24,7 @@ from spotelastic.agent.actions import (
     EndRound,
     Exit,
     Flush,
+    Hurry,
     KillWorkers,
     LookAtSteps,
     OfferSlots,
@@ -61,6 +63,17 @@ _PLAIN = (
     "the script uses no spotelastic.Checkpointer: each new round starts it again, from what it has"
     " saved itself"
 )
+
+
+def hurry(local: Local, seen: Seen) -> Iterator[Action]:
+    """The daemon is told once when this node will be gone, whoever has told of it: where the
+    metadata service is away, it was the event bus."""
+    drain = seen.drains.get(local.node.id) if local.node is not None else None
+    notices = [local.notice, drain.notice if drain is not None else None]
+    ends = [n.deadline for n in notices if n is not None and n.kind != "leave" and n.deadline]
+    end = min(ends, default=math.inf)
+    if local.daemon and end < local.hurried - 0.5:
+        yield Hurry(end)
 
 
 def end_others(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:

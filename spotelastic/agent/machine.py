@@ -4,6 +4,7 @@ What needs no etcd: `act.py` leaves these actions to a `Machine`. Each returns t
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -131,7 +132,7 @@ class Machine:
 
     @do.register
     def _(self, action: actions.StartDaemon, local: Local, seen: Seen) -> Local:
-        local = replace(local, daemon=self._checkpoints.open())
+        local = replace(local, daemon=self._checkpoints.open(), hurried=math.inf)
         workers, round_ = local.workers, seen.round
         if workers is not None and round_ is not None and round_.incarnation == workers.round:
             member = round_.member(self.config.node)
@@ -272,6 +273,11 @@ class Machine:
     def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
         self._checkpoints.claim(action.round.incarnation)
         return replace(local, claim=StorageClaim(action.round.incarnation, unbroken()))
+
+    @do.register
+    def _(self, action: actions.Hurry, local: Local, seen: Seen) -> Local:
+        self.daemon.hurry(action.deadline)
+        return replace(local, hurried=action.deadline)
 
     @do.register
     def _(self, action: actions.Flush, local: Local, seen: Seen) -> Local:

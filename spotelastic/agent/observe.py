@@ -154,6 +154,8 @@ class Local:
     notice: Notice | None = None
     drained: bool = False
     """The notice has been written as a drain."""
+    hurried: float = math.inf
+    """By when the daemon was told that this node will be gone."""
     leaving: int = 0
     """Signal that asked the agent to end."""
     left: bool = False

@@ -49,7 +49,7 @@ class Progress:
     whole: bool = False
     """The slots of this node alone hold everything that is not per-rank."""
     at_risk: bool = False
-    """AWS recommends to replace this node: it may be interrupted soon."""
+    """AWS recommends to replace this node, or takes it: it may be, or will be, gone soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,9 @@ class Status:
     messages: dict[str, int] = field(default_factory=dict)
     """AWS's events that the leading controller has dealt with since it leads: how many were
     handled, duplicate, foreign (of somebody else's instances), unknown or malformed."""
+    short_since: float | None = None
+    """Since when fewer than min nodes are there; None: there are enough. The next leader's patience
+    with spot counts from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ class Interruption:
     steps_lost: int | None
     """Optimizer steps that had to be executed twice."""
     told_by: str = ""
-    """Whoever saw it first: imds, sqs, signal, command; "" where the source is not known."""
+    """Whoever saw it first: imds, sqs, signal, command; of a loss ec2, lease; "": not known."""
     seen_after_by: dict[str, float] = field(default_factory=dict)
     """The same as `seen_after_s`, of everybody who saw it."""
     first_step_at: float | None = None

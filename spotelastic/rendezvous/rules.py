@@ -60,9 +60,14 @@ def must_leave_at(seen: Seen, node: str) -> float:
 
 def save_reserve(seen: Seen) -> float:
     """Seconds that an agreed save takes as measured, with a margin: the steps up to it, which are
-    ahead by rule, and the copy that all wait for."""
-    stall = max((progress.stall for progress in _told(seen)), default=0.0)
-    return max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step_time(seen) + stall + SLACK)
+    ahead by rule, and the copy that all wait for; its upload, too, where nobody who stays would
+    hold all of it. Too few stay for a round that could fetch it from those who go."""
+    told = _told(seen)
+    stall = max((progress.stall for progress in told), default=0.0)
+    sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step_time(seen) + stall + SLACK)
+    if any(progress.whole and progress.node not in seen.drains for progress in told):
+        return sealed
+    return sealed + max((progress.commit_time for progress in told), default=0.0)
 
 
 def step_time(seen: Seen) -> float:

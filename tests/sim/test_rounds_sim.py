@@ -11,7 +11,9 @@ from spotelastic.agent.duties import ATTACH_PATIENCE
 from spotelastic.agent.observe import Attached, LeftCheckpointer
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
+from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.round import Commit
+from spotelastic.rendezvous import membership
 
 EVERY = 10
 SETTINGS = Settings(2, 4, snapshot_every=Interval(EVERY), checkpoint_every=Interval(50))
@@ -93,6 +95,41 @@ def test_a_doomed_node_trains_on_while_fewer_than_min_would_be_left() -> None:
     world.run(lambda: world.trains("n0", "n2"), 60)
     first, second = world.started
     assert world.lost_steps(first, second) == 0
+    finish(world)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_all_nodes_are_noticed_and_nobody_comes_before_they_are_gone(sharded: bool) -> None:
+    """Nobody who stays holds the last save: its upload has to end before they do."""
+    world = cluster(2, steps=1500, sharded=sharded)
+    world.upload = 20.0
+    world.run(lambda: world.step() > 25, 60)
+    for name in ("n0", "n1"):
+        world.nodes[name].notice(60)
+    world.run(lambda: not world.nodes, 70)
+    for name in ("n2", "n3"):
+        world.add(name)
+    world.run(lambda: world.trains("n2", "n3"), 60)
+    before, after = world.started
+    assert (before.number, after.resume.kind) == (1, "store")
+    assert world.lost_steps(before, after) == 0
+    finish(world)
+
+
+def test_a_node_whose_notice_the_event_bus_alone_has_told_of_leaves_in_time() -> None:
+    """And its daemon knows by when."""
+    world = cluster(2, steps=1500)
+    world.run(lambda: world.step() > 25, 60)
+    end = world.now + 60
+    notice = Notice("notice", "n1", "sqs", world.now, world.now, end)
+    membership.write_drain(world.store, world.keys, Drain("n1", notice))
+    world.after(60, world.nodes["n1"].kill)
+    world.run(lambda: "n1" not in world.nodes, 70)
+    assert world.hurried == {"n1": end}
+    world.add("n2")
+    world.run(lambda: world.trains("n0", "n2"), 60)
+    before, after = world.started
+    assert world.lost_steps(before, after) == 0
     finish(world)
 
 

@@ -54,6 +54,8 @@ class World:
         self.ranks: dict[str, int | None] = {}
         self.trainings: dict[str, Training] = {}
         self.rounds: list[Round] = []
+        self.hurried: dict[str, float] = {}
+        """By name of a node: when its daemon knows that it will be gone."""
         self.delivered = 0
         """Changes that the watches of all nodes brought, together."""
         self._due: list[tuple[float, int, Callable[[], None]]] = []

@@ -1,6 +1,7 @@
 """A node in virtual time: the real decisions of its agent, with simulated effects."""
 
 import contextlib
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -204,7 +205,7 @@ class SimNode:
                 world.after(WARM, self._warm)
                 return replace(local, zygote=True)
             case do.StartDaemon():
-                return replace(local, daemon=f"{self.name}:1")
+                return replace(local, daemon=f"{self.name}:1", hurried=math.inf)
             case do.Register(anew):
                 return self._register(anew)
             case do.Campaign():
@@ -262,6 +263,9 @@ class SimNode:
                     training.round.incarnation, training.first_at, training.step, training.last_at
                 )
                 return replace(local, workers=None, vote=None, end=end)
+            case do.Hurry(deadline):
+                world.hurried[self.name] = deadline
+                return replace(local, hurried=deadline)
             case do.OpenStore(round_):
                 return replace(
                     local,
@@ -347,7 +351,7 @@ class SimNode:
             stall=self.world.stall,
             commit_time=self.world.upload,
             whole=not self.world.sharded,
-            at_risk=notice is not None and notice.kind == "rebalance",
+            at_risk=notice is not None and notice.kind != "leave",
         )
 
     def _warm(self) -> None:

@@ -111,10 +111,13 @@ class Training:
 
     def _upload(self, step: int) -> None:
         epoch = self.round.epoch
+        parts = [self.world.nodes[name] for name in self.here]
         if not epoch:
             return
 
         def committed() -> None:
+            if not all(node.alive for node in parts):
+                return
             if epoch == self.world.epoch:
                 self.world.commit = commit = Commit(epoch, step)
                 for name in sorted(self.here):

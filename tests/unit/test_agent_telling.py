@@ -38,4 +38,5 @@ def test_the_newest_commit_is_told_whoever_knows_of_it() -> None:
 def test_a_node_that_may_be_interrupted_soon_says_so() -> None:
     notice = Notice("rebalance", "a", "imds", 1.0, 1.0, None)
     assert progress("a", Local(notice=notice), STATUS, 10.0).at_risk
-    assert not progress("a", Local(notice=replace(notice, kind="notice")), STATUS, 10.0).at_risk
+    assert progress("a", Local(notice=replace(notice, kind="notice")), STATUS, 10.0).at_risk
+    assert not progress("a", Local(notice=replace(notice, kind="leave")), STATUS, 10.0).at_risk
