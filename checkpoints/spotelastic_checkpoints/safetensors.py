@@ -67,51 +67,85 @@ def plan(tensors: Mapping[str, Tensor], most: int) -> list[File]:
 def export(
     catalog: Catalog, checkpoint: Checkpoint, files: Sequence[File], folder: Path, done: Progress
 ) -> None:
-    """Write the files, one after the other; each appears under its name when it is complete."""
+    """Write the files, one after the other; they get their names when all are complete.
+
+    Raises `OSError` before anything is read where there is no room for all of them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    for file in files:
-        part = folder / f"{file.name}.part"
-        try:
-            _write(catalog, checkpoint, file, part, done)
-            part.rename(folder / file.name)
-        finally:
-            part.unlink(missing_ok=True)
+    names = [file.name for file in files]
     if len(files) > 1:
-        total = sum(tensor.nbytes for file in files for tensor in file.tensors.values())
-        index = {
-            "metadata": {"total_size": total},
-            "weight_map": {name: file.name for file in files for name in file.tensors},
-        }
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+        names.append(INDEX)
+    parts = {name: folder / f"{name}.part" for name in names}
+    try:
+        bases = [_allocate(file, parts[file.name]) for file in files]
+        if INDEX in parts:
+            parts[INDEX].write_text(_index(files))
+        for file, base in zip(files, bases, strict=True):
+            _fill(catalog, checkpoint, file, parts[file.name], base, done)
+        for name, part in parts.items():
+            part.rename(folder / name)
+    finally:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
 
 
-def _write(
-    catalog: Catalog, checkpoint: Checkpoint, file: File, path: Path, done: Progress
-) -> None:
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def _index(files: Sequence[File]) -> str:
+    total = sum(tensor.nbytes for file in files for tensor in file.tensors.values())
+    index = {
+        "metadata": {"total_size": total},
+        "weight_map": {name: file.name for file in files for name in file.tensors},
+    }
+    return json.dumps(index, indent=2) + "\n"
+
+
+def _starts(file: File) -> dict[str, int]:
+    """Where each tensor begins, behind the header, by the name that it gets."""
     starts, end = {}, 0
     for name, tensor in file.tensors.items():
+        starts[name], end = end, end + tensor.nbytes
+    return starts
+
+
+def _header(file: File) -> bytes:
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    for name, start in _starts(file).items():
+        tensor = file.tensors[name]
         if tensor.dtype not in DTYPES:
             raise CheckpointsError(f"{tensor.name}: safetensors has no dtype {tensor.dtype}")
-        starts[tensor.name], length = end, tensor.nbytes
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
             "shape": tensor.shape,
-            "data_offsets": [end, end + length],
+            "data_offsets": [start, start + tensor.nbytes],
         }
-        end += length
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % encoding.ITEM_SIZES["float64"])
+    return len(text).to_bytes(8, "little") + text
+
+
+def _allocate(file: File, path: Path) -> int:
+    """Writes the header, with room for the tensors behind it; its length.
+
+    Room, and not only a size: a page of a mapped file that the disk has no room for is a signal
+    that ends the process.
+    """
+    header = _header(file)
+    total = len(header) + sum(tensor.nbytes for tensor in file.tensors.values())
+    with path.open("wb") as out:
+        os.posix_fallocate(out.fileno(), 0, total)
+        out.write(header)
+    return len(header)
+
+
+def _fill(
+    catalog: Catalog, checkpoint: Checkpoint, file: File, path: Path, base: int, done: Progress
+) -> None:
     with ExitStack() as stack:
-        out = stack.enter_context(path.open("wb+"))
-        out.write(len(text).to_bytes(8, "little") + text)
-        base = out.tell()
-        os.truncate(out.fileno(), base + end)
-        memory = stack.enter_context(mmap.mmap(out.fileno(), base + end))
+        out = stack.enter_context(path.open("rb+"))
+        memory = stack.enter_context(mmap.mmap(out.fileno(), 0))
         view = stack.enter_context(memoryview(memory))
         targets = {
-            tensor.name: view[base + starts[tensor.name] :][: tensor.nbytes]
-            for tensor in file.tensors.values()
+            tensor.name: view[base + start :][: tensor.nbytes]
+            for start, tensor in zip(_starts(file).values(), file.tensors.values(), strict=True)
         }
         try:
             assemble(catalog, checkpoint, targets, done)

@@ -4,6 +4,7 @@ A checkpoint is named by the URL of its run (what --storage said) or its cluster
 picks a step, and `@EPOCH/STEP` one of an epoch that was branched off.
 """
 
+import errno
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,18 +126,16 @@ def export(
     """Write a checkpoint as one torch.save file, or as safetensors files."""
     most = parse_size(max_shard_size)
     as_torch = to.suffix in (".pt", ".pth", ".bin", ".ckpt")
-    if as_torch and to.exists() and not force:
-        raise UsageError(f"{to} is there already: name another file, or add --force")
-    if not as_torch and to.is_dir() and any(to.glob("*.safetensors")) and not force:
-        raise UsageError(f"{to} holds safetensors already: name another folder, or add --force")
-    if not as_torch and (to.is_file() or to.suffix == ".safetensors"):
-        raise UsageError(f"{to}: give a folder for safetensors, or FILE.pt for torch.load")
+    with _writing(to):
+        _refuse(to, as_torch, force)
     with opened(url) as named:
         checkpoint = named.checkpoint
         if as_torch:
             from spotelastic.training import convert
 
-            with _progress("exporting", checkpoint.nbytes) as done:
+            # What is assembled lies beside the file until that is complete.
+            twice = 2 * checkpoint.nbytes
+            with _writing(to, twice), _progress("exporting", checkpoint.nbytes) as done:
                 count = convert.to_torch(named.catalog, checkpoint, to, done, part or "")
         else:
             count = _export_safetensors(named.catalog, checkpoint, to, part, most)
@@ -155,8 +154,7 @@ def import_(
     """Turn a torch.save file into a checkpoint that a run resumes from."""
     from spotelastic.training import convert
 
-    total = file.stat().st_size if file.is_file() else 0
-    with storage(url) as there, _progress("importing", total) as done:
+    with storage(url) as there, _progress("importing", _size_of(file)) as done:
         made = convert.from_torch(file, there, step, done, part)
     typer.echo(f"{url}@{made.commit.step}: {len(made.tensors())} tensors and values")
 
@@ -225,6 +223,40 @@ def age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _refuse(to: Path, as_torch: bool, force: bool) -> None:
+    """What `export` shall not be written to."""
+    if as_torch and to.exists() and not force:
+        raise UsageError(f"{to} is there already: name another file, or add --force")
+    if not as_torch and to.is_dir() and any(to.glob("*.safetensors")) and not force:
+        raise UsageError(f"{to} holds safetensors already: name another folder, or add --force")
+    if not as_torch and (to.is_file() or to.suffix == ".safetensors"):
+        raise UsageError(f"{to}: give a folder for safetensors, or FILE.pt for torch.load")
+
+
+@contextmanager
+def _writing(to: Path, nbytes: int = 0) -> Iterator[None]:
+    """What the file system has against it, in one line; it takes `nbytes` at most."""
+    from spotelastic.cli.output import size
+
+    try:
+        yield
+    except OSError as error:
+        what = f"{to} cannot be written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what += f", and it takes up to {size(nbytes)}: make room there, or"
+        else:
+            what += ":"
+        raise EnvironmentFailure(f"{what} name another place") from error
+
+
+def _size_of(file: Path) -> int:
+    """0 where that cannot be told: who reads it says why."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
 def _export_safetensors(
     catalog: "Catalog", checkpoint: "Checkpoint", folder: Path, part: str | None, most: int
 ) -> int:
@@ -238,7 +270,8 @@ def _export_safetensors(
     if not chosen:
         raise UsageError(f"--part {part}: step {checkpoint.commit.step} has no such tensors")
     files = safetensors.plan(chosen, most)
-    with _progress("exporting", sum(t.nbytes for t in chosen.values())) as done:
+    total = sum(t.nbytes for t in chosen.values())
+    with _writing(folder, total), _progress("exporting", total) as done:
         safetensors.export(catalog, checkpoint, files, folder, done)
     return len(chosen)
 

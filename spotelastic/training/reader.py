@@ -11,11 +11,13 @@ import pickle
 import re
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future as Promise
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,15 +30,19 @@ from spotelastic_checkpoints.storage.port import Storage
 from torch.distributed.checkpoint._extension import ExtensionRegistry
 from torch.distributed.checkpoint.filesystem import _StorageInfo, _StorageReaderTransforms
 from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
     StorageMeta,
+    TensorProperties,
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
+from torch.serialization import _get_layout
 
 from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 
@@ -308,32 +314,84 @@ def _chunk(stored: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageM
     return next((chunk for chunk in stored.chunks if chunk.offsets == index.offset), None)
 
 
+_DCP = "torch.distributed.checkpoint.metadata"
+_FILES = "torch.distributed.checkpoint.filesystem"
+_UNTIL_2_2 = "torch.distributed._shard.sharded_tensor.metadata"
+"""Where torch had some of these classes when it wrote older checkpoints."""
+
+
+class _Member:
+    """Equals a member of an enum, which all of torch shares and a pickle shall not change."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: type[Enum], value: Any) -> None:
+        self._member = kind(value)
+
+    def __eq__(self, other: object) -> bool:
+        return self._member == other
+
+
+def _blank(kind: type) -> Callable[..., Any]:
+    """Its attributes come next in the pickle."""
+    return partial(object.__new__, kind)
+
+
+_ENCODING = partial(_Member, _MEM_FORMAT_ENCODING)
+_MADE: Mapping[tuple[str, str], Callable[..., Any]] = {
+    (_DCP, "BytesStorageMetadata"): _blank(BytesStorageMetadata),
+    (_DCP, "ChunkStorageMetadata"): _blank(ChunkStorageMetadata),
+    (_DCP, "Metadata"): _blank(Metadata),
+    (_DCP, "MetadataIndex"): _blank(MetadataIndex),
+    (_DCP, "StorageMeta"): _blank(StorageMeta),
+    (_DCP, "TensorProperties"): _blank(TensorProperties),
+    (_DCP, "TensorStorageMetadata"): _blank(TensorStorageMetadata),
+    (_DCP, "_MEM_FORMAT_ENCODING"): _ENCODING,
+    (_UNTIL_2_2, "MEM_FORMAT_ENCODING"): _ENCODING,
+    (_UNTIL_2_2, "TensorProperties"): _blank(TensorProperties),
+    (_FILES, "_StorageInfo"): _blank(_StorageInfo),
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): _get_layout,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "frozenset"): frozenset,
+    ("builtins", "set"): set,
+    ("builtins", "slice"): slice,
+    **{
+        (module, name): Path
+        for module in ("pathlib", "pathlib._local")  # the latter is Python 3.13's
+        for name in ("Path", "PosixPath", "PurePosixPath")
+    },
+}
+"""What a `.metadata` is made of, by exact names: a pickle may also name what lies within what it
+imports ("io.FileIO"), so that what stands here is all there is."""
+
+
 class _Unpickler(pickle.Unpickler):
-    """With what a `.metadata` is made of; nothing in it is called but constructors of values."""
+    """Looks nothing up: what the pickle names is in the table, or is refused.
+
+    It gets stand-ins that last as long as it, because it may set attributes of what it names.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._made = {name: _stand_in(make) for name, make in _MADE.items()}
 
     def find_class(self, module: str, name: str) -> Any:
-        match module, name:
-            case (
-                "torch.distributed.checkpoint.metadata" | "torch.distributed.checkpoint.filesystem",
-                _,
-            ):
-                found = super().find_class(module, name)
-                if isinstance(found, type):
-                    return found
-            case ("torch", "Size") | ("torch.serialization", "_get_layout"):
-                return super().find_class(module, name)
-            case ("torch", _) if isinstance(getattr(torch, name, None), torch.dtype):
-                return getattr(torch, name)
-            case ("collections", "OrderedDict") | ("builtins", "set" | "frozenset" | "slice"):
-                return super().find_class(module, name)
-            case ("pathlib", "Path" | "PosixPath" | "PurePosixPath"):
-                return super().find_class(module, name)
+        if made := self._made.get((module, name)):
+            return made
+        if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
+            return dtype
         raise pickle.UnpicklingError(f"it names {module}.{name}, which does not belong there")
+
+
+def _stand_in(make: Callable[..., Any]) -> type:
+    """A class, as pickles need one for what they make, that makes something else."""
+    return type("StandIn", (), {"__new__": lambda _, *args: make(*args)})
 
 
 def _unpickled(data: bytes, name: str) -> Metadata:
     try:
-        metadata = _Unpickler(io.BytesIO(data)).load()
+        metadata = _Unpickler(data).load()
     except Exception as error:
         raise SpotelasticError(f"{name} cannot be read: {error}") from error
     if not isinstance(metadata, Metadata):

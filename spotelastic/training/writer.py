@@ -47,6 +47,8 @@ FILE = 64 << 20
 """Bytes from which on a file takes no further items."""
 AT_ONCE = 4
 """Files, and buffers, of one rank."""
+_OWN = {"_buffers", "_staged", "_lock", "_under_way", "_storage"}
+"""Attributes of a writer that mean nothing in another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,12 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         self._overwrite = overwrite
         self._options = storage_options
         self._transforms = _StorageWriterTransforms(_extensions)
+        self._prefix = ""
+        self._begin()
+        self.reset(path)
+
+    def _begin(self) -> None:
+        """What belongs to this process alone."""
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         for _ in range(self._at_once):
             self._buffers.put(bytearray())
@@ -120,8 +128,14 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         self._lock = threading.Lock()
         self._under_way = 0
         """Copies that were made and are not written yet."""
-        self._prefix = ""
-        self.reset(path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For the process that dcp.async_save may save in: memory and connections stay here."""
+        return {name: value for name, value in vars(self).items() if name not in _OWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
 
     @property
     def checkpoint_id(self) -> str | os.PathLike[str]:
@@ -142,7 +156,10 @@ class CheckpointWriter(StorageWriter, AsyncStager):
     # -- the copy of dcp.async_save ---------------------------------------------------------------
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy on the CPU; into the memory of the last one, unless that is being written yet."""
+        """A copy on the CPU; into the memory of the last one, unless that is being written yet.
+
+        What another process writes counts as being written from then on: it does not tell.
+        """
         pinned = torch.cuda.is_available()
         with self._lock:
             idle, self._under_way = self._under_way == 0, self._under_way + 1

@@ -1,14 +1,10 @@
 """`spotelastic ckpt` on checkpoints that two ranks have saved, with tensors cut both ways."""
 
-import io
 import json
 import os
 import pickle
 import re
-import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,9 +20,8 @@ from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.wire import Commit
+from support.ckpt import ckpt, fine, refused
 from torch.distributed.checkpoint import FileSystemReader
-
-from spotelastic.cli.main import main
 
 STATE = {
     "model": {
@@ -104,36 +99,6 @@ def saved(tmp_path: Path) -> Path:
         if step < 30:
             assert commits.commit(Commit(epoch, step), epoch)
     return tmp_path / "run"
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-
-def ckpt(*args: object) -> Done:
-    """The command, in this process: starting one that imports torch takes seconds."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["spotelastic", "ckpt", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
-
-
-def fine(*args: object) -> str:
-    done = ckpt(*args)
-    assert (done.code, done.err) == (0, "")
-    return done.out
-
-
-def refused(*args: object) -> str:
-    done = ckpt(*args)
-    assert done.code == 2 and not done.out
-    assert done.err.count("\n") == 1, done.err
-    return done.err
 
 
 def same(found: Any, wanted: Any) -> bool:

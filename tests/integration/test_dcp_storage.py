@@ -2,6 +2,9 @@
 
 import gzip
 import pickle
+import subprocess
+import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,17 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed._shard.sharded_tensor import metadata as sharded_tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._extension import ExtensionRegistry, StreamTransformExtension
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    Metadata,
+    TensorStorageMetadata,
+)
+from torch.serialization import _get_layout
 
 import spotelastic as se
 from spotelastic.errors import SpotelasticError, UsageError
@@ -139,6 +149,36 @@ def test_a_save_during_another_does_not_touch_its_copy(tmp_path: Path) -> None:
     assert equal(second, make(2))
 
 
+def test_a_writer_goes_to_another_process_without_its_memory(tmp_path: Path) -> None:
+    writer = se.CheckpointWriter(tmp_path / "1", overwrite=False, thread_count=7)
+    save(make(1), writer)
+    writer.stage({"large": torch.ones(100_000)})
+    packed = pickle.dumps(writer)
+    assert len(packed) < 10_000
+    other = pickle.loads(packed)
+    with pytest.raises(CheckpointException, match="holds a checkpoint already"):
+        save(make(2), other)
+    other.reset(tmp_path / "2")
+    save(make(2), other)
+    assert equal(load(FileSystemReader(tmp_path / "2")), make(2))
+    assert writer.path == tmp_path / "1"
+    assert equal(writer.stage(make(3)), make(3))
+
+
+def test_async_save_in_a_process_of_its_own(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "support.async_process", tmp_path],
+        cwd=Path(__file__).parent.parent,
+        check=True,
+        timeout=110,
+    )
+    for step in (1, 2):
+        found = {"weight": torch.zeros(1000), "step": 0}
+        dcp.load(found, storage_reader=FileSystemReader(tmp_path / str(step)), no_dist=True)
+        assert found["step"] == step
+        assert found["weight"].equal(torch.full((1000,), float(step)))
+
+
 def test_nothing_is_overwritten_unless_allowed(tmp_path: Path) -> None:
     save(make(1), se.CheckpointWriter(tmp_path))
     with pytest.raises(CheckpointException, match="holds a checkpoint already"):
@@ -161,6 +201,30 @@ def test_a_save_that_fails_leaves_no_checkpoint(tmp_path: Path) -> None:
         load(se.CheckpointReader(tmp_path))
 
 
+def named(module: str, name: str, then: bytes = b"") -> bytes:
+    """A pickle that begins with what the dotted name leads to, as protocol 4 has it."""
+    return b"\x80\x04" + text(module) + text(name) + pickle.STACK_GLOBAL + then + pickle.STOP
+
+
+def text(value: str) -> bytes:
+    return pickle.SHORT_BINUNICODE + bytes([len(value)]) + value.encode()
+
+
+def called(*arguments: str) -> bytes:
+    return pickle.MARK + b"".join(map(text, arguments)) + pickle.TUPLE + pickle.REDUCE
+
+
+PLANTING = (
+    pickle.NONE
+    + (pickle.EMPTY_DICT + text("planted") + pickle.NEWTRUE + pickle.SETITEM)
+    + (pickle.TUPLE2 + pickle.BUILD)
+)
+"""Sets an attribute of what was named, in the way that is for slots and works for classes."""
+
+
+DCP = "torch.distributed.checkpoint"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -168,14 +232,71 @@ def test_a_save_that_fails_leaves_no_checkpoint(tmp_path: Path) -> None:
         (pickle.dumps({"a": 1}), "no checkpoint's: it holds a dict"),
         (b"cposix\nsystem\n(S'exit 1'\ntR.", "names posix.system, which does not belong there"),
         (b"cbuiltins\neval\n(S'1'\ntR.", "names builtins.eval"),
+        (named(f"{DCP}.filesystem", "io.FileIO", called("victim", "w")), "names .*io.FileIO"),
+        (
+            named(
+                f"{DCP}.metadata",
+                "torch.cuda._memory_viz.subprocess.Popen",
+                called("rm", "victim"),
+            ),
+            "names .*Popen, which does not belong",
+        ),
+        (
+            named(f"{DCP}.metadata", "Metadata.__init__", PLANTING),
+            "names .*Metadata.__init__",
+        ),
+        (named(f"{DCP}.filesystem", "FileSystemWriter"), "names .*FileSystemWriter"),
+        (named("torch", "float32.__class__"), "names torch.float32.__class__"),
+        (named(f"{DCP}.metadata", "Metadata", PLANTING), "it holds a type"),
+        (named("pathlib", "Path", PLANTING), "it holds a type"),
+        (
+            named(
+                f"{DCP}.metadata",
+                "_MEM_FORMAT_ENCODING",
+                pickle.BININT1 + b"\0" + pickle.TUPLE1 + pickle.REDUCE + PLANTING,
+            ),
+            "it holds a _Member",
+        ),
+        (
+            named("torch.serialization", "_get_layout", PLANTING),
+            "it holds a type",
+        ),
     ],
 )
 def test_a_foreign_metadata_file_is_refused_and_runs_nothing(
-    tmp_path: Path, content: bytes, message: str
+    tmp_path: Path, content: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / ".metadata").write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    Path("victim").write_text("kept")
+    Path(".metadata").write_bytes(content)
     with pytest.raises(SpotelasticError, match=message):
         se.CheckpointReader(tmp_path).read_metadata()
+    assert Path("victim").read_text() == "kept"
+    for shared in Metadata, Metadata.__init__, Path, _MEM_FORMAT_ENCODING(0), _get_layout:
+        assert not hasattr(shared, "planted")
+
+
+def test_metadata_is_read_as_stock_reads_it(tmp_path: Path) -> None:
+    state = {**make(1), "ordered": OrderedDict(a=1), "grad": torch.ones(2, requires_grad=True)}
+    save(state, FileSystemWriter(tmp_path))
+    stock, ours = FileSystemReader(tmp_path), se.CheckpointReader(tmp_path)
+    wanted, found = stock.read_metadata(), ours.read_metadata()
+    found.storage_meta.load_id = wanted.storage_meta.load_id
+    assert found == wanted
+
+
+def test_metadata_of_torch_2_2_is_read(tmp_path: Path) -> None:
+    """It had the properties of tensors in another module."""
+    save(make(1), FileSystemWriter(tmp_path))
+    file = tmp_path / ".metadata"
+    metadata = pickle.loads(file.read_bytes())
+    for stored in metadata.state_dict_metadata.values():
+        if isinstance(stored, TensorStorageMetadata):
+            properties = sharded_tensor.TensorProperties(**vars(stored.properties))
+            stored.properties = properties
+    file.write_bytes(pickle.dumps(metadata))
+    assert b"MEM_FORMAT_ENCODING" in file.read_bytes() and b"_MEM_F" not in file.read_bytes()
+    assert equal(load(se.CheckpointReader(tmp_path)), make(1))
 
 
 def test_a_reader_of_nothing_says_so_and_makes_nothing(tmp_path: Path) -> None:
