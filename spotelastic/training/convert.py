@@ -11,8 +11,9 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import torch
@@ -21,6 +22,7 @@ from spotelastic_checkpoints.catalog import Catalog, Checkpoint, Progress, assem
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.layout import Declaration
 from spotelastic_checkpoints.manifest import Manifest, Shard
+from spotelastic_checkpoints.room import mib
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import Commit, Item
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
@@ -30,6 +32,7 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training import values
 from spotelastic.training.following import Followed, filled
+from spotelastic.training.restoring import IMPORTED
 from spotelastic.training.saving import declare, tensor_at
 from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of, structure_cell
 
@@ -46,7 +49,8 @@ def to_torch(
 ) -> int:
     """Write `path`, a nested state dict as `torch.save` does; how many tensors it holds.
 
-    `part` picks one key of the state ("model"), whose content then is the whole file.
+    `part` picks one key of the state ("model"), whose content then is the whole file. Raises
+    `OSError` where it cannot be written; without room beside `path` for twice the tensors, at once.
     """
     leaves: Leaves = {}
     structures: dict[str, Any] = {}
@@ -70,9 +74,11 @@ def to_torch(
         if not nested:
             raise UsageError(f"step {checkpoint.commit.step} holds no {part or 'state'}")
         targets = {name: _bytes(tensor) for name, tensor in tensors.items()}
-        assemble(catalog, checkpoint, targets, done)
         complete = Path(folder) / "complete"
-        torch.save(nested[part] if part else nested, complete)
+        with complete.open("wb") as file:
+            _allocate(file, sum(map(len, targets.values())))
+        assemble(catalog, checkpoint, targets, done)
+        _save(nested[part] if part else nested, complete)
         complete.rename(path)
     return len(tensors)
 
@@ -84,18 +90,17 @@ def from_torch(
 
     `part` is the key under which it is put ("model" for the state dict of a module alone). The
     run belongs to nobody: the first that resumes it makes it its own. Raises `UsageError` when the
-    file is not one of torch's, or when something was committed there before.
+    file is not one of torch's, or when something was committed there before, `EnvironmentFailure`
+    where the temporary folder has no room.
     """
-    view = _view({part: _load(path)} if part else _load(path))
+    view = _view(_load(path), part)
     commits = Commits(storage, "")
     if commits.latest() is not None:
         raise UsageError(f"{storage.url} holds checkpoints already: name a new place")
     plan = layout.plan([Declaration(0, ALONE, declare(view))])
     slot = plan.slots[0]
     epoch = commits.claim().epoch
-    with tempfile.TemporaryFile() as file:
-        os.truncate(file.fileno(), max(slot.nbytes, mmap.PAGESIZE))
-        memory = memoryview(mmap.mmap(file.fileno(), 0))
+    with _scratch(max(slot.nbytes, mmap.PAGESIZE), path) as memory:
         items = _fill_slot(view, slot.items, memory, done)
         commit = Commit(epoch, step)
         files = []
@@ -134,12 +139,32 @@ def _backed(item: Item, file: Path) -> torch.Tensor:
     count = math.prod(item.shape)
     if not count:
         return torch.empty(item.shape, dtype=dtype)
+    with file.open("wb") as made:
+        _allocate(made, count * dtype.itemsize)
     try:
         tensor = torch.from_file(str(file), shared=True, size=count, dtype=dtype)
     except RuntimeError as error:
         raise EnvironmentFailure(f"{file.parent}: no room for {item.fqn}: {error}") from error
     file.unlink()
     return tensor.view(item.shape)
+
+
+def _allocate(file: IO[bytes], nbytes: int) -> None:
+    """Room, and not only a size: a page of a mapped file that the disk has no room for is a signal
+    that ends the process."""
+    if nbytes:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+
+
+def _save(state: Any, path: Path) -> None:
+    with path.open("wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            # What torch says of its own archive, which could not be ended, hides why.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
@@ -159,6 +184,8 @@ def _load(path: Path) -> dict[str, Any]:
             loaded = torch.load(path, map_location="cpu", mmap=_is_zip(path), weights_only=True)
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     except Exception as error:
         first = str(error).partition("\n")[0]
         raise UsageError(
@@ -174,10 +201,32 @@ def _is_zip(path: Path) -> bool:
     return path.is_file() and zipfile.is_zipfile(path)
 
 
-def _view(state: dict[str, Any]) -> View:
+@contextmanager
+def _scratch(nbytes: int, path: Path) -> Iterator[memoryview]:
+    """Memory that is a file without a name in the temporary folder."""
+    folder = "the temporary folder"
+    with ExitStack() as stack:
+        try:
+            folder = tempfile.gettempdir()
+            file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
+            _allocate(file, nbytes)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{folder} does not take {mib(nbytes)}, which {path} needs while it is imported: "
+                f"{error.strerror or error}; name a folder that does with TMPDIR"
+            ) from error
+        yield memoryview(mmap.mmap(file.fileno(), 0))
+
+
+def _view(loaded: dict[str, Any], part: str) -> View:
+    state = {part: loaded} if part else loaded
     flat, paths = flatten_state_dict(state)
     chunks: list[Chunk] = []
     cells: list[Cell] = []
+    if part:
+        # So that a restore knows that whatever else is missing was not meant to be there.
+        note = OWN, IMPORTED, part
+        cells.append(Cell(".".join(note), note, lambda: True))
     for fqn, value in flat.items():
         path = tuple(paths[fqn])
         if isinstance(value, torch.Tensor):

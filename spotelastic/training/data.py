@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
@@ -102,6 +103,10 @@ class ElasticSampler(Sampler[list[int]]):
         """Samples of this epoch that steps have been made of, on all ranks together."""
         self._shuffle = shuffle
         self._place = rank, world_size
+        self._resumed = False
+        """In mid-epoch, and no batch was taken since."""
+        self._before: torch.Tensor | None = None
+        """What torch's generator was when the loader began to be made, if so."""
         self._usable = self.size - self.size % global_batch if drop_last else self.size
         if global_batch < 1 or self._usable < 1:
             raise UsageError(
@@ -119,7 +124,19 @@ class ElasticSampler(Sampler[list[int]]):
         return (self._usable + self.global_batch - 1) // self.global_batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        """From the cursor to the end of the epoch; the cursor stays where it is."""
+        """From the cursor to the end of the epoch; the cursor stays where it is.
+
+        Each DataLoader that begins draws a seed from torch's generator. A run that was not
+        interrupted draws none in mid-epoch, so that the one of a run that resumes there is undone.
+        """
+        if self._resumed and self._before is None:
+            self._before = torch.get_rng_state()
+        return self._batches()
+
+    def _batches(self) -> Iterator[list[int]]:
+        if self._before is not None:
+            torch.set_rng_state(self._before)
+        self._forget_resuming()
         rank, world_size = _place(*self._place)
         order = Permutation(self.size, self.seed, self.epoch) if self._shuffle else None
         for start in range(self.consumed, self._usable, self.global_batch):
@@ -131,6 +148,7 @@ class ElasticSampler(Sampler[list[int]]):
 
     def advance(self) -> None:
         """A step was made of the batch at the cursor."""
+        self._forget_resuming()
         self.consumed += self.batch
         if self.consumed >= self._usable:
             self.epoch, self.consumed = self.epoch + 1, 0
@@ -159,6 +177,10 @@ class ElasticSampler(Sampler[list[int]]):
         self.consumed = state["consumed"]
         if self.consumed >= self._usable:  # other batches leave more of the epoch out
             self.epoch, self.consumed = self.epoch + 1, 0
+        self._resumed, self._before = self.consumed > 0, None
+
+    def _forget_resuming(self) -> None:
+        self._resumed, self._before = False, None
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -1,7 +1,12 @@
 """Pure: whether a checkpoint is one of this state, and in which words it is not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+
+Path = tuple[str | int, ...]
+
+WRAPPERS = "module.", "_orig_mod."
+"""How names begin that DDP and torch.compile give; torch.distributed.checkpoint takes it away."""
 
 
 class Kind(NamedTuple):
@@ -45,3 +50,31 @@ def _more(names: Sequence[str]) -> str:
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
+
+
+def is_numbered(path: Path) -> bool:
+    """Whether it is of an optimizer's state as its own state_dict() has it."""
+    return len(path) > 3 and path[1] == "state" and str(path[2]).isdecimal()
+
+
+def is_wrapped(path: Path) -> bool:
+    return len(path) > 1 and str(path[1]).startswith(WRAPPERS)
+
+
+def renamed(path: Path, parameters: Mapping[str, Sequence[str]], models: Collection[str]) -> Path:
+    """Its name here: `parameters` has the names of an optimizer's in the order of their numbers;
+    from names in `models` those of wrappers are taken away."""
+    name = str(path[0])
+    if name in parameters and is_numbered(path):
+        number, names = int(path[2]), parameters[name]
+        # One more than there are keeps its name, so that it is told as not expected.
+        return (name, "state", names[number], *path[3:]) if number < len(names) else path
+    if name in models and is_wrapped(path):
+        return (name, _bare(str(path[1])), *path[2:])
+    return path
+
+
+def _bare(name: str) -> str:
+    while name.startswith(WRAPPERS):
+        name = name.partition(".")[2]
+    return name

@@ -1,12 +1,14 @@
 """From a restore set into the state: tensors in place, across any change of the ranks."""
 
 import mmap
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.contents import Contents, Piece
 from spotelastic_checkpoints.errors import RestoreFailed
@@ -18,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training import values
-from spotelastic.training.fitting import Kind, misfit
+from spotelastic.training.fitting import WRAPPERS, Kind, is_numbered, is_wrapped, misfit, renamed
 from spotelastic.training.following import filled, flat_state
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
@@ -26,6 +28,8 @@ from spotelastic.training.streaming import Copy, Window, fill, joined, windows
 
 _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
+IMPORTED = "imported"
+"""In the name of a value of ours, before the one key of the state that was imported."""
 
 Box = tuple[Sequence[int], Sequence[int]]
 """Offsets and sizes of a part of a tensor."""
@@ -60,23 +64,25 @@ class Restored:
         """Where tensors go that are values."""
         self._sharded: dict[str, DTensor] = {}
         """Sharded tensors in the present state of what is being loaded, by name."""
-        self._pieces: dict[str, list[Piece]] = {}
-        # Where the sharding is what it was: no parts to be looked for.
-        self._by_key: dict[tuple[str, tuple[int, ...]], Piece] = {}
-        for piece in contents.pieces():
-            item = piece.item
-            self._by_key[item.fqn, item.offsets] = piece
-            self._pieces.setdefault(item.fqn, []).append(piece)
+        self._numbered: dict[str, list[str]] = {}
+        """The parameters of optimizers that were saved by their numbers, in this order."""
+        self._left: list[str] = []
+        """Keys of the state that stay as they are: another one was imported alone."""
+        self._index(contents.pieces())
 
     def needs(self, state: State, rank: int) -> list[Range]:
         """Parts of the restore set's file that this rank reads, but for its windows. Raises
         `UsageError` naming what does not fit; the state is untouched then."""
         state.initialise()
+        self._rename(state)
+        self._left = self._not_imported(state)
         self._forget_state_that_was_not_saved(state)
         self._stateful = {name for name in state.values if state.is_stateful(name)}
         self._contained = state.contained()
         self._view = state.view()
         self._check(state, self._view)
+        if self._left and rank == 0:
+            self._tell_what_is_left()
         self._devices = _devices(self._view)
         self._find_copies(self._view)
         if not self._contents.fetched:
@@ -108,6 +114,7 @@ class Restored:
     def load(self, state: State) -> None:
         """After all windows, of the same state: everything else. Raises `SpotelasticError` when a
         slot that was read has been overwritten meanwhile."""
+        self._check_groups(state)
         for file, copies in self._copies.items():
             if file != self._contents.file:
                 fill(file, copies, self._map)
@@ -115,12 +122,77 @@ class Restored:
             if chunk.path[0] not in self._stateful:
                 self._fill_other(chunk)
         for name in state.values:
-            self._load_other(state, name)
+            if name not in self._left:
+                self._load_other(state, name)
         self._load_hyper_parameters(state)
         try:
             self._contents.check()
         except RestoreFailed as error:
             raise SpotelasticError(f"cannot resume from step {self.step}: {error}") from error
+
+    def _index(self, pieces: Iterable[Piece]) -> None:
+        self._pieces: dict[str, list[Piece]] = {}
+        # Where the sharding is what it was: no parts to be looked for.
+        self._by_key: dict[tuple[str, tuple[int, ...]], Piece] = {}
+        for piece in pieces:
+            item = piece.item
+            self._by_key[item.fqn, item.offsets] = piece
+            self._pieces.setdefault(item.fqn, []).append(piece)
+
+    def _paths(self) -> list[tuple[str | int, ...]]:
+        return [pieces[0].item.path for pieces in self._pieces.values()]
+
+    def _rename(self, state: State) -> None:
+        """What torch.save wrote has other names: an optimizer's own state_dict() numbers the
+        parameters, a wrapped model's has the wrapper's prefix."""
+        paths = self._paths()
+        # Without a structure they are names that look like numbers: those of a ParameterList.
+        kept = {path[2] for path in paths if path[:2] == (OWN, "structure")}
+        numbered = {path[0] for path in paths if path[0] in kept and is_numbered(path)}
+        wrapped = {path[0] for path in paths} - {path[0] for path in paths if not is_wrapped(path)}
+        if not numbered and not wrapped:
+            return
+        view = state.view()
+        self._numbered = {
+            name: _parameters(view, name, optimizer)
+            for name, optimizer, _ in state.optimizers()
+            if name in numbered
+        }
+        models = {
+            name
+            for name, value in state.values.items()
+            if name in wrapped and isinstance(value, torch.nn.Module)
+            if not _is_wrapped(view, name)
+        }
+        known = [piece for pieces in self._pieces.values() for piece in pieces]
+        self._index(_renamed(piece, self._numbered, models) for piece in known)
+
+    def _check_groups(self, state: State) -> None:
+        """Numbers say whose state it is only where the groups are what they were."""
+        for name in self._numbered:
+            for number, group in enumerate(state.values[name].param_groups):
+                fqn = f"{name}.param_groups.{number}"
+                saved, here = self._value(self._pieces[f"{fqn}.params"][0]), len(group["params"])
+                if len(saved) != here:
+                    raise UsageError(
+                        f"the checkpoint of step {self.step} is of another state: {fqn} is of "
+                        f"{len(saved)} parameters there and of {here} here"
+                    )
+
+    def _not_imported(self, state: State) -> list[str]:
+        paths = self._paths()
+        if not any(path[:2] == (OWN, IMPORTED) for path in paths):
+            return []
+        there = {path[0] for path in paths}
+        return [name for name in state.values if name not in there]
+
+    def _tell_what_is_left(self) -> None:
+        names, begin = ", ".join(self._left), "begins" if len(self._left) == 1 else "begin"
+        print(
+            f"spotelastic: step {self.step} is an imported part of a state: {names} {begin} anew",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _find_copies(self, view: View) -> None:
         self._copies, self._others = defaultdict(list), []
@@ -153,6 +225,8 @@ class Restored:
             if pieces[0].item.path[0] != OWN
         }
         here = dict(view.kinds)
+        for fqn in _below(self._left, here):
+            del here[fqn]
         for kinds in here, there:
             for fqn in _below(view.remade, kinds):
                 del kinds[fqn]
@@ -293,6 +367,26 @@ class Restored:
                 private = mmap.mmap(opened.fileno(), 0, flags=flags)
             self._maps[file] = memoryview(private)
         return self._maps[file]
+
+
+def _parameters(view: View, name: str, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Their names, in the order in which torch numbers them."""
+    cells = {cell.fqn: cell for cell in view.cells}
+    groups = range(len(optimizer.param_groups))
+    return [fqn for n in groups for fqn in cells[f"{name}.param_groups.{n}.params"].get()]
+
+
+def _is_wrapped(view: View, name: str) -> bool:
+    """Whether names of a model here begin like a wrapper's."""
+    prefixes = tuple(f"{name}.{wrapper}" for wrapper in WRAPPERS)
+    return any(fqn.startswith(prefixes) for fqn in view.kinds)
+
+
+def _renamed(piece: Piece, numbered: Mapping[str, Sequence[str]], models: Collection[str]) -> Piece:
+    path = renamed(piece.item.path, numbered, models)
+    if path == piece.item.path:
+        return piece
+    return piece._replace(item=replace(piece.item, fqn=".".join(map(str, path)), path=path))
 
 
 def _poured(old: Any, new: Any) -> Any:

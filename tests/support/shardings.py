@@ -1,7 +1,8 @@
 """One state of every kind, trained, saved and restored by 4, 2, 3 and 1 ranks in turn.
 
-Every world checks what it restored against what the one before wrote down, trains a step, saves,
-and has stock DCP read that; and it writes with stock DCP what the next world reads with our reader.
+Every world checks what it restored against what the one before wrote down, has stock DCP read the
+same, trains a step, saves, and has stock DCP read that, too; and it writes with stock DCP what the
+next world reads with our reader.
 """
 
 import json
@@ -160,13 +161,14 @@ def live(rank: int, world: int, folder: Path, before: int, step: int) -> None:
             expected = torch.load(written, weights_only=False)
             check_equal(stock(state), expected, f"ours, {before} to {world}")
             read(rank, world, se.CheckpointReader(folder / f"stock-{step}"), expected)
+            read_by_stock(rank, world, saved_at(folder, step), expected)
+            read_by_stock(rank, world, folder / f"switched-{step}", expected)
         train(state)
         checkpoint.step(step + 1)
     result = stock(state)
     expected = whole(result)
-    saved = folder / "ours" / str(step + 1) / f"step-{step + 1:08d}"
-    read(rank, world, FileSystemReader(saved), expected)
-    read(rank, world, FsspecReader(f"file://{saved}"), expected)
+    saved = saved_at(folder, step + 1)
+    read_by_stock(rank, world, saved, expected)
     read(rank, world, se.CheckpointReader(saved), expected)
     dcp.save(result, storage_writer=FileSystemWriter(folder / f"stock-{step + 1}"))
     switched = folder / f"switched-{step + 1}"
@@ -175,6 +177,16 @@ def live(rank: int, world: int, folder: Path, before: int, step: int) -> None:
     if rank == 0:
         torch.save(expected, folder / f"expected-{step + 1}.pt")
     dist.barrier()
+
+
+def saved_at(folder: Path, step: int) -> Path:
+    """Each world makes one step, under an epoch of its own."""
+    return folder / "ours" / str(step) / f"step-{step:08d}"
+
+
+def read_by_stock(rank: int, world: int, saved: Path, expected: dict[str, Any]) -> None:
+    read(rank, world, FileSystemReader(saved), expected)
+    read(rank, world, FsspecReader(f"file://{saved}"), expected)
 
 
 def read(rank: int, world: int, reader: Any, expected: dict[str, Any]) -> None:

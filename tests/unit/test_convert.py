@@ -51,7 +51,7 @@ def test_an_optimizer_and_a_module_load_what_was_exported(
     other(torch.ones(2)).sum().backward()
     optimizer.step()
     view = State({"model": model, "optimizer": optimizer}).view()
-    monkeypatch.setattr(convert, "_view", lambda _: view)  # as a run has saved them
+    monkeypatch.setattr(convert, "_view", lambda *_: view)  # as a run has saved them
     checkpoint = imported(catalog, {}, tmp_path)
     convert.to_torch(catalog, checkpoint, tmp_path / "out.pt", ignored)
     loaded = torch.load(tmp_path / "out.pt", weights_only=True)

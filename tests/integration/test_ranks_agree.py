@@ -1,0 +1,112 @@
+"""What ranks do alike: new layouts, random numbers, and one read for all of a node."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from spotelastic_checkpoints.catalog import Catalog
+from spotelastic_checkpoints.layout import SHARED
+from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.wire import Commit, Resume
+from support.agreeing import SAVED_AT, SEED, STEPS, WAKES
+from support.checkpoints import Node, Worker, cluster, fetched, is_content_of, plan_of, round_info
+from support.faulty_s3 import FaultyS3
+from support.patience import PATIENT
+from torch.distributed import checkpoint as dcp
+
+import spotelastic as se
+from spotelastic.training import randomness
+
+TESTS = Path(__file__).parent.parent
+
+
+def run(folder: Path, what: str) -> None:
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "support.agreeing", folder, what],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_KEEP_LAST": "20"},
+        check=True,
+        timeout=110,
+    )
+
+
+def told(folder: Path, turn: str, world: int) -> list[Any]:
+    return [json.loads((folder / f"{turn}-{rank}.json").read_text()) for rank in range(world)]
+
+
+def test_ranks_agree_on_a_layout_only_where_it_is_new(tmp_path: Path) -> None:
+    run(tmp_path, "layout")
+    agreed = {1, WAKES + 1}
+    for collectives in told(tmp_path, "collectives", 2):
+        called = {step for step, names in enumerate(collectives, 1) if names}
+        assert called == agreed, collectives
+    steps = [entry.step for entry in Catalog(FolderStorage(tmp_path / "store")).entries()]
+    assert steps == [step for step in range(1, STEPS + 1) if step != WAKES]
+    for step in range(WAKES + 1, STEPS + 1):
+        moments = {"exp_avg": torch.zeros(2, 8), "exp_avg_sq": torch.zeros(2, 8)}
+        reader = se.CheckpointReader(tmp_path / "store" / "1" / f"step-{step:08d}")
+        target = {"optimizer": {"state": {"1.weight": moments}}}
+        dcp.load(target, storage_reader=reader, no_dist=True)
+        expected = torch.load(tmp_path / f"moments-{step}.pt")
+        assert expected["step"] == step - WAKES + 1
+        for name, found in moments.items():
+            assert torch.equal(found, expected[name])
+
+
+def test_with_another_number_of_ranks_each_is_seeded_from_seed_step_and_rank(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, "randomness")
+    more, again = told(tmp_path, "more", 3), told(tmp_path, "again", 3)
+    assert more == again
+    assert told(tmp_path, "same", 2) == told(tmp_path, "saved", 2)
+    for kind in zip(*(numbers for _, *draws in more for numbers in draws), strict=True):
+        assert len(set(kind)) == len(kind), "no two ranks draw the same"
+    for rank, (seed, *_) in enumerate(more):
+        with torch.random.fork_rng(devices=[]):
+            randomness.derive(SEED, SAVED_AT, rank)
+            assert torch.initial_seed() == seed
+
+
+def begun(node: Node, incarnation: str) -> tuple[int, list[Worker]]:
+    """The epoch of a round of this node alone, and its two workers."""
+    epoch, plan = node.agent.claim("test", timeout=20).epoch, plan_of(2, 2)
+    node.begin(round_info(incarnation, 0, [node.name], 2, epoch))
+    return epoch, [Worker(str(node.socket), incarnation, rank, rank, plan) for rank in range(2)]
+
+
+def left(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.client.leave(clean=True)
+
+
+def test_ranks_of_one_node_share_what_is_read_from_s3(
+    tmp_path: Path, s3_endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultyS3(s3_endpoint, f"s3://{bucket}/run") as s3:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+        with cluster(tmp_path, workers=2, storage=s3.url) as [node]:
+            epoch, workers = begun(node, "r1")
+            for worker in workers:
+                worker.save(1)
+            assert workers[0].client.flush(PATIENT)
+            assert node.agent.status().commit == Commit(epoch, 1)
+            left(workers)
+            node.agent.end()
+
+            _, workers = begun(node, "r2")
+            resume = Resume("store", 1, epoch=epoch)
+            s3.given.clear()
+            with ThreadPoolExecutor() as both:
+                found = list(both.map(lambda worker: fetched(worker.client, resume), workers))
+            assert all(is_content_of(contents, 1) for contents in found)
+            items = [piece.item for piece in found[0].pieces()]
+            state = sum(item.length for item in items if item.rank == SHARED)
+            assert state <= s3.given["distcp"] < 1.05 * state
+            left(workers)
