@@ -12,12 +12,13 @@ SOAK ?= 10
 # Most tests wait for processes and leases: three files at a time keep two cores no more than busy.
 AT_ONCE ?= 3
 
-.PHONY: help install demo test test-aws soak bench clean lock
+.PHONY: help install demo test test-examples test-aws soak bench clean lock
 
 help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make test      lint, types, import rules and all tests"
+	@echo "make test-examples  the callbacks for other trainers, which it installs into .venv"
 	@echo "make test-aws  a run on a real AWS account, which costs money: says how much first"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
@@ -52,6 +53,10 @@ test: install
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+
+test-examples: install
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
+	$(VENV)/bin/pytest tests/integration/test_callbacks.py
 
 test-aws: install
 	$(VENV)/bin/pytest -m aws -rs tests/aws

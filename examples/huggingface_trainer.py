@@ -4,7 +4,8 @@ spotelastic run --standalone --nproc-per-node 2 examples/huggingface_trainer.py
 
 The Trainer stops at `max_steps`. `ElasticTrainer` takes a global batch in place of a batch per
 device, so that it stays what it is when nodes come and go; without it the state is carried over all
-the same, and the data of a half-finished epoch start again.
+the same, and the data of a half-finished epoch start again. No callback is told that `train()`
+raised: a script that goes on after that, without `ElasticTrainer`, calls `leave(error)` itself.
 """
 
 import torch
@@ -31,15 +32,20 @@ class Elastic(TrainerCallback):
         }
         if self.data is not None:
             values["data"] = self.data
-        self.checkpoint = se.Checkpointer(values, **self.options)
-        self.checkpoint.__enter__()
+        self.checkpoint = se.Checkpointer(values, **self.options).__enter__()
         state.global_step = self.checkpoint.restore()
 
     def on_step_end(self, args, state, control, **_) -> None:
         self.checkpoint.step(state.global_step)
 
     def on_train_end(self, args, state, control, **_) -> None:
-        self.checkpoint.__exit__(None, None, None)
+        self.leave()
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Once, if training got as far as to enter it: another one is refused until then."""
+        checkpoint, self.checkpoint = self.checkpoint, None
+        if checkpoint is not None:
+            checkpoint.__exit__(type(error) if error else None, error, None)
 
 
 class ElasticTrainer(Trainer):
@@ -50,7 +56,15 @@ class ElasticTrainer(Trainer):
         if self.args.gradient_accumulation_steps != 1:
             raise ValueError("the global batch says how much a step takes: no accumulation")
         self.sampler = se.ElasticSampler(self.train_dataset, global_batch, seed=self.args.seed)
-        self.add_callback(Elastic(self.sampler, storage=storage))
+        self.elastic = Elastic(self.sampler, storage=storage)
+        self.add_callback(self.elastic)
+
+    def train(self, *args, **more):
+        try:
+            return super().train(*args, **more)
+        except BaseException as error:
+            self.elastic.leave(error)
+            raise
 
     def get_train_dataloader(self) -> DataLoader:
         return DataLoader(

@@ -28,8 +28,7 @@ class Elastic(L.Callback):
             values[f"optimizer_{number}"] = optimizer
         for number, config in enumerate(trainer.lr_scheduler_configs):
             values[f"scheduler_{number}"] = config.scheduler
-        self.checkpoint = se.Checkpointer(values, **self.options)
-        self.checkpoint.__enter__()
+        self.checkpoint = se.Checkpointer(values, **self.options).__enter__()
         step = self.checkpoint.restore()
         # The counter that trainer.global_step and max_steps go by.
         progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
@@ -39,10 +38,16 @@ class Elastic(L.Callback):
         self.checkpoint.step(trainer.global_step, loss=trainer.callback_metrics.get("loss"))
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.checkpoint.__exit__(None, None, None)
+        self.leave()
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, error: BaseException):
-        self.checkpoint.__exit__(type(error), error, error.__traceback__)
+        self.leave(error)
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Once, if training got as far as to enter it: another one is refused until then."""
+        checkpoint, self.checkpoint = self.checkpoint, None
+        if checkpoint is not None:
+            checkpoint.__exit__(type(error) if error else None, error, None)
 
 
 class Regression(L.LightningModule):
