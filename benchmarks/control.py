@@ -37,7 +37,7 @@ from spotelastic.aws.events import SpotWarning
 from spotelastic.clock import unbroken
 from spotelastic.controller.decide import decide
 from spotelastic.controller.run import LEASE
-from spotelastic.controller.seen import Message, Policy, Seen
+from spotelastic.controller.seen import Left, Message, Policy, Seen
 from spotelastic.controller.term import BUSY
 from spotelastic.local.faults import Faults
 from spotelastic.model.job import Job, Settings
@@ -79,6 +79,7 @@ class Row:
 def deciding() -> Iterator[Row]:
     names = [f"i-{index:017x}" for index in range(DECIDED)]
     warned = names[:10]
+    lost = {f"i-{index:017x}": Left(f"{index}", 500.0) for index in range(DECIDED, 3 * DECIDED)}
     seen = Seen(
         desired=DECIDED,
         since=0.0,
@@ -90,6 +91,8 @@ def deciding() -> Iterator[Row]:
             for name in names
         },
         nodes={name: Node(name, f"{name}-1", "", "a", Fingerprint()) for name in names},
+        left=lost,
+        told=frozenset(("loss", name, f"::{left.incarnation}") for name, left in lost.items()),
         messages=tuple(
             Message(f"r{name}", SpotWarning(f"e{name}", 999.0, name), 999.5) for name in warned
         ),
@@ -100,7 +103,16 @@ def deciding() -> Iterator[Row]:
         decision = decide(seen, 1000.0, Policy())
         times.append(time.perf_counter() - started)
     assert sum(type(action).__name__ == "Replace" for action in decision.actions) == len(warned)
-    yield Row(f"decide for {DECIDED:,} nodes", statistics.median(times) * 1e3, "ms", 50)
+    assert not any(
+        type(action).__name__ == "Tell" and action.event.kind == "loss"
+        for action in decision.actions
+    )
+    yield Row(
+        f"decide for {DECIDED:,} nodes, {len(lost):,} gone",
+        statistics.median(times) * 1e3,
+        "ms",
+        50,
+    )
 
 
 # -- a notice, told to all -----------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from spotelastic.aws import account, networks
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.objects import Objects
-from spotelastic.cli.place import Place
+from spotelastic.cli.place import Place, cost_of
 from spotelastic.cli.request import Checked, Request
+from spotelastic.controller.limits import is_spent
+from spotelastic.controller.seen import Money, Policy
 from spotelastic.errors import UsageError
 from spotelastic.model.job import ENDED
 
@@ -12,7 +14,8 @@ from spotelastic.model.job import ENDED
 def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
     """The cluster of that name; None where it is to be made.
 
-    Raises `UsageError` for one whose job has ended, and for a run that cannot be resumed.
+    Raises `UsageError` for one whose job has ended or may cost no more than it has, and for a run
+    that cannot be resumed.
     """
     known = place.known(checked.name)
     if request.bucket or known is None:
@@ -31,9 +34,23 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
                 f"--resume {request.resume}: the cluster {known.name} exists and trains the run "
                 f"{known.spec.run}; choose another --name"
             )
+        _check_cost(known, checked.capacity.max_cost)
     elif request.resume:
         _check_resumable(place, request)
     return known
+
+
+def _check_cost(known: Cluster, limit: float | None) -> None:
+    """The limit that it has already is no news: who says it again may come to see the end."""
+    if limit is None or limit == known.spec.capacity.max_cost:
+        return
+    cost = cost_of(known)
+    if is_spent(Money(cost.total_usd, cost.total_usd_per_hour), limit, Policy()):
+        raise UsageError(
+            f"--max-cost {limit:g}: {known.name} has cost ${cost.total_usd:.2f} already, at "
+            f"${cost.total_usd_per_hour:.2f} an hour now, and would be stopped at once: say what "
+            "it may cost in all"
+        )
 
 
 def _check_resumable(place: Place, request: Request) -> None:

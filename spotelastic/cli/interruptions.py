@@ -22,6 +22,11 @@ class Interruption:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UsageError(f"--kind {self.kind}: expected {', '.join(KINDS)}")
+        if self.kind == "loss" and self.seconds not in (0, interruptions.WARNING):
+            raise UsageError(
+                f"--kind loss --in {self.seconds:g}: a loss has no warning, the node goes at once: "
+                "drop --in, or say --kind notice"
+            )
 
     @property
     def warns(self) -> bool:
@@ -36,6 +41,14 @@ def interrupt(place: Place, cluster: Cluster, what: Interruption) -> str:
     if what.warns:
         _check_spot(cluster, what.node)
     return _on_aws(cluster, what) if place.cloud is None else _here(Faults(place.cloud), what)
+
+
+def caused(place: Place, what: Interruption) -> dict[str, object]:
+    """For programs: `seconds` until the node goes; None for one that stays."""
+    seconds: float | None = what.seconds if what.warns else 0.0
+    if what.kind == "rebalance":
+        seconds = interruptions.LONGEST if place.cloud is None else None
+    return {"node": what.node, "kind": what.kind, "seconds": seconds}
 
 
 def _here(faults: Faults, what: Interruption) -> str:

@@ -1,15 +1,26 @@
 """Pure: what a request comes to, as people read it before anything is made."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 from spotelastic.aws.estimate import AS_OF, Estimate
 from spotelastic.aws.survey import Survey
 from spotelastic.cli.request import Checked, Request
+from spotelastic.controller.seen import Policy
+from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec
+
+BOOTS_WITHIN = 120.0
+"""Seconds that nodes are likely to be paid for before they train."""
 
 
 def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]:
-    """Script, types, zones, price; then what is worth a warning."""
+    """Script, types, zones, price; then what is worth a warning.
+
+    Raises `UsageError`, before anything is said, for limits that contradict what there is.
+    """
+    _check_kept(checked)
+    _check_cost(request.minimum, checked.capacity.max_cost, found)
     kind = found.types[0]
     gpus = f"{kind.gpus} {kind.gpu}" if kind.gpus else "no GPU"
     others = "".join(f", {each.name}" for each in found.types[1:])
@@ -26,6 +37,29 @@ def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]
     for warning in found.warnings:
         yield f"warning: {warning}"
     yield from _too_dear(checked.capacity, found.price)
+
+
+def _check_kept(checked: Checked) -> None:
+    if checked.capacity.keep_failed and checked.linger == 0:
+        raise UsageError(
+            "--keep-failed: with --linger 0 the cluster ends with its job, and the node that "
+            "failed with it: say for how long it is to stay, as --linger 3h"
+        )
+
+
+def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
+    """An error where a job would be stopped before it has trained: its nodes boot, and what it
+    takes to end is set aside. Prices that are not known contradict nothing."""
+    an_hour, ends_within = found.estimate.low, Policy().ends_within
+    least = an_hour * (BOOTS_WITHIN + ends_within) / 3600.0
+    if limit is None or not found.price or limit >= least:
+        return
+    minutes = limit / an_hour * 60.0
+    raise UsageError(
+        f"--max-cost {limit:g}: pays for {minutes:.1f} min of {_nodes(minimum)} (--min) and the "
+        f"control nodes, {_usd(an_hour)} an hour: {_time(BOOTS_WITHIN)} to boot and "
+        f"{_time(ends_within)} to end take {_up(least)} USD: say more than that"
+    )
 
 
 def _too_dear(capacity: Capacity, price: float) -> Iterator[str]:
@@ -210,6 +244,12 @@ def _time(seconds: float | None) -> str:
     if seconds is None:
         return "forever"
     return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"
+
+
+def _up(amount: float) -> str:
+    """So rounded that it is no less, with two digits that count."""
+    digits = max(2, 1 - math.floor(math.log10(amount)))
+    return f"{math.ceil(amount * 10**digits) / 10**digits:.{digits}f}"
 
 
 def _usd(amount: float) -> str:

@@ -74,6 +74,11 @@ def restart(
             clusters.change(cluster, limits)
         else:
             _ship(cluster, limits, folder, environment)
+    elif deadline is not None or max_cost is not None:
+        raise UsageError(
+            f"{cluster.name} has not ended, and nothing was changed: to give a job that runs "
+            "another --deadline or --max-cost, run `spotelastic up` again with it"
+        )
     text = _give(cluster, Command(uuid.uuid4().hex, "restart"))
     return Done(cluster.name, "restart", text, status_of(cluster).state)
 

@@ -5,10 +5,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,12 @@ KINDS = {
     "etcd": "etcd died",
     "planned": "planned",
 }
+LEDGER = (
+    *("", "node", "at", "told by", "after"),
+    *("saved\nstep", "in\nS3", "pause", "steps\nlost", "cost"),
+)
+"""The columns of an interruption."""
+NUMBERS = ("after", "saved\nstep", "pause", "steps\nlost", "cost")
 
 
 def console() -> Console:
@@ -53,6 +60,19 @@ def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
         if name in right:
             table.columns[-1].justify = "right"
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The wide table where there is room for all of it, else the narrow one."""
+
+    wide: Table
+    narrow: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        anywhere = options.update(max_width=sys.maxsize)
+        needed = console.measure(self.wide, options=anywhere).maximum
+        yield self.wide if needed <= options.max_width else self.narrow
 
 
 def size(nbytes: float) -> str:
@@ -239,21 +259,38 @@ def usd(amount: float) -> str:
     return f"${amount:.2f}"
 
 
-def _interruptions_table(rows: Sequence[Interruption]) -> Table:
-    numbers = ("seen\nafter", "saved\nstep", "pause", "steps\nlost")
-    table = table_of("", "node", "at", *numbers[:2], "in\nS3", *numbers[2:], right=numbers)
+def _interruptions_table(rows: Sequence[Interruption]) -> Fitting:
+    wide = table_of(*LEDGER, right=NUMBERS)
+    narrow = table_of(*_stacked(LEDGER), right=NUMBERS)
+    narrow.columns[0].no_wrap = False
+    for column in narrow.columns:
+        column.vertical = "top"
     for row in rows:
-        table.add_row(
-            KINDS[row.kind],
-            row.node,
-            clock(row.at),
-            _seconds(row.seen_after_s),
-            _or_dash(row.saved_step),
-            {True: "yes", False: "no", None: "-"}[row.committed],
-            _seconds(row.pause_s),
-            _or_dash(row.steps_lost),
-        )
-    return table
+        cells = _cells(row)
+        wide.add_row(*cells)
+        narrow.add_row(*_stacked(cells))
+    return Fitting(wide, narrow)
+
+
+def _cells(row: Interruption) -> tuple[str, ...]:
+    return (
+        KINDS[row.kind],
+        row.node,
+        clock(row.at),
+        row.told_by or "-",
+        _seconds(row.seen_after_s),
+        _or_dash(row.saved_step),
+        {True: "yes", False: "no", None: "-"}[row.committed],
+        _seconds(row.pause_s),
+        _or_dash(row.steps_lost),
+        "-" if row.usd is None else usd(row.usd),
+    )
+
+
+def _stacked(cells: Sequence[str]) -> tuple[str, ...]:
+    """The time stands below the node, and how late somebody told of it below who that was."""
+    kind, node, at, teller, after, *others = cells
+    return kind, f"{node}\n{at}", f"{teller}\n{after}", *others
 
 
 def _seconds(value: float | None) -> str:

@@ -4,7 +4,7 @@
     after = "30s"        # from the beginning of the drill; or step = 100
     kind = "notice"      # notice (the default), rebalance, loss
     node = "any"         # any that trains (the default), "rank 0", or the name of one
-    in = 15              # seconds of notice
+    in = 15              # seconds of notice; a loss has none
 
 As JSON: a list of such objects, or an object that has the list as "interruption".
 """
@@ -99,12 +99,18 @@ def _entry(where: str, given: Any) -> Entry:
         raise UsageError(f"{where}: kind {kind!r}: expected {', '.join(KINDS)}")
     if not isinstance(node, str) or not node:
         raise UsageError(f'{where}: node {node!r}: expected "any", "rank N" or a name')
+    seconds = _number(where, given, "in", 0 if kind == "loss" else int(WARNING))
+    if kind == "loss" and seconds:
+        raise UsageError(
+            f"{where}: in {seconds}: a loss has no warning, the node goes at once: drop in, or say "
+            'kind = "notice"'
+        )
     return Entry(
         after=_after(where, given["after"]) if "after" in given else None,
         step=_number(where, given, "step", 0),
         kind=kind,
         node=node,
-        seconds=_number(where, given, "in", int(WARNING)),
+        seconds=seconds,
     )
 
 

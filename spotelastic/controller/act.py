@@ -120,7 +120,7 @@ class Actor:
                 self._handlers[type(action)](action)
                 done.append(action)
             except (Unavailable, EnvironmentFailure) as error:
-                failed.add(action.cause)
+                failed |= {action.cause} - {""}
                 self._complain(str(error))
         return tuple(done)
 

@@ -10,6 +10,7 @@ and again is asked for no more than it has, for a while that grows.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from spotelastic.aws.autoscaling import Group
 from spotelastic.controller.seen import (
@@ -21,8 +22,12 @@ from spotelastic.controller.seen import (
     Seen,
     SetDesired,
     Tell,
+    account,
 )
 from spotelastic.model.progress import Event
+
+TOO_DEAR, CHEAP_AGAIN = "max-price", "max-price-over"
+"""Of the events that tell since when --max-price holds spot nodes out, and when no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,50 @@ def affordable(seen: Seen, end: Replace, policy: Policy) -> Replace | Remove:
     return Remove(end.instance, f"{end.reason}, and {why}", end.cause)
 
 
+def _tell_of_price(
+    seen: Seen, found: tuple[Size, ...], now: float, policy: Policy
+) -> Iterator[Tell]:
+    """Once that the price holds spot nodes out, and once that it does so no more.
+
+    Which of the two is next, and how often both were told, follows from the record. The price makes
+    no difference to that: it changes meanwhile.
+    """
+    if seen.ended or seen.ending is not None:
+        return
+    price, limit, why = seen.money.spot, policy.capacity.max_price, too_dear(seen, policy)
+    times = next(n for n in count() if not _is_told(seen, _which(seen, CHEAP_AGAIN, n)))
+    held = _is_told(seen, _which(seen, TOO_DEAR, times))
+    if why and not held and any(size.reason == why for size in found):
+        kind, text = TOO_DEAR, f"no spot node is launched: {_dear(seen, price, limit)}"
+    elif held and not why and (price or limit is None):
+        kind, text = CHEAP_AGAIN, f"spot nodes may be launched again: {_dear(seen, price, limit)}"
+    else:
+        return
+    data = {**_which(seen, kind, times), "price": price, "limit": limit}
+    yield Tell(Event(now, "limit", text, data=data))
+
+
+def _which(seen: Seen, kind: str, times: int) -> dict[str, object]:
+    """The same for as long as the job's life and the number of times before are."""
+    life = seen.job.at if seen.job else 0.0
+    return {"kind": kind, "incarnation": f"{life}-{times}"}
+
+
+def _is_told(seen: Seen, data: dict[str, object]) -> bool:
+    return account(Event(0.0, "limit", "", data=data)) in seen.told
+
+
+def _dear(seen: Seen, price: float, limit: float | None) -> str:
+    """What a spot node costs, and may; and what that is of."""
+    if limit is None:
+        return "there is no --max-price any more"
+    zones = {seen.home.name} if seen.home is not None else {m.zone for m in seen.machines.values()}
+    where = " or ".join(sorted(filter(None, zones))) or seen.region
+    types = " or ".join(seen.types) or "node"
+    cheapest = f"the cheapest {types}" if len(zones) > 1 or len(seen.types) > 1 else types
+    return f"{cheapest} in {where} costs ${price:.4g} an hour (--max-price {limit:g})"
+
+
 def refused_until(failed: Failed, policy: Policy) -> float:
     """Until when a group asks that pool for no more than it has; 0: it may ask."""
     if failed.count < policy.refused_after:
@@ -133,7 +182,9 @@ def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     """Brings the groups to their sizes. Who goes is named: a group that is merely made smaller
     ends whomever AWS chooses. At the end of the job that makes no difference where all go."""
     surplus: list[Remove] = []
-    for size in sizes(seen, now, policy):
+    found = sizes(seen, now, policy)
+    yield from _tell_of_price(seen, found, now, policy)
+    for size in found:
         group, there = size.group, staying(size.group)
         by_name = not seen.ended or size.wanted > 0
         asked = max(size.wanted, min(there, group.desired)) if by_name else 0

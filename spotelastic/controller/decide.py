@@ -10,6 +10,7 @@ many nodes of which kind there should be (`capacity.py`) and in which zone (`pac
 the job (`limits.py`), and here each node's fate.
 """
 
+import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -69,7 +70,7 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
             actions += _replacements(seen, group, removed, now, policy)
         actions += _strangers(seen, now, policy)
     for group in seen.groups:
-        actions += _drained(seen, group)
+        actions += _drained(seen, group, now, policy)
     actions = [
         capacity.affordable(seen, action, policy) if isinstance(action, Replace) else action
         for action in actions
@@ -163,15 +164,25 @@ def _replacements(
             yield Replace(place.instance, "it runs, but its node does not answer")
 
 
-def _drained(seen: Seen, group: Group) -> Iterator[CompleteDrain]:
-    """A terminating node is done when its registration is gone, by itself or by its lease."""
+def _drained(seen: Seen, group: Group, now: float, policy: Policy) -> Iterator[CompleteDrain]:
+    """A terminating node is done when its registration is gone, by itself or by its lease; or when
+    AWS should have taken it, and has not: it is replaced, and nobody counts on it any more."""
     for place in group.places:
         if place.state != "Terminating:Wait":
             continue
         machine = seen.machines.get(place.instance)
         gone = machine is None or machine.state in GONE
-        if gone or place.instance not in seen.nodes:
+        late = now >= _taken_by(seen, place.instance, policy)
+        if gone or late or place.instance not in seen.nodes:
             yield CompleteDrain(place.instance, group.name)
+
+
+def _taken_by(seen: Seen, instance: str, policy: Policy) -> float:
+    """When a machine of which AWS has given notice is gone; infinity for another."""
+    drain = seen.drains.get(instance)
+    if drain is None or drain.notice.kind != "notice" or drain.notice.deadline is None:
+        return math.inf
+    return drain.notice.deadline + policy.taken_within
 
 
 def _strangers(seen: Seen, now: float, policy: Policy) -> Iterator[EndMachine]:
@@ -186,7 +197,7 @@ def _strangers(seen: Seen, now: float, policy: Policy) -> Iterator[EndMachine]:
 def _patience(seen: Seen, machine: Machine, policy: Policy) -> float:
     """When a running machine without a registered node is given up; infinity with one."""
     if machine.id in seen.nodes:
-        return float("inf")
+        return math.inf
     left = seen.left.get(machine.id)
     if left is not None:
         again = seen.restarts(machine.id, left.incarnation)
@@ -200,9 +211,15 @@ def _wake_at(seen: Seen, now: float, policy: Policy) -> float | None:
         for machine in seen.machines.values()
         if machine.role == "worker" and machine.state in ALIVE and not seen.ended
     ]
+    moments += [
+        _taken_by(seen, place.instance, policy)
+        for group in seen.groups
+        for place in group.places
+        if place.state == "Terminating:Wait"
+    ]
     if not seen.ended:
         moments += [*capacity.wakes(seen, policy), *limits.wakes(seen, now, policy)]
-    later = [moment for moment in moments if now < moment < float("inf")]
+    later = [moment for moment in moments if now < moment < math.inf]
     return min(later, default=None)
 
 

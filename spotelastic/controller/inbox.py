@@ -10,6 +10,7 @@ from spotelastic.aws import commands
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.events import parse
 from spotelastic.clock import Clock, unbroken
+from spotelastic.controller.backoff import Backoff, Complaint
 from spotelastic.controller.seen import Discard, Message, Order, Reply
 from spotelastic.errors import SpotelasticError
 
@@ -17,6 +18,9 @@ LONG_POLL = 20
 """Seconds; the most that SQS offers."""
 REMEMBERED = 10_000
 RETRY = 1.0
+"""Seconds before another try where receiving has failed; each pause in a row is twice as long, up
+to"""
+RETRY_AT_MOST = 30.0
 
 
 class Received(Protocol):
@@ -48,17 +52,21 @@ class Inbox(Generic[T]):
         read: Read[T],
         arrived: Callable[[], None],
         clock: Clock = unbroken,
+        backoff: Backoff | None = None,
     ) -> None:
         self.url = queue_url
         self._aws = aws
         self._read = read
         self._arrived = arrived
         self._clock = clock
+        self._backoff = backoff or Backoff(RETRY, RETRY_AT_MOST)
+        self._complain = Complaint(_say)
         self._lock = threading.Lock()
         self._pending: dict[str, T] = {}
         self._handled: deque[str] = deque(maxlen=REMEMBERED)
         self._closed = threading.Event()
-        threading.Thread(target=self._run, name="inbox", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+        self._thread.start()
 
     @property
     def messages(self) -> tuple[T, ...]:
@@ -101,9 +109,10 @@ class Inbox(Generic[T]):
             try:
                 batch = self._receive()
             except SpotelasticError as error:
-                print(f"controller: {error}", file=sys.stderr, flush=True)
-                self._closed.wait(RETRY)
+                self._complain(str(error))
+                self._closed.wait(self._backoff.failed())
                 continue
+            self._backoff.succeeded()
             if batch and not self._keep(batch):
                 self._hand_back(batch)
 
@@ -125,7 +134,7 @@ class Inbox(Generic[T]):
                         QueueUrl=self.url, ReceiptHandle=message.receipt, VisibilityTimeout=0
                     )
             except SpotelasticError as error:
-                print(f"controller: {error}", file=sys.stderr, flush=True)
+                self._complain(str(error))
 
     def _receive(self) -> list[T]:
         with calling("receive messages"):
@@ -137,3 +146,7 @@ class Inbox(Generic[T]):
             )
         now = self._clock()
         return [self._read(item, now) for item in answer.get("Messages", ())]
+
+
+def _say(line: str) -> None:
+    print(f"controller: {line}", file=sys.stderr, flush=True)

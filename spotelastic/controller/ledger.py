@@ -6,18 +6,20 @@ result is the report that people and `--json` see. Nothing here knows what a dri
 How it works: rounds that executed steps are *runs*; between two runs lies a *transition*, which may
 take several rounds (a worker fails because its peer's machine is gone: the first proposal still
 names the lost node, the second does not). All rounds of one transition explain one pause, so they
-are read together, and each node that went, or each worker that failed, is one row.
+are read together, and each node that went, or each worker that failed, is one row. So is a node
+that was taken before it ever trained.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from spotelastic.controller.usage import HOUR, Usage, split
-from spotelastic.model.job import Job
+from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
     Event,
     Interruption,
@@ -77,6 +79,10 @@ class Trouble:
     seen_after: float | None
     seen_after_by: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def told_by(self) -> str:
+        return min(self.seen_after_by, key=self.seen_after_by.__getitem__, default="")
+
 
 def report(
     history: Sequence[RoundRecord],
@@ -103,13 +109,15 @@ def report(
         )
     ]
     outages = _outages(events, points, ordinary)
+    known = {row.node for row in rows} | _trained(runs)
+    idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
     return Report(
         job=ReportJob(
             state=job.state,
             final_step=job.final_step or max((run.last for run in runs), default=0),
             steps_run=sum(run.steps for run in runs),
         ),
-        interruptions=tuple(sorted([*rows, *outages], key=lambda row: row.at)),
+        interruptions=tuple(sorted([*rows, *idle, *outages], key=lambda row: row.at)),
         goodput=_goodput(runs, outages, ordinary),
         node_hours=sum(item.hours(now) for item in workers),
         cost_usd=spent.workers.spent,
@@ -245,12 +253,12 @@ def _why_gone(
     if _has(last, member):
         return None
     named = {round.cause for round in transition.rounds if member.node in round.nodes}
-    notices = _accounts(mine, "notice")
-    if notices and all(event.data.get("kind") == "scheduled" for event in notices):
+    told = _kind_told(mine)
+    if told == "planned":
         return "planned"
-    if "drain" in named or notices:
+    if "drain" in named or told == "notice":
         return "notice"
-    if "loss" in named or _accounts(mine, "loss"):
+    if "loss" in named or told == "loss":
         return "loss"
     later = (round for round in rounds if round.number >= last.number)
     if "settings" in named or any(round.member(member.node) for round in later):
@@ -258,14 +266,28 @@ def _why_gone(
     return "loss"
 
 
+def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
+    """As the observers of a node tell it; None: they tell of none."""
+    notices = _accounts(mine, "notice")
+    if notices and all(event.data.get("kind") == "scheduled" for event in notices):
+        return "planned"
+    if notices:
+        return "notice"
+    return "loss" if _accounts(mine, "loss") else None
+
+
 def _trouble(
     kind: InterruptionKind, node: str, accounts: Sequence[Event], transition: Transition
 ) -> Trouble:
+    if not accounts:
+        return Trouble(kind, node, transition.rounds[0].proposed_at, None)
+    return _observed(kind, node, accounts)
+
+
+def _observed(kind: InterruptionKind, node: str, accounts: Sequence[Event]) -> Trouble:
     """Seen when the first observer saw it. It happened at the latest time that fits: the events
     of AWS name whole seconds, and a notice's document tells only when its two minutes end.
     """
-    if not accounts:
-        return Trouble(kind, node, transition.rounds[0].proposed_at, None)
     seen = min(_seen(event) for event in accounts)
     at = max((at for at in map(_happened, accounts) if at <= seen), default=seen)
     by: dict[str, float] = {}
@@ -331,7 +353,7 @@ def _priced(
             kind=trouble.kind,
             node=trouble.node,
             at=trouble.at,
-            told_by=min(trouble.seen_after_by, key=trouble.seen_after_by.__getitem__, default=""),
+            told_by=trouble.told_by,
             seen_after_by=dict(trouble.seen_after_by),
             first_step_at=first or None,
             usd=usd if trouble is blamed or usd is None else 0.0,
@@ -343,6 +365,43 @@ def _priced(
         )
         for trouble in troubles
     ]
+
+
+def _trained(runs: Sequence[Run]) -> set[str]:
+    return {member.node for run in runs if run.steps for member in run.round.members}
+
+
+def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interruption]:
+    """One row for each node that was taken while it booted or waited: nobody pauses for it.
+
+    One that was given up then was not interrupted.
+    """
+    told = defaultdict[str, list[Event]](list)
+    for event in events:
+        if event.node not in known and event.at <= until:
+            told[event.node].append(event)
+    rows = []
+    for node, mine in told.items():
+        kind = _kind_told(mine)
+        if kind is None or kind == "planned":
+            continue
+        trouble = _observed(kind, node, _accounts(mine, kind))
+        rows.append(
+            Interruption(
+                kind=kind,
+                node=node,
+                at=trouble.at,
+                told_by=trouble.told_by,
+                seen_after_by=dict(trouble.seen_after_by),
+                seen_after_s=_rounded(trouble.seen_after),
+                saved_step=None,
+                committed=None,
+                pause_s=0.0,
+                steps_lost=0,
+                usd=0.0,
+            )
+        )
+    return rows
 
 
 def _outages(

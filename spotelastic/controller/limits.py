@@ -3,33 +3,34 @@
 from collections.abc import Iterator
 
 from spotelastic.aws.autoscaling import ALIVE
-from spotelastic.controller.seen import Policy, Seen
+from spotelastic.controller.seen import Money, Policy, Seen
 from spotelastic.model.job import Ending, Job
 
 HOUR = 3600.0
 
 
 def verdict(seen: Seen, now: float, policy: Policy) -> Ending | None:
-    """How the job ends now, with the figures that it ends for; None: it goes on.
-
-    The cost counts what it takes to end: the limit is not passed by the last save.
-    """
+    """How the job ends now, with the figures that it ends for; None: it goes on."""
     capacity, money = policy.capacity, seen.money
     if seen.ended or seen.ending is not None:
         return None
     if capacity.deadline is not None and now >= capacity.deadline:
         late = now - capacity.deadline
         return Ending("timed out", now, f"its deadline passed {late:.0f} s ago")
-    if capacity.max_cost is not None:
-        ending = money.per_hour * policy.ends_within / HOUR
-        if money.spent + ending >= capacity.max_cost:
-            return Ending(
-                "stopped",
-                now,
-                f"it has cost ${money.spent:.2f} at ${money.per_hour:.2f} an hour "
-                f"(--max-cost {capacity.max_cost:g})",
-            )
+    if capacity.max_cost is not None and is_spent(money, capacity.max_cost, policy):
+        return Ending(
+            "stopped",
+            now,
+            f"it has cost ${money.spent:.2f} at ${money.per_hour:.2f} an hour "
+            f"(--max-cost {capacity.max_cost:g})",
+        )
     return None
+
+
+def is_spent(money: Money, limit: float, policy: Policy) -> bool:
+    """Whether a job ends now for its cost. What it takes to end counts: the limit is not passed by
+    the last save."""
+    return money.spent + money.per_hour * policy.ends_within / HOUR >= limit
 
 
 def overdue(seen: Seen, now: float, policy: Policy) -> Job | None:

@@ -33,6 +33,8 @@ from spotelastic.model.progress import Event
 
 WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
 """What AWS's events say of a node, by the kind of the notice."""
+WARNED_AHEAD = 120.0
+"""Seconds before the end at which AWS warns of it."""
 QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IGNORECASE)
 """In what AWS says of launches that a quota does not allow: an error code, or only its text, of
 which one speaks of capacity."""
@@ -78,8 +80,9 @@ def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
     """
     match message.event:
         case SpotWarning(id, at, instance) if _is_worker(seen, instance):
-            # The moment of the end stands in IMDS alone; the agent knows it within a second.
-            notice = Notice("notice", instance, "sqs", at, message.received_at)
+            # The moment of the end stands in IMDS alone; the agent knows it within a second, unless
+            # that service is away.
+            notice = Notice("notice", instance, "sqs", at, message.received_at, at + WARNED_AHEAD)
             if not seen.ended:
                 yield WriteDrain(Drain(instance, notice), id)
             yield from _tell_notice(seen, notice, now, id)
@@ -139,15 +142,17 @@ def _tell_loss(
 ) -> Iterator[Tell]:
     """Once per registration, and only for a node that went without a word."""
     known = seen.nodes.get(node) or seen.left.get(node)
-    place = seen.place(node)
-    by_us = place is not None and place.leaving
-    if known is None or seen.ended or by_us or node in seen.drains:
+    if known is None or seen.ended or node in seen.drains:
         return
     if seen.restarts(node, known.incarnation):
         return
-    data = {"at": at, "seen_at": now, "incarnation": known.incarnation}
+    source = "ec2" if cause else "lease"  # EC2's word alone comes as a message
+    data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
     event = Event(now, "loss", f"{node} is gone: {why}", node, data)
-    if account(event) not in seen.told:
+    if account(event) in seen.told:  # of most that ever left: before what takes longer
+        return
+    place = seen.place(node)
+    if place is None or not place.leaving:
         yield Tell(event, cause)
 
 

@@ -16,6 +16,7 @@ from spotelastic.aws.autoscaling import Machine
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.controller import ledger
+from spotelastic.controller.backoff import Backoff, Complaint
 from spotelastic.controller.observe import Records
 from spotelastic.controller.seen import Fate
 from spotelastic.controller.status import status
@@ -35,6 +36,8 @@ HEARTBEAT = 10.0
 """Seconds after which the status is published even if nothing changed: somebody still leads."""
 BYTES_PER_SECOND = 500_000
 """A large object is published as rarely as keeps its traffic below this."""
+RETRY_AT_MOST = 30.0
+"""Seconds before another try where the object store has failed again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Account:
     """Date of the on-demand prices."""
     fates: Mapping[Fate, int] = field(default_factory=dict)
     """AWS's messages that this leader has deleted, by what they were."""
+    short_since: float | None = None
 
 
 class Publisher:
@@ -59,6 +63,7 @@ class Publisher:
         etcd_leader: Callable[[], str],
         alive: Callable[[], bool],
         clock: Clock = unbroken,
+        backoff: Backoff | None = None,
     ) -> None:
         """`etcd_leader` names the member that leads etcd; called before each publication. `alive`
         tells whether the leadership's lease is still held: nothing is written without."""
@@ -66,6 +71,8 @@ class Publisher:
         self._etcd_leader = etcd_leader
         self._alive = alive
         self._clock = clock
+        self._backoff = backoff or Backoff(EVERY, RETRY_AT_MOST)
+        self._complain = Complaint(_say)
         self._wake = threading.Condition()
         self._offered: Account | None = None
         self._finishing = False
@@ -110,20 +117,23 @@ class Publisher:
                     return
                 account, self._offered = self._offered or account, None
                 last = self._finishing
+            pause = EVERY
             if account is not None:
-                behind = not self._attempt(account, last=last)
+                behind, pause = self._attempt(account, last=last)
             if last:
                 return
-            with self._wake:
-                self._wake.wait_for(self._ends, timeout=EVERY)
+            with self._wake:  # what is offered meanwhile waits, too
+                self._wake.wait_for(self._ends, timeout=pause)
 
-    def _attempt(self, account: Account, *, last: bool) -> bool:
-        """False when something remains to be written."""
+    def _attempt(self, account: Account, *, last: bool) -> tuple[bool, float]:
+        """Whether something remains to be written, and the seconds until the next attempt."""
         try:
-            return self._publish(account, last=last)
+            behind = not self._publish(account, last=last)
         except SpotelasticError as error:
-            print(f"controller: {error}", file=sys.stderr, flush=True)
-            return False
+            self._complain(str(error))
+            return True, self._backoff.failed()
+        self._backoff.succeeded()
+        return behind, EVERY
 
     def _publish(self, account: Account, *, last: bool) -> bool:
         records, now = account.records, self._clock()
@@ -159,7 +169,15 @@ class Publisher:
     def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
         """False if there is news of progress alone, which is not due yet."""
         cluster, leads = self._objects.cluster, self._etcd_leader()
-        made = status(cluster, account.records, account.machines, leads, now, account.fates)
+        made = status(
+            cluster,
+            account.records,
+            account.machines,
+            leads,
+            now,
+            account.fates,
+            account.short_since,
+        )
         before, age = self._status, now - self._status_at
         if before is not None and age < HEARTBEAT and _same(made, before):
             return True
@@ -170,6 +188,10 @@ class Publisher:
             self._objects.put(objects.STATUS, msgspec.json.encode(made))
             self._status, self._status_at = made, now
         return True
+
+
+def _say(line: str) -> None:
+    print(f"controller: {line}", file=sys.stderr, flush=True)
 
 
 def _same(one: Status, other: Status) -> bool:

@@ -85,6 +85,8 @@ class Policy:
     """For a new instance to register its node; after that another is tried."""
     silent_for: float = 60.0
     """A node that was registered may be away for so long while its machine runs."""
+    taken_within: float = 10.0
+    """After the end that a notice names, AWS has so long to take the machine."""
     strange_for: float = 60.0
     """A worker in no group may live for so long: AWS's answers are not all of one moment."""
     refused_after: int = 3
@@ -368,8 +370,12 @@ class Decision:
 
 
 def account(event: Event) -> tuple[str, str, str]:
-    """What makes two accounts of one thing the same: the id of AWS's event, where there is one."""
+    """What makes two accounts of one thing the same: the id of AWS's event, where there is one.
+
+    A node is lost once, whoever says so first.
+    """
     if id := str(event.data.get("id", "")):
         return event.kind, event.node, id
-    which = (str(event.data.get(name, "")) for name in ("kind", "source", "incarnation"))
+    told = {**event.data, "source": ""} if event.kind == "loss" else event.data
+    which = (str(told.get(name, "")) for name in ("kind", "source", "incarnation"))
     return event.kind, event.node, ":".join(which)

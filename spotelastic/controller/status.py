@@ -23,6 +23,7 @@ def status(
     etcd_leader: str,
     now: float,
     fates: Mapping[Fate, int] = NO_MESSAGES,
+    short_since: float | None = None,
 ) -> Status:
     """`etcd_leader` is the name of the etcd member that leads, "" for none; `fates` counts AWS's
     messages."""
@@ -48,6 +49,7 @@ def status(
         reason=_reason(records),
         nodes=tuple(_nodes(records, machines)),
         messages={str(fate): count for fate, count in sorted(fates.items())},
+        short_since=short_since,
     )
 
 

@@ -3,13 +3,16 @@
     something happened (a message of AWS's, a key in etcd, a time that was waited for)
       -> observe AWS where it may have changed -> decide -> act -> publish
 
-Nothing is polled quickly: an idle cluster costs a few calls of AWS's API every `IDLE` seconds. All
-times are of one clock that nobody can set.
+Nothing is polled quickly: an idle cluster costs a few calls of AWS's API every `IDLE` seconds, and
+one whose calls fail is left in peace for ever longer. All times are of one clock that nobody can
+set.
 """
 
+import random
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
@@ -25,19 +28,23 @@ from spotelastic.clock import steady, unbroken
 from spotelastic.controller import inbox, packing, upkeep, usage
 from spotelastic.controller.act import Actor
 from spotelastic.controller.asking import Asking
+from spotelastic.controller.backoff import Backoff, Complaint, Draw
 from spotelastic.controller.config import ControllerConfig
 from spotelastic.controller.decide import decide, settled, urgent
-from spotelastic.controller.inbox import Inbox
+from spotelastic.controller.inbox import Inbox, Received
 from spotelastic.controller.leader import EtcdLeader
 from spotelastic.controller.news import Membership, acted, warned
 from spotelastic.controller.observe import Mirror, Records
 from spotelastic.controller.publish import Account, Publisher
+from spotelastic.controller.rest import Answers, Rest
 from spotelastic.controller.seen import (
     Action,
     Discard,
     Message,
     Money,
     Policy,
+    Remove,
+    Replace,
     Seen,
     Tell,
     account,
@@ -47,7 +54,7 @@ from spotelastic.controller.tariff import ASKED_AGAIN_AFTER, Tariff
 from spotelastic.controller.upkeep import Examine, Postpone, Standing
 from spotelastic.controller.usage import Usage
 from spotelastic.errors import EnvironmentFailure, Unavailable
-from spotelastic.model.job import JobSpec
+from spotelastic.model.job import ENDED, JobSpec
 from spotelastic.store.election import Leadership
 from spotelastic.store.port import Store
 
@@ -59,6 +66,8 @@ SOON = 0.25
 """Seconds after an action until AWS is asked what came of it."""
 TURN = 0.05
 """Seconds between two decisions at least: what changes in a burst is looked at once."""
+WITHOUT_OFFERS = "choosing a zone without prices and placement scores"
+WITHOUT_ZONES = "deciding without the zones of the subnets"
 
 
 class Term:
@@ -75,8 +84,10 @@ class Term:
         wake: threading.Event,
         prices: Tariff,
         alive: Callable[[], bool],
+        draw: Draw = random.uniform,
     ) -> None:
-        """`alive` tells whether the leadership's lease is still held."""
+        """`alive` tells whether the leadership's lease is still held; `draw` is what pauses after
+        failures are drawn by."""
         spec = config.spec
         self._config = config
         self._aws = aws
@@ -87,10 +98,8 @@ class Term:
         self._policy = _policy(config.policy, spec)
         self._prices = prices
         self._zones = Zones(aws)
-        instead = "choosing a zone without prices and placement scores"
-        self._offers = Asking(instead, ASKED_AGAIN_AFTER, say)
-        instead = "deciding without the zones of the subnets"
-        self._subnets = Asking(instead, BUSY, say)
+        self._offers = Asking(WITHOUT_OFFERS, ASKED_AGAIN_AFTER, say)
+        self._subnets = Asking(WITHOUT_ZONES, BUSY, say)
         self._bill: dict[str, Usage] = {}
         self._gateways = gateways(spec.nat_gateways)
         """US dollars an hour."""
@@ -105,8 +114,11 @@ class Term:
         self._billed_at = 0.0
         self._look_at = 0.0
         self._membership: Membership | None = None
-        self._tried: frozenset[str] = frozenset()
-        """Nodes whose warnings were answered, or could not be, this turn."""
+        self._rest = Rest(BUSY, IDLE, draw)
+        self._answers = Answers(BUSY, draw)
+        self._received: frozenset[str] = frozenset()
+        """What had come when it was decided last."""
+        self._complain = Complaint(say)
         self._told: set[tuple[str, str, str]] = set()
         self._short_since: float | None = None
         self._reason = ""
@@ -122,7 +134,8 @@ class Term:
         etcd_leader = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
         self._publisher = Publisher(bucket, etcd_leader, alive)
         self._inbox = Inbox(aws, queue, inbox.message, wake.set)
-        self._orders = Inbox(aws, orders, inbox.order, wake.set)
+        soon = Backoff(inbox.RETRY, commands.LIFETIME / 2, draw)  # or commands would be void
+        self._orders = Inbox(aws, orders, inbox.order, wake.set, backoff=soon)
         self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
 
     def finish(self) -> None:
@@ -147,11 +160,14 @@ class Term:
                 return
             try:
                 if not taken_over:
-                    self._take_over()
+                    if (rest := self._resting(self._mirror.records())) > 0.0:
+                        continue
+                    with self._resting_on_failure():
+                        self._take_over()
                     taken_over = True
                 rest = self._turn()
             except (Unavailable, EnvironmentFailure) as error:
-                say(str(error))
+                self._complain(str(error))
                 rest = BUSY
                 if not taken_over:
                     self._hold_off()
@@ -166,7 +182,7 @@ class Term:
             if self._groups:
                 self._perform([Postpone(now + self._upkeep_policy.unattended)])
         except (Unavailable, EnvironmentFailure) as error:
-            say(str(error))
+            self._complain(str(error))
 
     def _take_over(self) -> None:
         """Reads the job, and the accounts of the leader before."""
@@ -177,52 +193,99 @@ class Term:
             self._bill = {each.instance: each for each in known}
         status = self._objects.status()
         self._billed_at = 0.0 if status is None else status.at
+        self._short_since = None if status is None else status.short_since
         self._mirror.remember(self._objects.curve())
 
     def _turn(self) -> float:
         """Observes, decides, acts and publishes once; returns the seconds to rest at most."""
-        self._tried = frozenset()
+        self._answers.turn()
         self._answer_warnings()
         records = self._mirror.records()
+        if (rest := self._resting(records)) > 0.0:
+            if self._looked_at:  # else the leader before knew more
+                self._publish(records)
+            return max(0.0, min(rest, self._answers.again_at - steady()))
         seen = self._observe(records)
         now = unbroken()
         kept = upkeep.upkeep(seen, self._standing(records), now, self._upkeep_policy)
-        self._perform(kept.actions)
+        failed = _failed(kept.actions, self._perform(kept.actions))
         seen = replace(seen, desired=kept.desired, hopeless=kept.hopeless)
         decision = decide(seen, now, self._policy)
         if decision.reason != self._reason:
             say(decision.reason)
             self._reason = decision.reason
-        self._perform(decision.actions)
-        if any(not isinstance(action, Tell | Discard) for action in decision.actions):
+        done = self._perform(decision.actions)
+        failed += _failed(decision.actions, done)
+        if any(not isinstance(action, Tell | Discard) for action in done):
             self._look_at = steady() + SOON
             self._membership = None  # What is decided next must see what these did.
+        elif failed:
+            self._rest.action_failed(steady())
+            self._look_at = 0.0  # due once that is over
         elif settled(seen, now, self._policy):
             self._look_at = max(self._look_at, self._looked_at + IDLE)
-        bill, fates = dict(self._bill), dict(self._actor.fates)
-        self._publisher.offer(Account(records, self._machines, bill, self._prices.date, fates))
+        if not failed:
+            self._rest.acted()
+        self._publish(records)
         moments = [at for at in (decision.wake_at, kept.wake_at) if at is not None]
         until_wake = min(moments, default=float("inf")) - now
-        return max(0.0, min(self._look_at - steady(), until_wake))
+        until_look = min(self._look_at, self._answers.again_at) - steady()
+        return max(0.0, min(until_look, until_wake))
+
+    def _publish(self, records: Records) -> None:
+        bill, fates = dict(self._bill), dict(self._actor.fates)
+        short = self._short(records)
+        told = Account(records, self._machines, bill, self._prices.date, fates, short)
+        self._publisher.offer(told)
+
+    def _resting(self, records: Records) -> float:
+        """Seconds for which AWS is left in peace, because it has failed; not above 0: none."""
+        news, pressing = self._has_news(records), self._presses(records)
+        return self._rest.until(news=news, pressing=pressing) - steady()
+
+    @contextmanager
+    def _resting_on_failure(self) -> Iterator[None]:
+        """For what AWS is asked before anything can be decided."""
+        try:
+            yield
+        except (Unavailable, EnvironmentFailure):
+            self._rest.look_failed(steady())
+            raise
+
+    def _has_news(self, records: Records) -> bool:
+        come = _receipts(self._inbox.messages) | _receipts(self._orders.messages)
+        return Membership.of(records) != self._membership or not come <= self._received
+
+    def _presses(self, records: Records) -> bool:
+        """Somebody waits for an answer, or a node is warned that AWS has not shown yet."""
+        now = unbroken()
+        if any(now - order.sent_at <= commands.LIFETIME for order in self._orders.messages):
+            return True
+        told = {*records.drains, *(message.warns for message in self._inbox.messages)}
+        return not (told & records.nodes.keys()) <= self._machines.keys()
 
     def _answer_warnings(self) -> None:
         """Replaces nodes that are warned without a look (at the rest) of AWS, once a turn each."""
         messages, drains = self._inbox.messages, self._mirror.drains
-        nodes = warned(messages, drains, self._groups.values(), self._machines) - self._tried
+        told = warned(messages, drains, self._groups.values(), self._machines)
+        nodes = self._answers.due(told, steady())
         if not nodes:
             return
-        self._tried |= nodes
         warnings = tuple(message for message in messages if message.warns in nodes)
         seen = self._seen(self._mirror.records(), warnings)
         actions = urgent(seen, nodes, unbroken(), self._policy)
-        self._perform(actions)
-        if actions:
+        done = self._perform(actions)
+        failed = _failed(actions, done)
+        missed = [each.instance for each in failed if isinstance(each, Replace | Remove)]
+        self._answers.tried(nodes, missed, steady())
+        if done:
             self._membership = None  # so that AWS is looked at
 
     def _observe(self, records: Records) -> Seen:
         """AWS is asked again when it tells of a change, when etcd does, and from time to time. What
         a message tells was so before it came: those that come meanwhile wait for the next look."""
         messages, orders = self._inbox.messages, self._orders.messages
+        self._received = _receipts(messages) | _receipts(orders)
         membership = Membership.of(records)
         if messages or orders or membership != self._membership or steady() >= self._look_at:
             self._membership, self._look_at = membership, 0.0  # due until it has come to its end
@@ -244,10 +307,6 @@ class Term:
         wanted = self._wanted
         names, now = Names(self._config.spec.cluster), unbroken()
         group = self._groups.get(names.workers)
-        if len(records.nodes) >= wanted.min_nodes:
-            self._short_since = None
-        elif self._short_since is None:
-            self._short_since = now
         seen = Seen(
             desired=wanted.max_nodes,
             least=wanted.min_nodes,
@@ -260,7 +319,7 @@ class Term:
             ending=records.ending,
             group=group,
             on_demand=self._groups.get(names.on_demand),
-            short_since=self._short_since,
+            short_since=self._short(records),
             failed=records.failed,
             zones=self._zones_of(group),
             moved_at=records.moved_at,
@@ -278,6 +337,15 @@ class Term:
             answered=self._orders.handled,
         )
         return replace(seen, money=self._money(seen, now))
+
+    def _short(self, records: Records) -> float | None:
+        """Since when there are fewer nodes than the job needs."""
+        ended = records.job is not None and records.job.state in ENDED
+        if ended or len(records.nodes) >= self._wanted.min_nodes:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = unbroken()
+        return self._short_since
 
     def _zones_of(self, group: Group | None) -> tuple[Zone, ...]:
         """Those that nodes may be in, if they are to be in one. They are known once they have been
@@ -304,7 +372,10 @@ class Term:
             asked_at=self._asked_at,
         )
 
-    def _perform(self, actions: Sequence[Action | upkeep.Action]) -> None:
+    def _perform(
+        self, actions: Sequence[Action | upkeep.Action]
+    ) -> tuple[Action | upkeep.Action, ...]:
+        """Those that were done."""
         done = self._actor.perform(actions)
         for received in (self._inbox, self._orders):
             received.settle(done)
@@ -315,6 +386,7 @@ class Term:
                 self._switch_at = action.until
             elif isinstance(action, Examine):
                 self._examined.add(action.machine.id)
+        return done
 
     def _money(self, seen: Seen, now: float) -> Money:
         money = usage.money(self._bill.values(), now)
@@ -329,8 +401,10 @@ class Term:
     def _look(self) -> None:
         """Part by part: a warning that comes meanwhile does not wait for the rest."""
         for part in (self._look_at_job, self._look_at_groups, self._look_at_machines):
-            part()
+            with self._resting_on_failure():
+                part()
             self._answer_warnings()
+        self._rest.looked()
         self._looked_at = steady()
         self._look_at = self._looked_at + BUSY
 
@@ -366,6 +440,17 @@ class Term:
             self._bill, machines, self._prices, now, self._billed_at, self._gateways
         )
         self._billed_at = now
+
+
+def _failed(
+    actions: Iterable[Action | upkeep.Action], done: Sequence[Action | upkeep.Action]
+) -> list[Action | upkeep.Action]:
+    """What somebody was asked for in vain. An event is told after what it tells of, and by etcd."""
+    return [each for each in actions if each not in done and not isinstance(each, Tell)]
+
+
+def _receipts(received: Iterable[Received]) -> frozenset[str]:
+    return frozenset(each.receipt for each in received)
 
 
 def _own(machines: Iterable[Machine], born_at: float) -> tuple[Machine, ...]:

@@ -26,7 +26,7 @@ from support.patience import PATIENT
 from support.permissions import keeps_to_its_cluster, role_of, signed_in
 from support.remains import remains
 
-from spotelastic.aws import autoscaling, commands, workers
+from spotelastic.aws import autoscaling, commands, stack, workers
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
@@ -209,7 +209,12 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
             an_instance_that_does_not_come_up_is_examined(story)
             it_is_scaled_down_and_ends(story)
             until(lambda: remains_of_workers(story) == [], PATIENT)
-        assert calls.struck >= {"autoscaling.UpdateAutoScalingGroup", "ec2.GetConsoleOutput"}
+            until(lambda: stack.describe(cluster.aws, ITS.stack) is None, PATIENT)
+        assert calls.struck >= {
+            "autoscaling.UpdateAutoScalingGroup",
+            "ec2.GetConsoleOutput",
+            "cloudformation.DeleteStack",
+        }
         keeps_to_its_cluster(role, NAME, authority.calls, DONE)
         clusters.delete(NAME, aws=cluster.aws)
         assert remains(NAME) == []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,23 @@ class Terminal:
             timeout=120,
             check=False,
         )
+
+    @contextmanager
+    def goes_on(self, *args: str) -> Iterator["subprocess.Popen[str]"]:
+        """A command that goes on beside others."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "spotelastic", *args],
+            cwd=self.folder,
+            env=os.environ | {"SPOTELASTIC_HOME": str(self.folder / "home")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            with process:
+                yield process
+        finally:
+            process.kill()
 
     def json(self, *args: str) -> Any:
         told = self(*args, "--json")
@@ -242,7 +260,15 @@ def test_a_job_is_scaled_up_while_its_nodes_train_on(terminal: Terminal) -> None
 
 
 def test_a_stopped_job_leaves_its_control_nodes_and_nothing_else(terminal: Terminal) -> None:
-    done = terminal.json("stop")
+    with terminal.goes_on("logs", "-f", "--rank", "0") as logs:
+        assert logs.stdout is not None
+        newest = terminal("logs", "--rank", "0").stdout.splitlines()[-1]
+        told = list(iter(logs.stdout.readline, f"{newest}\n"))
+        told += [next(logs.stdout) for _ in range(3)]  # which were not there then
+        done = terminal.json("stop")
+        rest, complaint = logs.communicate(timeout=60)
+    assert (logs.returncode, complaint) == (0, ""), "it ends with the job"
+    assert all(" rank 0: line " in line for line in (*told, *rest.splitlines()))
     assert done["state"] == "stopped"
     assert done["text"] == "has stopped: stopped by command; nothing is committed"
     assert terminal("stop").returncode == 0, "again is no error"
@@ -266,5 +292,8 @@ def test_a_restart_runs_the_code_of_the_folder_and_only_there(
     assert within(30, lambda: "rank 0: verse 0" in terminal("logs").stdout)
     assert terminal.json("status")["round"] > 1, "rounds are counted on"
     assert terminal.json("restart")["text"] == "has not ended, and goes on"
+    refused = terminal("restart", "--max-cost", "99")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "has not ended, and nothing was changed" in refused.stderr
     kinds = [event["kind"] for event in terminal.json("events")]
     assert "loss" not in kinds[kinds.index("restart") :]

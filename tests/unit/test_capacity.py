@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import GroupActivity
+from spotelastic.aws.packing import Zone
 from spotelastic.controller.capacity import sizes
 from spotelastic.controller.decide import decide, settled
 from spotelastic.controller.seen import (
@@ -240,6 +241,49 @@ def test_above_the_highest_price_of_spot_an_on_demand_node_is_replaced_all_the_s
     notice = Notice("scheduled", "d0", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(cluster(3, 1), drains={"d0": Drain("d0", notice)}, money=Money(spot=0.7))
     assert only(seen, dear, Remove, Replace) == [Replace("d0", "it has a scheduled")]
+
+
+def test_a_price_that_holds_nodes_out_is_told_once_whatever_it_is_meanwhile_and_so_is_its_end() -> (
+    None
+):
+    seen = replace(cluster(0), types=("g5.xlarge",), zones=(Zone("z", ("s",)),), region="r")
+    seen = replace(seen, group=replace(group(SPOT, [], 0), subnets=("s",)))
+    heard = list[str]()
+    for price, limit in (
+        (0.5, 0.6), (0.7, 0.6), (0.8, 0.6), (0.9, 0.5), (0.4, 0.5), (0.4, 0.5),
+        (0.0, 0.5), (0.51, 0.5), (0.6, 0.5), (0.0, 0.5), (0.0, None), (0.0, None),
+    ):  # fmt: skip
+        priced = replace(seen, money=Money(spot=price))
+        told = [
+            action.event
+            for action in only(priced, Policy(capacity=Capacity(max_price=limit)), Tell)
+            if isinstance(action, Tell)
+        ]
+        assert all(event.data["price"] == price for event in told)
+        heard += [f"{price:g} {event.kind}: {event.message}" for event in told]
+        seen = replace(seen, told=seen.told | {account(event) for event in told})
+    costs = "g5.xlarge in z costs $"
+    assert heard == [
+        f"0.7 limit: no spot node is launched: {costs}0.7 an hour (--max-price 0.6)",
+        f"0.4 limit: spot nodes may be launched again: {costs}0.4 an hour (--max-price 0.5)",
+        f"0.51 limit: no spot node is launched: {costs}0.51 an hour (--max-price 0.5)",
+        "0 limit: spot nodes may be launched again: there is no --max-price any more",
+    ]
+
+
+def test_a_price_is_told_where_nodes_are_missing_for_it_in_each_life_of_the_job() -> None:
+    dear = Policy(capacity=Capacity(max_price=0.6))
+    enough = replace(cluster(4), types=("a", "b"), money=Money(spot=0.7))
+    assert only(enough, dear, Tell) == []
+    assert only(replace(cluster(2), ending=Ending("stopped", NOW, "")), dear, Tell) == []
+    less = replace(enough, group=group(SPOT, ["s0", "s2", "s3"], 3))
+    (told,) = only(less, dear, Tell)
+    assert isinstance(told, Tell)
+    assert "the cheapest a or b in z costs $0.7 an hour" in told.event.message
+    known = replace(less, told=frozenset({account(told.event)}))
+    assert only(known, dear, Tell) == []
+    restarted = replace(known, job=Job("pending", NOW))
+    assert len(only(restarted, dear, Tell)) == 1
 
 
 def test_a_job_ends_before_it_has_cost_more_than_it_may_and_says_what_it_did() -> None:

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
-from spotelastic.cli import chart, ckpt, output
+from spotelastic.aws.clients import Aws
+from spotelastic.cli import chart, ckpt, interruptions, output
+from spotelastic.cli.app import app
+from spotelastic.cli.place import Place
 from spotelastic.cli.view import EVERY, Plain
+from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.progress import (
     Cost,
     Event,
@@ -100,12 +105,46 @@ def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
     assert "goodput 87.5%" in text
     assert "$0.025 (estimated), $0.10 on demand (75% saved)" in text
     rows = [line for line in text.splitlines() if "i-" in line]
-    assert [row.split()[-1] for row in rows] == ["0", "7", "0"]
+    assert [row.split()[-2:] for row in rows] == [["0", "-"], ["7", "-"], ["0", "-"]]
     assert rows[0].startswith("spot notice")
     priced = replace(REPORT, interruptions=(replace(NOTICE, usd=0.004),), prices_of="2025-07-01")
     assert "$0.10 on demand (75% saved, prices of 2025-07-01); $0.0040 for interruptions" in (
         rendered(output.report_table(priced))
     )
+
+
+@pytest.mark.parametrize("width", [160, 100, 80])
+def test_each_interruption_is_shown_with_who_told_of_it_and_what_it_cost(width: int) -> None:
+    node = "i-0a1b2c3d4e5f60718"
+    told = replace(NOTICE, node=node, told_by="imds", usd=0.004)
+    lost = replace(LOSS, node=node, told_by="lease", usd=12.5)
+    report = replace(REPORT, interruptions=(told, lost))
+    lines = rendered(output.report_table(report), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    rows = [line.split() for line in lines]
+    first, second = (row for row in rows if node in row)
+    assert (first[-1], second[-1]) == ("$0.0040", "$12.50")
+    assert "imds" in first and "lease" in second
+    if width > 80:  # on one line
+        assert first[-9:-5] == ["imds", "0.40", "s", "60"]
+    else:
+        assert rows[rows.index(first) + 1] == [output.clock(1003.0), "0.40", "s"]
+
+
+def test_a_wide_row_of_the_ledger_is_stacked_before_anything_of_it_is_cut() -> None:
+    row = replace(
+        LOSS,
+        node="i-0a1b2c3d4e5f60718",
+        seen_after_s=123.4,
+        pause_s=1234.5,
+        saved_step=1234567,
+        told_by="command",
+        usd=0.000032,
+    )
+    text = rendered(output.report_table(replace(REPORT, interruptions=(row,))), 80)
+    assert "…" not in text
+    for shown in (row.node, "command", "123.40 s", "1234.50 s", "1234567", "$0.000032"):
+        assert shown in text
 
 
 def test_the_bill_shows_workers_and_control_nodes_apart_and_what_they_come_to() -> None:
@@ -248,6 +287,41 @@ def test_an_interruption_is_marked_at_the_step_it_struck(
     points = [Point(step, 1.0, 1000.0 + step) for step in range(1, 20)]
     chart.draw(points, REPORT.interruptions, tmp_path / "curve.png")
     assert marks == [3, 8, 15]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "local", "seconds"),
+    [
+        ("notice", 15.0, True, 15.0),
+        ("notice", 120.0, False, 120.0),
+        ("loss", 120.0, True, 0.0),
+        ("rebalance", 120.0, True, None),
+        ("rebalance", 120.0, False, 900.0),
+    ],
+)
+def test_programs_are_told_how_long_an_interrupted_node_has(
+    kind: str, given: float, local: bool, seconds: float | None
+) -> None:
+    cloud = CloudInfo("", 0, "", "", "us-east-1", (), 0) if local else None
+    told = interruptions.caused(
+        Place(Aws("us-east-1"), cloud), interruptions.Interruption("i-1", kind, given)
+    )
+    assert told == {"node": "i-1", "kind": kind, "seconds": seconds}
+
+
+def test_an_interruption_is_told_to_programs_as_one_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Place, "cluster", lambda place, name: name)
+    monkeypatch.setattr(Place, "find", lambda where, region: Place(Aws("us-east-1"), None))
+    monkeypatch.setattr(interruptions, "interrupt", lambda place, cluster, what: "it goes")
+
+    def told(*args: str) -> str:
+        return CliRunner().invoke(app, ["interrupt", "i-1", *args], catch_exceptions=False).stdout
+
+    assert told() == "it goes\n"
+    as_json = {"node": "i-1", "kind": "notice", "seconds": 120.0}
+    assert json.loads(told("--json")) == as_json
 
 
 def test_an_upload_is_told_with_its_share_and_its_rate() -> None:

@@ -73,8 +73,8 @@ def message(event: object, receipt: str = "r1") -> Message:
     return Message(receipt, event, NOW - 0.25)  # type: ignore[arg-type]
 
 
-def drain(id: str, source: str = "imds") -> Drain:
-    return Drain(id, Notice("notice", id, source, 990.0, 991.0, 1110.0))  # type: ignore[arg-type]
+def drain(id: str, source: str = "imds", deadline: float = 1110.0) -> Drain:
+    return Drain(id, Notice("notice", id, source, 990.0, 991.0, deadline))  # type: ignore[arg-type]
 
 
 def only(decision: Decision, *kinds: type[Action]) -> list[Action]:
@@ -95,7 +95,9 @@ def test_a_warning_from_the_queue_drains_and_replaces_at_once_and_is_deleted_las
     warning = message(SpotWarning("e1", 999.0, "a"))
     decision = decide(replace(healthy("a", "b"), messages=(warning,)), NOW, POLICY)
     written, replaced, told, discarded = decision.actions
-    assert written == WriteDrain(Drain("a", Notice("notice", "a", "sqs", 999.0, 999.75)), "e1")
+    assert written == WriteDrain(
+        Drain("a", Notice("notice", "a", "sqs", 999.0, 999.75, 1119.0)), "e1"
+    )
     assert isinstance(told, Tell)
     assert told.event.data["at"] == 999.0
     assert told.event.data["seen_at"] == 999.75
@@ -195,6 +197,7 @@ def test_a_node_that_ec2_says_is_gone_is_a_loss_told_once() -> None:
     (told,) = only(decide(seen, NOW, POLICY), Tell)
     assert isinstance(told, Tell)
     assert (told.event.kind, told.event.node, told.event.data["at"]) == ("loss", "a", 999.5)
+    assert told.event.data["source"] == "ec2"
     later = replace(
         seen,
         nodes={"b": node("b")},
@@ -209,10 +212,23 @@ def test_a_lease_that_runs_out_is_a_loss_and_a_second_one_is_another() -> None:
     seen = replace(healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 999.0)})
     (first,) = only(decide(seen, NOW, POLICY), Tell)
     assert isinstance(first, Tell)
+    assert first.event.data["source"] == "lease"
     again = replace(seen, told=frozenset({account(first.event)}), left={"a": Left("a-2", 1500.0)})
     (second,) = only(decide(again, 1501.0, POLICY), Tell)
     assert isinstance(second, Tell)
     assert second.event.data["at"] == 1500.0
+
+
+def test_a_lease_that_runs_out_before_ec2_speaks_is_told_once_too() -> None:
+    away = replace(healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 999.0)})
+    word = message(StateChange("e1", 999.5, "a", "terminated"))
+    (told,) = only(decide(away, NOW, POLICY), Tell)
+    assert isinstance(told, Tell)
+    later = replace(away, messages=(word,), told=frozenset({account(told.event)}))
+    assert only(decide(later, NOW + 2, POLICY), Tell) == []
+    (both,) = only(decide(replace(away, messages=(word,)), NOW, POLICY), Tell)
+    assert isinstance(both, Tell)
+    assert both.event.data["source"] == "ec2", "of two at once"
 
 
 def test_a_node_that_left_with_a_notice_or_after_the_end_is_no_loss() -> None:
@@ -260,6 +276,20 @@ def test_a_drain_is_complete_when_the_agent_is_done_or_the_machine_gone(
         drains={"a": drain("a")},
     )
     assert (CompleteDrain("a", GROUP) in decide(seen, NOW, POLICY).actions) == completed
+
+
+def test_a_node_that_aws_has_not_taken_at_the_end_of_its_notice_is_ended() -> None:
+    seen = replace(
+        healthy("a", "b"),
+        group=group(Place("a", "Terminating:Wait"), *in_service("b")),
+        drains={"a": drain("a", deadline=NOW - 1.0)},
+    )
+    decision = decide(seen, NOW, POLICY)
+    assert only(decision, CompleteDrain) == []
+    assert decision.wake_at == NOW - 1.0 + POLICY.taken_within
+    assert only(decide(seen, decision.wake_at, POLICY), CompleteDrain) == [
+        CompleteDrain("a", GROUP)
+    ]
 
 
 def test_a_worker_that_no_group_knows_is_ended_but_not_while_it_is_new() -> None:

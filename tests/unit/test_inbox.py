@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from spotelastic.controller.backoff import Backoff
 from spotelastic.controller.inbox import Inbox, message
 from spotelastic.controller.seen import Message
+from spotelastic.errors import Unavailable
 
 WARNING = {
     "id": "e1",
@@ -83,3 +85,44 @@ def test_who_leads_no_more_hands_back_what_he_has_and_what_he_still_gets(
     sqs.bring("r2")
     assert sqs.handed_back.get(timeout=30) == ("r2", 0)
     assert (inbox.messages, arrived.is_set()) == ((), False)
+
+
+class Throttled:
+    """Fails so often, and then hands over a message; fails for good after that."""
+
+    def __init__(self, times: int) -> None:
+        self.pauses: list[float] = []
+        self.paused = threading.Event()
+        self._left = times
+
+    def receive_message(self, **_: Any) -> dict[str, Any]:
+        self._left -= 1
+        if self._left != -1:
+            raise Unavailable("AWS is busy")
+        return {"Messages": [{"ReceiptHandle": "r1", "Body": json.dumps(WARNING)}]}
+
+    def draw(self, _: float, high: float) -> float:
+        """No pause is waited for but the first after the message."""
+        self.pauses.append(high)
+        if self._left >= 0:
+            return 0.0
+        self.paused.set()
+        return 1e6
+
+    def change_message_visibility(self, **_: Any) -> None: ...
+
+
+def test_a_queue_that_throttles_is_asked_ever_more_rarely_until_it_answers(
+    arrived: threading.Event, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sqs = Throttled(7)
+    aws: Any = SimpleNamespace(sqs=sqs)
+    inbox = Inbox(aws, "queue", message, arrived.set, backoff=Backoff(1.0, 30.0, sqs.draw))
+    assert sqs.paused.wait(30)
+    assert arrived.is_set()
+    assert sqs.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 1.0]
+    assert capfd.readouterr().err.count("AWS is busy") == 1
+    thread = inbox._thread
+    inbox.close()
+    thread.join(30)
+    assert not thread.is_alive(), "no pause is waited for then"

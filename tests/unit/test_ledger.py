@@ -227,6 +227,51 @@ def test_of_two_accounts_the_first_to_see_and_the_better_clock_count() -> None:
     assert row.seen_after_by["sqs"] - row.seen_after_by["imds"] == pytest.approx(0.3, abs=0.002)
 
 
+@pytest.mark.parametrize("teller", ["ec2", "lease"])
+def test_a_loss_names_who_told_of_it_and_how_late(teller: str) -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0)
+    story.tell("loss", "b", source=teller, at=story.now, seen_at=story.now + 0.3).end()
+    story.propose("loss", "a", about="b", resume=memory(25)).train(60, after=1.0)
+    row = only(story.report())
+    assert (row.kind, row.told_by) == ("loss", teller)
+    assert row.seen_after_by == {teller: pytest.approx(0.3)}
+
+
+def test_a_node_that_is_taken_before_it_trains_is_a_row_that_cost_no_step() -> None:
+    """c boots, d waits, and e is given up; b trains on after its notice, until the job ends."""
+    story = Story().propose("start", "ab").train(30, after=1.0)
+    story.tell("notice", "c", kind="notice", source="sqs", at=story.now, seen_at=story.now + 0.4)
+    story.tell("notice", "c", kind="scheduled", source="imds", at=story.now, seen_at=story.now + 1)
+    story.tell("loss", "c", source="ec2", at=story.now + 2, seen_at=story.now + 2)
+    story.tell("loss", "d", source="lease", at=story.now, seen_at=story.now + 0.5)
+    story.tell("notice", "e", kind="scheduled", source="imds", at=story.now, seen_at=story.now)
+    story.tell("notice", "e", kind="rebalance", source="sqs", at=story.now, seen_at=story.now)
+    story.tell("notice", "b", kind="notice", source="sqs", at=story.now, seen_at=story.now)
+    without = Story(records=story.records, points=story.points, current=story.current)
+    story.train(60, after=STEP)
+    result = story.report()
+    assert {row.node: (row.kind, row.told_by) for row in result.interruptions} == {
+        "c": ("notice", "sqs"),
+        "d": ("loss", "lease"),
+    }
+    prices = {(row.pause_s, row.steps_lost, row.usd) for row in result.interruptions}
+    assert prices == {(0.0, 0, 0.0)}
+    assert result.job.steps_run == result.job.final_step == 60
+    assert result.goodput == without.report().goodput == 1.0
+
+
+def test_a_node_that_trained_later_or_was_told_of_after_the_end_is_no_row_of_its_own() -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0)
+    story.tell("notice", "c", kind="notice", source="sqs", at=story.now, seen_at=story.now).end()
+    story.propose("arrival", "abc", about="c", resume=memory(30)).train(60, after=1.0).end()
+    story.propose("drain", "ab", about="c", resume=memory(60, 2)).train(90, after=1.0)
+    now = story.now
+    story.now += 10.0
+    story.tell("notice", "d", kind="notice", source="sqs", at=story.now, seen_at=story.now)
+    story.now = now
+    assert only(story.report()).node == "c"
+
+
 def test_a_rebalance_recommendation_moves_nobody() -> None:
     story = Story().propose("start", "ab").train(30, after=1.0)
     story.tell("notice", "b", kind="rebalance", at=story.now, seen_at=story.now)

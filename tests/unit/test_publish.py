@@ -4,11 +4,14 @@ import threading
 from dataclasses import dataclass, field, replace
 
 import msgspec
+import pytest
 from support.patience import PATIENT
 
 from spotelastic.aws.objects import CURVE, EVENTS, STATUS
+from spotelastic.controller.backoff import Backoff
 from spotelastic.controller.observe import Records
 from spotelastic.controller.publish import PROGRESS_EVERY, Account, Publisher
+from spotelastic.errors import Unavailable
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Event, Point, Status
 
@@ -112,3 +115,94 @@ def test_a_leader_that_stood_still_for_longer_than_its_lease_writes_nothing() ->
     publisher.offer(at_step(2, "succeeded"))
     publisher.finish(timeout=PATIENT)
     assert bucket.written[before:] == []
+
+
+@dataclass
+class Throttled(Bucket):
+    """Fails so many times."""
+
+    times: int = 0
+    attempts: int = 0
+    pauses: list[float] = field(default_factory=list)
+    paused: threading.Event = field(default_factory=threading.Event)
+    stays: bool = True
+    """In the last of the pauses."""
+
+    def put(self, name: str, data: bytes) -> None:
+        self.attempts += 1
+        if self.times:
+            self.times -= 1
+            raise Unavailable("AWS is busy")
+        super().put(name, data)
+
+    def draw(self, _: float, high: float) -> float:
+        """No pause is waited for but the last one."""
+        self.pauses.append(high)
+        if self.times or not self.stays:
+            return 0.0
+        self.paused.set()
+        return 1e6
+
+
+def published_to(bucket: Throttled) -> Publisher:
+    backoff = Backoff(1.0, 30.0, bucket.draw)
+    return Publisher(
+        bucket,  # type: ignore[arg-type]
+        lambda: "a",
+        lambda: True,
+        lambda: 100.0,
+        backoff,
+    )
+
+
+def test_a_bucket_that_throttles_is_written_to_ever_more_rarely_whatever_is_offered(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bucket = Throttled(times=7)
+    publisher = published_to(bucket)
+    publisher.offer(at_step(1))
+    assert bucket.paused.wait(PATIENT)
+    for step in range(2, 50):
+        publisher.offer(at_step(step))
+    assert bucket.attempts == 7
+    assert bucket.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert capfd.readouterr().err.count("AWS is busy") == 1
+    publisher.finish(timeout=PATIENT)
+    assert bucket.steps() == [49], "the last word waits for nothing"
+
+
+def test_a_bucket_that_answers_again_is_written_to_as_before() -> None:
+    bucket = Throttled(times=3, stays=False)
+    publisher = published_to(bucket)
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    bucket.times = 1
+    publisher.offer(at_step(2, "succeeded"))
+    bucket.wait(STATUS, 2)
+    publisher.close()
+    publisher._thread.join(PATIENT)
+    assert not publisher._thread.is_alive()
+    assert bucket.pauses == [1.0, 2.0, 4.0, 1.0]
+
+
+def test_who_leads_no_more_ends_whatever_pause_it_is_in() -> None:
+    bucket = Throttled(times=1)
+    publisher = published_to(bucket)
+    publisher.offer(at_step(1))
+    assert bucket.paused.wait(PATIENT)
+    publisher.close()
+    publisher._thread.join(PATIENT)
+    assert not publisher._thread.is_alive()
+    assert bucket.written == []
+
+
+def test_since_when_there_are_too_few_nodes_is_told_to_the_next_leader() -> None:
+    bucket = Bucket()
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(replace(at_step(1), short_since=90.0))
+    publisher.finish(timeout=PATIENT)
+    (status,) = (msgspec.json.decode(data, type=Status) for data in bucket.of(STATUS))
+    assert status.short_since == 90.0
+    older = msgspec.json.decode(bucket.of(STATUS)[0])
+    del older["short_since"]
+    assert msgspec.convert(older, Status).short_since is None

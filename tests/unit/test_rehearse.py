@@ -17,9 +17,12 @@ after = "90s"
 
 [[interruption]]
 step = 100
-kind = "loss"
 node = "rank 1"
 in = 15
+
+[[interruption]]
+step = 200
+kind = "loss"
 """
 
 
@@ -37,10 +40,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_plan_is_the_same_as_toml_and_as_json(folder: Path) -> None:
     expected = (
         Entry(90.0, 0, "notice", "any", 120),
-        Entry(None, 100, "loss", "rank 1", 15),
+        Entry(None, 100, "notice", "rank 1", 15),
+        Entry(None, 200, "loss", "any", 0),
     )
     assert read(written(folder, PLAN)) == expected
-    entries = [{"after": "90s"}, {"step": 100, "kind": "loss", "node": "rank 1", "in": 15}]
+    entries = [
+        {"after": "90s"},
+        {"step": 100, "node": "rank 1", "in": 15},
+        {"step": 200, "kind": "loss", "in": 0},
+    ]
     assert read(written(folder, json.dumps(entries), "drill.json")) == expected
     assert read(written(folder, json.dumps({"interruption": entries}), "d.json")) == expected
 
@@ -63,6 +71,10 @@ def test_a_plan_is_the_same_as_toml_and_as_json(folder: Path) -> None:
         ('[[interruption]]\nafter = "1s"\nwho = "a"', "there is no key who; expected after"),
         ('[[interruption]]\nafter = "1s"\nnode = 3', 'node 3: expected "any", "rank N" or a name'),
         ('[[interruption]]\nafter = "1s"\nin = -1', "in -1: expected a whole number"),
+        (
+            '[[interruption]]\nafter = "1s"\nkind = "loss"\nin = 120',
+            "interruption 1: in 120: a loss has no warning, the node goes at once: drop in, or",
+        ),
     ],
 )
 def test_a_bad_plan_is_told_with_its_file_its_place_and_what_was_expected(
@@ -106,3 +118,10 @@ def test_a_node_is_named_drawn_or_found_by_its_rank() -> None:
 def test_an_interruption_of_no_known_kind_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind flood: expected notice, rebalance, loss"):
         interruptions.Interruption("i-1", "flood")
+
+
+def test_a_loss_that_is_to_be_announced_is_refused() -> None:
+    with pytest.raises(UsageError, match="--kind loss --in 60: a loss has no warning"):
+        interruptions.Interruption("i-1", "loss", 60.0)
+    for seconds in (0.0, interruptions.interruptions.WARNING):
+        assert not interruptions.Interruption("i-1", "loss", seconds).warns

@@ -1,0 +1,73 @@
+"""Limits of `up` that contradict what there is: one line that names the figures."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotelastic.aws.estimate import Estimate, Line
+from spotelastic.aws.types import InstanceType
+from spotelastic.cli import existing, offer
+from spotelastic.controller import usage
+from spotelastic.controller.usage import HOUR, Usage
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Capacity
+
+REQUEST: Any = SimpleNamespace(minimum=2, maximum=4)
+
+
+def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0) -> list[str]:
+    """For 1.20 USD an hour with two nodes."""
+    lines = (Line("worker", 2, 4, price), Line("control node", 3, 3, 0.2 / 3))
+    found: Any = SimpleNamespace(
+        types=(InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64"),),
+        options=(),
+        ranking=(),
+        zones=("a",),
+        warnings=(),
+        price=price,
+        estimate=Estimate(lines),
+    )
+    checked: Any = SimpleNamespace(
+        script="train.py", environment=None, capacity=capacity, linger=linger
+    )
+    return list(offer.headline(REQUEST, checked, found))
+
+
+def test_a_cost_that_pays_for_less_than_a_boot_and_an_end_is_refused_with_the_figures() -> None:
+    with pytest.raises(UsageError) as refused:
+        told(Capacity(max_cost=0.05))
+    assert str(refused.value) == (
+        "--max-cost 0.05: pays for 2.5 min of 2 nodes (--min) and the control nodes, 1.20 USD an "
+        "hour: 2 min to boot and 3 min to end take 0.10 USD: say more than that"
+    )
+    assert told(Capacity(max_cost=0.11))
+
+
+def test_prices_that_are_not_known_contradict_no_limit() -> None:
+    assert told(Capacity(max_cost=0.001), price=0.0)
+
+
+def test_a_node_that_is_to_be_kept_for_no_time_is_refused() -> None:
+    with pytest.raises(UsageError, match="--keep-failed: with --linger 0 the cluster ends with"):
+        told(Capacity(keep_failed=True), linger=0.0)
+    for linger in (None, 1.0):
+        assert told(Capacity(keep_failed=True), linger=linger)
+    assert told(Capacity(), linger=0.0)
+
+
+def test_another_limit_than_before_must_be_more_than_the_cluster_has_cost_and_takes_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control = Usage("c", "t3.small", False, 0.0, None, 2.0, 2.0, "control")
+    cost = usage.cost("demo", {"c": control}, None, HOUR, None)
+    monkeypatch.setattr(existing, "cost_of", lambda _: cost)
+    spec = SimpleNamespace(capacity=Capacity(max_cost=1.5))
+    known: Any = SimpleNamespace(name="demo", spec=spec)
+    for limit in (1.0, 2.0, 2.09):
+        with pytest.raises(
+            UsageError, match=rf"--max-cost {limit:g}: demo has cost \$2.00 already"
+        ):
+            existing._check_cost(known, limit)
+    for fine in (None, 1.5, 2.2):
+        existing._check_cost(known, fine)
