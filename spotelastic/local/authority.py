@@ -192,12 +192,23 @@ def _ec2(request: Request) -> list[Resource]:
 
     backend = ec2_backends[request.account][request.region]
     found = []
-    for text in _texts(request.given.values()):
+    given = [*request.given.values(), *_attached(backend, request.given.get("AttachmentId"))]
+    for text in _texts(given):
         kind = _EC2_KINDS.get(text.partition("-")[0])
         if kind is not None and text.count("-") == 1:
             tags = dict(backend.tags.get(text, {}))
             found.append(Resource(request.arn("ec2", f"{kind}/{text}"), tags))
     return found
+
+
+def _attached(backend: Any, attachment: str | None) -> list[str]:
+    """The interface of an attachment, and the instance: itself it is no resource."""
+    return [
+        id
+        for interface in backend.enis.values()
+        if attachment and interface.attachment_id == attachment
+        for id in (interface.id, interface.instance.id)
+    ]
 
 
 def _autoscaling(request: Request) -> list[Resource]:

@@ -10,8 +10,6 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.clock import wall
-
 _log = logging.getLogger(__name__)
 
 
@@ -99,8 +97,9 @@ def activity_ended(group: Any, activity: Any, instance: str) -> CloudEvent:
     )
 
 
-def put(backend: Any, event: CloudEvent) -> None:
-    """Delivers an event to the targets of the default bus's matching rules; `backend` is moto's.
+def put(backend: Any, event: CloudEvent, at: float) -> None:
+    """Delivers an event of that time to the targets of the default bus's matching rules; `backend`
+    is moto's.
 
     As on AWS, a target that does not take it (a queue that was deleted) concerns nobody else.
     """
@@ -109,7 +108,7 @@ def put(backend: Any, event: CloudEvent) -> None:
         "DetailType": event.type,
         "Resources": list(event.resources),
         "Detail": json.dumps(event.detail),
-        "Time": wall(),
+        "Time": at,
     }
     try:
         backend.put_events([entry])

@@ -19,9 +19,11 @@ from spotelastic.errors import SpotelasticError, Unavailable, UsageError
 from spotelastic.linux import send
 from spotelastic.local import processes
 from spotelastic.local.authority import Authority, Call
+from spotelastic.local.imds import Trouble
 
 if TYPE_CHECKING:
     from spotelastic.local.autoscaling import AutoScaling
+    from spotelastic.local.bus import Bus
     from spotelastic.local.capacity import Market
     from spotelastic.local.cloud import CloudInfo
     from spotelastic.local.machines import Machine, Machines
@@ -40,9 +42,22 @@ class Faults:
         """Gives a spot instance notice, and takes it away that many seconds later."""
         self._ask("interrupt", instance=instance, seconds=seconds)
 
+    def withdraw(self, instance: str) -> None:
+        """Takes a notice back: the instance stays."""
+        self._ask("withdraw", instance=instance)
+
     def rebalance(self, instance: str) -> None:
         """Recommends to leave a spot instance, which stays."""
         self._ask("rebalance", instance=instance)
+
+    def set_delivery(self, *delays: float) -> None:
+        """From now on the event bus delivers one copy of each event after each of these seconds;
+        without any, events are lost."""
+        self._ask("set_delivery", delays=delays)
+
+    def set_metadata(self, instance: str, trouble: Trouble) -> None:
+        """What becomes of the next requests to an instance's metadata service."""
+        self._ask("set_metadata", instance=instance, trouble=trouble)
 
     def kill(self, instance: str) -> None:
         """Takes an instance away without notice."""
@@ -101,6 +116,7 @@ class Desk:
     scaling: "AutoScaling"
     market: "Market"
     authority: Authority
+    bus: "Bus"
     cloud: str
 
     def interrupt(self, instance: str, seconds: float) -> None:
@@ -108,8 +124,17 @@ class Desk:
             raise UsageError(f"cannot interrupt in {seconds} seconds")
         self.machines.interrupt(self._spot(instance), seconds)
 
+    def withdraw(self, instance: str) -> None:
+        self.machines.withdraw(self._spot(instance))
+
     def rebalance(self, instance: str) -> None:
         self.machines.recommend_rebalance(self._spot(instance))
+
+    def set_delivery(self, delays: list[float]) -> None:
+        self.bus.delays = tuple(delays)
+
+    def set_metadata(self, instance: str, trouble: Trouble) -> None:
+        self.machines.set_metadata(self._living(instance), trouble)
 
     def kill(self, instance: str) -> None:
         machine = self._living(instance)

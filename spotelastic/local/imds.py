@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from urllib.parse import unquote
 
 TOKEN = "x-aws-ec2-metadata-token"
@@ -19,6 +19,9 @@ MAX_TTL = 21600
 
 _HEADER_LIMIT = 16384
 _IDLE = 60.0  # seconds that a silent connection is kept
+
+Trouble = Literal["none", "expired", "unavailable", "hangs"]
+"""Of the service: every token that it gave has expired; it answers 503; it does not answer."""
 
 T = TypeVar("T")
 
@@ -36,6 +39,7 @@ class _Service:
     tokens: dict[str, float] = field(default_factory=dict)
     """Token -> when it expires (monotonic)."""
     connections: set[asyncio.StreamWriter] = field(default_factory=set)
+    trouble: Trouble = "none"
 
 
 class MetadataServer:
@@ -55,6 +59,9 @@ class MetadataServer:
 
     def close_address(self, address: str) -> None:
         self._run(self._close(address))
+
+    def set_trouble(self, address: str, trouble: Trouble) -> None:
+        self._run(self._set_trouble(address, trouble))
 
     def close(self) -> None:
         for address in list(self._services):
@@ -79,12 +86,21 @@ class MetadataServer:
             for writer in list(service.connections):
                 writer.transport.abort()
 
+    async def _set_trouble(self, address: str, trouble: Trouble) -> None:
+        service = self._services[address]
+        service.trouble = trouble
+        if trouble == "expired":
+            service.tokens.clear()
+
     async def _serve(
         self, service: _Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         service.connections.add(writer)
         try:
             while request := await _read_request(reader):
+                if service.trouble == "hangs":
+                    await reader.read()  # until whoever asked gives up
+                    return
                 status, body, extra = self._answer(service, *request)
                 writer.write(_response(status, body, extra))
                 await writer.drain()
@@ -98,6 +114,8 @@ class MetadataServer:
         self, service: _Service, method: str, path: str, headers: dict[str, str]
     ) -> tuple[HTTPStatus, str, dict[str, str]]:
         now = time.monotonic()
+        if service.trouble == "unavailable":
+            return HTTPStatus.SERVICE_UNAVAILABLE, "", {}
         if method == "PUT" and path == "/latest/api/token":
             return _new_token(service, headers, now)
         if method not in ("GET", "HEAD"):

@@ -17,7 +17,7 @@ from spotelastic.clock import wall
 from spotelastic.local import events, metadata
 from spotelastic.local.agenda import Agenda
 from spotelastic.local.capacity import Market
-from spotelastic.local.imds import MetadataServer
+from spotelastic.local.imds import MetadataServer, Trouble
 from spotelastic.local.metadata import Credentials, Facts, Notices
 from spotelastic.local.power import Power
 
@@ -171,14 +171,24 @@ class Machines:
 
     def interrupt(self, machine: Machine, seconds: float) -> None:
         """The two-minute warning, with another number; then the machine is gone."""
-        machine.notices.interruption = wall() + seconds
+        machine.notices.interruption = end = wall() + seconds
         self._emit(events.interruption_warning(machine.it.region_name, machine.id))
-        end = partial(self.terminate, machine.it, "Server.SpotInstanceTermination")
-        self._agenda.at(machine.notices.interruption, end)
+        self._agenda.at(end, partial(self._take_away, machine, end))
+
+    def withdraw(self, machine: Machine) -> None:
+        """Takes the warning back."""
+        machine.notices.interruption = 0.0
+
+    def _take_away(self, machine: Machine, end: float) -> None:
+        if machine.notices.interruption == end:
+            self.terminate(machine.it, "Server.SpotInstanceTermination")
 
     def recommend_rebalance(self, machine: Machine) -> None:
         machine.notices.rebalance = wall()
         self._emit(events.rebalance_recommendation(machine.it.region_name, machine.id))
+
+    def set_metadata(self, machine: Machine, trouble: Trouble) -> None:
+        self._imds.set_trouble(machine.address, trouble)
 
     # -- switching ---------------------------------------------------------------------------
 

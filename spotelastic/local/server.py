@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from spotelastic.local import events, faults, pricing
 from spotelastic.local.agenda import Agenda
 from spotelastic.local.authority import Authority
+from spotelastic.local.bus import Bus
 from spotelastic.local.capacity import Market
 from spotelastic.local.events import CloudEvent
 from spotelastic.local.machines import Machines
@@ -52,8 +53,8 @@ class Server:
         lock = RLock()
         market = Market({(type, zone): count for type, zone, count in config.capacity})
         authority = Authority()
-        emit = _bus(config.region)
         self._agenda = Agenda(lock)
+        bus = _bus(config.region, self._agenda)
         self._moto = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self._moto.start()
         host, port = self._moto.get_host_and_port()
@@ -70,9 +71,9 @@ class Server:
             power=self._power,
             market=market,
             imds_port=config.imds_port,
-            emit=emit,
+            emit=bus.emit,
         )
-        scaling = _scaling(config.region, self._machines, market, self._agenda, emit)
+        scaling = _scaling(config.region, self._machines, market, self._agenda, bus.emit)
         self._machines.changed = scaling.machine_changed
         completions.install(
             lock=lock,
@@ -92,6 +93,7 @@ class Server:
             scaling=scaling,
             market=market,
             authority=authority,
+            bus=bus,
             cloud=config.remains.cloud,
         )
         self._priced = partial(pricing.middleware, market, authority, ACCOUNT, config.region)
@@ -110,10 +112,10 @@ class Server:
         self._machines.close()
 
 
-def _bus(region: str) -> Callable[[CloudEvent], None]:
+def _bus(region: str, agenda: Agenda) -> Bus:
     from moto.events.models import events_backends
 
-    return partial(events.put, events_backends[ACCOUNT][region])
+    return Bus(partial(events.put, events_backends[ACCOUNT][region]), agenda)
 
 
 def _scaling(

@@ -6,51 +6,28 @@ Each job tells every step: what it computed is what a run without interruptions 
 
 import os
 import signal
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import exactly
-from support.exactly import SCRIPT, TESTS
-from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
+from support.running_job import (
+    SAVES,
+    TYPE,
+    finishes,
+    is_whole,
+    machines,
+    no_worker_lives,
+    running_job,
+    training,
+)
+from support.trial import ONE_LEADS, Trial, controllers, eventually
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws.autoscaling import ALIVE, Machine
 from spotelastic.local import cloud
-from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.model.progress import Report, Status
+from spotelastic.model.progress import Status
 
 pytestmark = pytest.mark.soak
-
-TYPE = "c5.large"
-STEP_TIME = "0.05"
-SAVES = {"snapshot_every": Interval(5), "checkpoint_every": Interval(20)}
-
-
-@contextmanager
-def running_job(folder: Path, **request: Any) -> Iterator[Trial]:
-    with running_trial(
-        folder,
-        boot=cloud.BOOT,
-        script=SCRIPT.read_text(),
-        args=(str(folder), STEP_TIME),
-        env={"PYTHONPATH": str(TESTS)},
-        instance_types=(TYPE,),
-        **request,
-    ) as trial:
-        yield trial
-
-
-def machines(trial: Trial, role: str = "worker") -> dict[str, Machine]:
-    """Every one that there ever was."""
-    return {m.id: m for m in autoscaling.machines(trial.cluster.aws, NAME, role)}
-
-
-def training(status: Status) -> set[str]:
-    return {node.id for node in status.nodes if node.state == "training"}
 
 
 def said(control: str) -> str:
@@ -58,21 +35,6 @@ def said(control: str) -> str:
     info = cloud.find()
     assert info is not None
     return Path(info.folder, "instances", control, "console.log").read_text()
-
-
-def finishes(trial: Trial, folder: Path) -> Report:
-    """The report of the job, whose steps were right and are all accounted for."""
-    (folder / "stop").touch()
-    trial.status(lambda status: status.state == "succeeded", "the end of the job")
-    eventually(
-        lambda: all(m.state not in ALIVE for m in machines(trial).values()) or None,
-        "an end of all workers",
-    )
-    last, report = exactly.check(folder), trial.cluster.objects.report()
-    assert report is not None
-    lost = sum(row.steps_lost or 0 for row in report.interruptions)
-    assert (report.job.final_step, report.job.steps_run) == (last, last + lost)
-    return report
 
 
 @contextmanager
@@ -139,16 +101,6 @@ def test_a_market_that_turns_against_a_job_costs_it_no_committed_step(tmp_path: 
     assert all((rows[node].saved_step or 0) >= before.committed for node in lost)
 
 
-def is_whole(trial: Trial, without: Set[str] = frozenset()) -> Status:
-    """Two nodes train that are none of these and have committed; all controllers are there."""
-    seen = trial.status(
-        lambda s: len(training(s) - without) == 2 and controllers(s) == ONE_LEADS, "a whole job"
-    )
-    return trial.status(
-        lambda s: len(training(s) - without) == 2 and s.committed > seen.step, "a commit of its own"
-    )
-
-
 def the_node_of_rank_0_has_five_seconds(trial: Trial, now: Status) -> set[str]:
     (victim,) = (node.id for node in now.nodes if 0 in node.ranks)
     trial.faults.interrupt(victim, 5.0)
@@ -162,10 +114,7 @@ def all_capacity_is_gone_for_a_while(trial: Trial, now: Status) -> set[str]:
         trial.faults.set_capacity(TYPE, zone["ZoneName"], 0)
     for node in training(now):
         trial.faults.interrupt(node, 15.0)
-    eventually(
-        lambda: all(m.state not in ALIVE for m in machines(trial).values()) or None,
-        "an end of all workers",
-    )
+    no_worker_lives(trial)
     assert trial.status(lambda s: not training(s), "a job that waits").state == "running"
     for zone in zones:
         trial.faults.set_capacity(TYPE, zone["ZoneName"], 100)

@@ -17,6 +17,7 @@ from typing import Any
 
 from botocore.exceptions import ReadTimeoutError
 
+from spotelastic.clock import wall
 from spotelastic.local.authority import Authority
 from spotelastic.local.power import Layout
 
@@ -80,14 +81,14 @@ def account(folder: Path) -> Iterator[Authority]:
             power=power,  # type: ignore[arg-type]
             market=market,
             imds_port=0,
-            emit=lambda event: events.put(bus, event),
+            emit=lambda event: events.put(bus, event, wall()),
         )
         scaling = AutoScaling(
             backend=autoscaling_backends[DEFAULT_ACCOUNT_ID][REGION],
             machines=all_machines,
             market=market,
             agenda=agenda,
-            emit=lambda event: events.put(bus, event),
+            emit=lambda event: events.put(bus, event, wall()),
             launch=Launcher(all_machines),
         )
         all_machines.changed = scaling.machine_changed

@@ -20,6 +20,7 @@ _CODES = {"ec2": "UnauthorizedOperation", "logs": "AccessDeniedException"}
 _CODES |= {"ssm": "AccessDeniedException"}
 _PARAMETERS = (
     "AllocationId",
+    "AttachmentId",
     "AutoScalingGroupName",
     "InstanceId",
     "InstanceIds",

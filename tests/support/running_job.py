@@ -1,0 +1,72 @@
+"""A whole job on a local cloud of its own that tells every step it makes (`train_exactly`)."""
+
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from support import exactly
+from support.exactly import SCRIPT, TESTS
+from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
+
+from spotelastic.aws import autoscaling
+from spotelastic.aws.autoscaling import ALIVE, Machine
+from spotelastic.local import cloud
+from spotelastic.model.interval import Interval
+from spotelastic.model.progress import Report, Status
+
+TYPE = "c5.large"
+STEP_TIME = "0.05"
+SAVES = {"snapshot_every": Interval(5), "checkpoint_every": Interval(20)}
+
+
+@contextmanager
+def running_job(folder: Path, **request: Any) -> Iterator[Trial]:
+    with running_trial(
+        folder,
+        boot=cloud.BOOT,
+        script=SCRIPT.read_text(),
+        args=(str(folder), STEP_TIME),
+        env={"PYTHONPATH": str(TESTS)},
+        instance_types=(TYPE,),
+        **request,
+    ) as trial:
+        yield trial
+
+
+def machines(trial: Trial, role: str = "worker") -> dict[str, Machine]:
+    """Every one that there ever was."""
+    return {m.id: m for m in autoscaling.machines(trial.cluster.aws, NAME, role)}
+
+
+def training(status: Status) -> set[str]:
+    return {node.id for node in status.nodes if node.state == "training"}
+
+
+def is_whole(trial: Trial, size: int = 2, without: Set[str] = frozenset()) -> Status:
+    """So many nodes train that are none of these and have committed; all controllers are there."""
+
+    def whole(status: Status) -> bool:
+        return len(training(status) - without) == size and controllers(status) == ONE_LEADS
+
+    seen = trial.status(whole, "a whole job")
+    return trial.status(lambda s: whole(s) and s.committed > seen.step, "a commit of its own")
+
+
+def no_worker_lives(trial: Trial) -> None:
+    eventually(
+        lambda: all(m.state not in ALIVE for m in machines(trial).values()) or None,
+        "an end of all workers",
+    )
+
+
+def finishes(trial: Trial, folder: Path) -> Report:
+    """The report of the job, whose steps were right and are all accounted for."""
+    (folder / "stop").touch()
+    trial.status(lambda status: status.state == "succeeded", "the end of the job")
+    no_worker_lives(trial)
+    last, report = exactly.check(folder), trial.cluster.objects.report()
+    assert report is not None
+    lost = sum(row.steps_lost or 0 for row in report.interruptions)
+    assert (report.job.final_step, report.job.steps_run) == (last, last + lost)
+    return report
