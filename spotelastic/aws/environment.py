@@ -23,11 +23,12 @@ import sysconfig
 import tarfile
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotelastic.aws import micromamba
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
@@ -225,15 +226,10 @@ def _by_uv(file: Path, folder: Path) -> None:
 
 
 def _by_conda(file: Path, folder: Path) -> None:
-    tool = next(filter(None, map(shutil.which, ("micromamba", "mamba", "conda"))), None)
-    if tool is None:
-        raise BuildFailed(
-            f"{file.name} needs conda, mamba or micromamba, and the machine image has none of "
-            "them: use --image of one that has, or a requirements.txt"
-        )
+    tool, env = _conda(file, folder)
     command = [tool, "create"] if tool.endswith("micromamba") else [tool, "env", "create"]
     folder.rmdir()
-    _run([*command, "--yes", "--prefix", str(folder), "--file", file.name], file)
+    _run([*command, "--yes", "--prefix", str(folder), "--file", file.name], file, **env)
     version = "{}.{}".format(*sys.version_info)
     if not (folder / "lib" / f"python{version}").is_dir():
         raise BuildFailed(
@@ -256,6 +252,21 @@ def _uv(file: Path, folder: Path) -> str:
     tools = folder.with_name("tools")
     _run([sys.executable, "-m", "pip", "install", "--target", str(tools), "uv"], file)
     return str(tools / "bin" / "uv")
+
+
+def _conda(file: Path, folder: Path) -> tuple[str, Mapping[str, str]]:
+    """The machine's conda, or a micromamba of our own; and the variables that it needs."""
+    if found := next(filter(None, map(shutil.which, ("micromamba", "mamba", "conda"))), None):
+        return found, {}
+    tools = folder.with_name("tools")
+    try:
+        ours = micromamba.ensure(tools, micromamba.RELEASE)
+    except SpotelasticError as error:  # Unavailable too: else each node would try until it is ended
+        raise BuildFailed(
+            f"{file.name} needs micromamba, as this machine has no conda: {error}; use a "
+            "requirements.txt, or --image of one that has conda"
+        ) from error
+    return str(ours), {"MAMBA_ROOT_PREFIX": str(tools / "mamba")}
 
 
 def _run(command: Sequence[str], file: Path, **env: str) -> None:

@@ -103,6 +103,11 @@ def take(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str],
     return Place(volume, hardware.mounted(volume))
 
 
+def disks(aws: Aws, cluster: str) -> tuple[str, ...]:
+    """All that the cluster has, of whatever use."""
+    return tuple(str(each["VolumeId"]) for each in _volumes(aws, cluster))
+
+
 def delete_disks(aws: Aws, cluster: str) -> None:
     """Those that no stack knows, because they replaced one that was lost."""
     for volume in _volumes(aws, cluster):

@@ -11,7 +11,7 @@ from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import PREFIX
 from spotelastic.aws.template import infra
 from spotelastic.aws.waiting import until
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.errors import EnvironmentFailure, UsageError
 
 CREATE_TIMEOUT = 900.0
 DELETE_TIMEOUT = 1200.0
@@ -44,6 +44,17 @@ def describe(aws: Aws, name: str) -> dict[str, Any] | None:
         raise
     stack: dict[str, Any] | None = next(iter(found), None)
     return None if stack is None or stack["StackStatus"] == "DELETE_COMPLETE" else stack
+
+
+def of_cluster(aws: Aws, name: str, cluster: str) -> dict[str, Any] | None:
+    """As `describe`; raises `UsageError` for a stack of that name that is not the cluster's."""
+    found = describe(aws, name)
+    if found is not None and tags(found).get(CLUSTER) != cluster:
+        raise UsageError(
+            f"{cluster}: there is a stack {name} that spotelastic has not made: "
+            "choose another name, or delete it"
+        )
+    return found
 
 
 def clusters(aws: Aws) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from spotelastic.aws.packing import Zone, Zones, ranked
 from spotelastic.aws.prices import PriceList
 from spotelastic.aws.quotas import Allowance, Quotas
 from spotelastic.aws.types import InstanceType
-from spotelastic.errors import EnvironmentFailure
+from spotelastic.errors import EnvironmentFailure, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Wish:
     """Whether they are to be in a cluster placement group."""
     packed: bool = False
     """Whether all workers are to be in one zone."""
+    container: str = ""
+    """The container image that they are to run in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Survey:
 def survey(aws: Aws, wish: Wish) -> Survey:
     """Raises `UsageError` and `EnvironmentFailure` for what cannot be had in this region."""
     kinds, options, short = _types(aws, wish)
+    _check_container(wish, kinds)
     network = networks.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
     its_zones, for_workers = _zones(aws, wish, names_of(kinds), network)
     ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
@@ -129,6 +132,16 @@ def _kinds(aws: Aws, wish: Wish, options: tuple[Option, ...]) -> tuple[InstanceT
 
 def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
     return tuple(kind.name for kind in kinds)
+
+
+def _check_container(wish: Wish, kinds: tuple[InstanceType, ...]) -> None:
+    """Each node would find out by itself, and be paid for until then."""
+    for kind in kinds:
+        if wish.container and not kind.gpus:
+            raise UsageError(
+                f"--image {wish.container}: nodes of {kind.name} have no docker: take types with "
+                "GPUs, whose machine image brings it, or no --image"
+            )
 
 
 def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: Wish) -> list[str]:

@@ -1,13 +1,13 @@
 """How a cluster ends, from the laptop or by its own leader: nothing that costs money is left.
 
 In this order, and from any point again: a note that the cluster is stopping, so that no controller
-launches and no `up` goes on; the worker groups and their instances, which are waited for, because
-their interfaces lie in the network; the launch template; the secrets; the stack, with the control
+launches and no `up` goes on; the worker groups and their instances, which are waited for, and their
+interfaces, which lie in the network; the launch template; the secrets; the stack, with the control
 nodes; disks that replaced one of it. The bucket's objects stay unless they are asked for, and so
 does the note, unless they go.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from spotelastic.aws import account, autoscaling, data, member, stack, workers
 from spotelastic.aws.clients import Aws, Rejected, calling
@@ -18,6 +18,8 @@ from spotelastic.errors import UsageError
 
 TERMINATE_TIMEOUT = 600.0
 """Seconds; a machine with many GPUs takes minutes to shut down."""
+AT_ONCE = 200
+"""Values that EC2 takes in one filter."""
 
 Say = Callable[[str], None]
 
@@ -33,10 +35,11 @@ def delete(
     """Deletes everything of the cluster but its objects in the bucket, and waits until it is gone.
 
     `keep_data` False deletes these too, and its run's checkpoints. What is not there is no error.
+    Raises `UsageError`, and changes nothing, where a stack of that name is not the cluster's.
     """
     aws = aws or Aws()
     its = Names(name)
-    objects = Objects(aws, bucket or bucket_of(aws, its), name)
+    objects = Objects(aws, bucket_of(aws, its, bucket), name)
     say(f"ending the instances of {name}")
     _note(objects)
     workers.delete(aws, its)
@@ -67,9 +70,10 @@ def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
 def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
     """The bucket that the cluster was made with; without a stack that one, or the account's own.
 
-    Raises `UsageError` where it was made with another one than `otherwise`.
+    Raises `UsageError` where it was made with another one than `otherwise`, and where a stack of
+    that name is not the cluster's: it may name any bucket.
     """
-    found = stack.describe(aws, its.stack)
+    found = stack.of_cluster(aws, its.stack, its.cluster)
     given = stack.parameters(found).get("Bucket") if found else None
     if given and otherwise not in ("", given):
         raise UsageError(f"--bucket {otherwise}: {its.cluster} has its objects in {given}")
@@ -85,15 +89,34 @@ def _note(objects: Objects) -> None:
 
 
 def _end_instances(aws: Aws, cluster: str, role: str = "") -> None:
-    """Waits until EC2 says that they are terminated: their interfaces are free only then."""
+    """Waits until EC2 says that they are terminated, and has taken back their interfaces: while one
+    is there, the stack's subnets and security group cannot be deleted."""
 
-    def ended() -> bool | None:
+    def ended() -> tuple[str, ...] | None:
         found = autoscaling.machines(aws, cluster, role)
         left = [machine.id for machine in found if machine.state != "terminated"]
         autoscaling.end(aws, left)
-        return None if left else True
+        return None if left else tuple(machine.id for machine in found)
 
-    until(ended, f"instances of {cluster} are still there", TERMINATE_TIMEOUT)
+    gone = until(ended, f"instances of {cluster} are still there", TERMINATE_TIMEOUT)
+
+    def freed() -> bool | None:
+        return None if _have_interfaces(aws, cluster, gone) else True
+
+    until(freed, f"interfaces of {cluster} are still there", TERMINATE_TIMEOUT)
+
+
+def _have_interfaces(aws: Aws, cluster: str, instances: Sequence[str]) -> bool:
+    """Whether any of the instances has one. What they brought themselves has no tags."""
+    for first in range(0, len(instances), AT_ONCE):
+        asked = list(instances[first : first + AT_ONCE])
+        with calling(f"list the network interfaces of {cluster}"):
+            pages = aws.ec2.get_paginator("describe_network_interfaces").paginate(
+                Filters=[{"Name": "attachment.instance-id", "Values": asked}]
+            )
+            if any(page["NetworkInterfaces"] for page in pages):
+                return True
+    return False
 
 
 def has_secrets(aws: Aws, name: str) -> bool:

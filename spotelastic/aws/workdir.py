@@ -19,6 +19,7 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,8 @@ class Rules:
 
 
 def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
-    """Raises `UsageError` for a folder larger than `limit` or with links that lead out of it."""
+    """Raises `UsageError` for a folder larger than `limit`, with links that lead out of it, or with
+    something that cannot be read."""
     folder = folder.resolve()
     paths = sorted({*_files(folder), *_tracked_although_ignored(folder)})
     _check_size(folder, paths, limit)
@@ -109,7 +111,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _walk(folder: Path, rules: tuple[Rules, ...]) -> Iterator[Path]:
     rules = rules + _rules_of(folder)
-    for entry in os.scandir(folder):
+    with _reading(folder), os.scandir(folder) as found:
+        entries = list(found)
+    for entry in entries:
         path = Path(entry.path)
         if entry.name in NEVER:
             continue
@@ -120,8 +124,24 @@ def _walk(folder: Path, rules: tuple[Rules, ...]) -> Iterator[Path]:
             # Sockets, pipes and devices are nothing that could be shipped.
             if entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 yield path
-        elif not (path / "pyvenv.cfg").exists():  # a virtual environment belongs to its machine
+        elif not _has(path, "pyvenv.cfg"):  # a virtual environment belongs to its machine
             yield from _walk(path, rules)
+
+
+def _has(folder: Path, name: str) -> bool:
+    with _reading(folder):
+        return (folder / name).exists()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Another user's folder, a file system that is gone: no defect, and in no archive."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; list it in .spotelasticignore"
+        ) from None
 
 
 def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
@@ -144,8 +164,13 @@ def _tracked_although_ignored(folder: Path) -> Iterator[Path]:
         if str(inside) == FLAGS or not NEVER.isdisjoint(inside.parts):
             continue
         path = folder / inside
-        if (path.is_symlink() or path.is_file()) and not _left_out_by_us(path, folder, above):
+        if not _left_out_by_us(path, folder, above) and _is_there(path):
             yield path
+
+
+def _is_there(path: Path) -> bool:
+    with _reading(path):
+        return path.is_symlink() or path.is_file()
 
 
 def _left_out_by_us(path: Path, folder: Path, rules: tuple[Rules, ...]) -> bool:
@@ -171,10 +196,20 @@ def _ignored(path: Path, rules: tuple[Rules, ...], *, folder: bool) -> bool:
 def _rules_of(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]:
     found = []
     for name in names:
-        if (file := folder / name).is_file():
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _lines(folder / name)
+        if lines:
             found.append(Rules(folder, pathspec.GitIgnoreSpec.from_lines(lines)))
     return tuple(found)
+
+
+def _lines(file: Path) -> list[str]:
+    """Of a file of rules; none where there is no such file."""
+    try:
+        if not file.is_file():
+            return []
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:  # what it leaves out would be shipped without it
+        raise UsageError(f"cannot read {file}: {error.strerror}; make it readable") from None
 
 
 def _rules_above(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, ...]:
@@ -183,7 +218,7 @@ def _rules_above(folder: Path, names: Sequence[str] = IGNORES) -> tuple[Rules, .
     for parent in (folder, *folder.parents):
         if parent != folder:
             above.append(parent)
-        if (parent / ".git").exists():
+        if _has(parent, ".git"):
             return tuple(rule for path in reversed(above) for rule in _rules_of(path, names))
     return ()
 
@@ -192,7 +227,9 @@ def _check_size(folder: Path, paths: list[Path], limit: int) -> None:
     sizes: Counter[str] = Counter()
     for path in paths:
         top = path.relative_to(folder).parts
-        sizes[top[0] + "/" if len(top) > 1 else top[0]] += path.lstat().st_size
+        with _reading(path):
+            size = path.lstat().st_size
+        sizes[top[0] + "/" if len(top) > 1 else top[0]] += size
     total = sum(sizes.values())
     if total > limit:
         largest = ", ".join(f"{name} ({_mib(size)})" for name, size in sizes.most_common(3))
@@ -217,13 +254,9 @@ def _add(tar: tarfile.TarFile, folder: Path, path: Path) -> None:
         info.linkname = _inner_link(folder, path)
         tar.addfile(info)
         return
-    try:
+    with _reading(path):
         executable = path.stat().st_mode & stat.S_IXUSR
         contents = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}; list it in .spotelasticignore"
-        ) from None
     info.mode = 0o755 if executable else 0o644
     info.size = len(contents)
     tar.addfile(info, io.BytesIO(contents))

@@ -98,6 +98,10 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
                 told=told,
             )
         if request.detach and not ended(status):
+            if first is not None and not first.told:
+                shown.say(
+                    f"no step is told yet: `spotelastic status {stays.named}` shows how far it is"
+                )
             stays.leave()
             return 0
         result = outcome(cluster, status)
@@ -114,16 +118,24 @@ def _earlier(known: Cluster | None, say: Say) -> int:
 
 
 class _FirstStep:
-    """Tells once how long it took from the command to the first step."""
+    """Tells once how long it took from the command to the first step.
+
+    A round that goes on from a checkpoint shows that one's step before it has made any of its own:
+    only a loss, a time of a step or another step says that one was made.
+    """
 
     def __init__(self, began: float, say: Say) -> None:
         self._began = began
         self._say = say
-        self._told = False
+        self._from: int | None = None
+        self.told = False
 
     def __call__(self, status: Status) -> None:
-        if not self._told and status.step > 0:
-            self._told = True
+        if self._from is None and (status.step or training(status)):
+            self._from = status.step
+        further = self._from is not None and status.step > self._from
+        if not self.told and (further or status.loss is not None or status.step_time):
+            self.told = True
             self._say(f"first step {steady() - self._began:.0f} s after the command")
 
 
@@ -140,6 +152,7 @@ def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
         requirement=checked.requirement,
         placed=bool(request.placement),
         packed=checked.capacity.zones == "pack",
+        container=request.image,
         beside=known.spec.instance_types if known is not None else (),
         controls=len(MEMBERS) if known is None else 0,
         vpc=known.spec.vpc if known is not None else request.vpc,

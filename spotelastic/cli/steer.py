@@ -46,17 +46,19 @@ def interrupt(
     name: Annotated[str | None, typer.Option(help="The cluster, where several exist.")] = None,
     where: Where = None,
     region: Region = None,
+    json: AsJson = False,
 ) -> None:
     """Take a node away, as AWS would: a notice, and the end when its time is up.
 
     On AWS by its Fault Injection Service, which costs some cents.
     """
-    from spotelastic.cli import interruptions
+    from spotelastic.cli import interruptions, output
     from spotelastic.cli.place import Place
 
     what = interruptions.Interruption(node, kind, seconds)
     place = Place.find(where, region)
-    typer.echo(interruptions.interrupt(place, place.cluster(name), what))
+    told = interruptions.interrupt(place, place.cluster(name), what)
+    typer.echo(output.to_json(interruptions.caused(place, what)) if json else told)
 
 
 def drill(
@@ -108,8 +110,12 @@ def down(
 
 def _confirm(run: str, url: str) -> None:
     """Raises `UsageError` unless the run's name is typed."""
-    typed = typer.prompt(
-        f"This deletes all checkpoints of the run {run}, {url}. Its name, to go on"
-    )
+    try:
+        typed = typer.prompt(
+            f"This deletes all checkpoints of the run {run}, {url}. Its name, to go on"
+        )
+    except typer.Abort:  # Ctrl-C, Ctrl-D, or nobody there to be asked
+        typer.echo()
+        raise UsageError("--delete-data: no name was typed; nothing was deleted") from None
     if typed != run:
         raise UsageError(f"--delete-data: {typed!r} is not {run!r}; nothing was deleted")

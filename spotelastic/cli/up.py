@@ -167,6 +167,10 @@ def init(
             )
     except FileExistsError:
         raise UsageError(f"{FILE} is there already: edit it, or remove it first") from None
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {FILE} here: {error.strerror}; change to a folder of yours"
+        ) from None
     lacking = "" if script.is_file() else f"write {script}, "
     typer.echo(f"{FILE} is written: look at it, {lacking}then `spotelastic up`")
 

@@ -14,6 +14,7 @@ from support.asked import request
 from support.remains import remains
 
 from spotelastic.aws import cluster as clusters
+from spotelastic.aws import stack
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import Names
@@ -53,7 +54,7 @@ def uploads(place: Place) -> set[str]:
 
 def command(monkeypatch: pytest.MonkeyPatch, *args: str, typed: str) -> int:
     monkeypatch.setattr(sys, "argv", ["spotelastic", *args])
-    monkeypatch.setattr(sys, "stdin", io.StringIO(typed + "\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
@@ -80,13 +81,16 @@ def test_a_bucket_of_ones_own_keeps_all_but_the_run(
     other = f"{NAME}-2/checkpoints/1/step-1/.metadata"
     place.aws.s3.put_object(Bucket=BUCKET, Key=other, Body=b"of another run")
     deletion = ("down", NAME, "--delete-data", "--bucket", BUCKET)
-    assert command(monkeypatch, *deletion, typed="qoukka") == 2
+    assert command(monkeypatch, *deletion, typed="qoukka\n") == 2
     assert "'qoukka' is not 'quokka'; nothing was deleted" in capsys.readouterr().err
+    assert command(monkeypatch, *deletion, typed="") == 2
+    told = capsys.readouterr().err
+    assert told == "spotelastic: --delete-data: no name was typed; nothing was deleted\n"
     assert f"{NAME}/checkpoints/1/step-1/.metadata" in keys(place)
-    assert command(monkeypatch, *deletion, typed=NAME) == 0
+    assert command(monkeypatch, *deletion, typed=f"{NAME}\n") == 0
     assert keys(place) == {"papers/draft.tex", other}
     assert uploads(place) == set()
-    assert command(monkeypatch, "down", NAME, "--delete-data", typed=NAME) == 0
+    assert command(monkeypatch, "down", NAME, "--delete-data", typed=f"{NAME}\n") == 0
     assert "nothing was there; a bucket of your own is named by --bucket" in capsys.readouterr().out
 
 
@@ -106,6 +110,30 @@ def test_a_run_goes_with_the_cluster_that_trains_it_and_with_no_other(place: Pla
     left = {key for key in keys(place) if key.startswith((f"{NAME}/", "wombat/"))}
     assert f"{NAME}/job.json" in left
     assert not any("checkpoints" in key or key.startswith("wombat/") for key in left)
+
+
+def test_a_stack_that_only_has_the_name_of_a_cluster_is_left_as_it_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its bucket as well: anybody's template may have such a parameter."""
+    place.aws.cloudformation.create_stack(
+        StackName="spotelastic-numbat",
+        TemplateBody='{"Parameters": {"Bucket": {"Type": "String"}}, '
+        '"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}}',
+        Parameters=[{"ParameterKey": "Bucket", "ParameterValue": BUCKET}],
+    )
+    place.aws.s3.put_object(Bucket=BUCKET, Key="numbat/checkpoints/LATEST", Body=b"of another run")
+    for args in (("down", "numbat"), ("down", "numbat", "--delete-data")):
+        assert command(monkeypatch, *args, typed="numbat\n") == 2
+        told = capsys.readouterr().err
+        assert "numbat: there is a stack spotelastic-numbat that spotelastic has not made" in told
+        assert told.count("\n") == 1
+    with pytest.raises(UsageError, match="there is a stack spotelastic-numbat"):
+        clusters.delete("numbat", bucket=BUCKET, keep_data=False, aws=place.aws)
+    assert stack.describe(place.aws, "spotelastic-numbat") is not None
+    assert {key for key in keys(place) if key.startswith("numbat/")} == {
+        "numbat/checkpoints/LATEST"
+    }
 
 
 def test_a_bucket_of_another_account_is_refused_though_it_lets_us_in(place: Place) -> None:

@@ -154,6 +154,13 @@ def test_types_that_cannot_be_are_named(
         asked(aws, *types)
 
 
+def test_a_container_needs_types_whose_image_has_docker(aws: Aws) -> None:
+    wish = Wish("demo", ("m5.large",), 2, 8, container="team/torch:2.9")
+    with pytest.raises(UsageError, match=r"--image team/torch:2\.9: nodes of m5\.large have no"):
+        survey(aws, wish)
+    assert survey(aws, replace(wish, types=("g5.xlarge",))).types[0].gpus
+
+
 def test_workers_may_be_in_fewer_zones_than_the_control_nodes(aws: Aws) -> None:
     found = asked(aws, "p4de.24xlarge").zones
     assert 0 < len(found) < 3

@@ -122,6 +122,16 @@ def test_with_types_that_the_region_lacks(account: Laptop, up: Up) -> None:
     assert "us-east-1 has no such type" in up("--instance-types", "g99.xlarge")
 
 
+def test_with_a_cost_that_pays_for_no_more_than_the_boot(account: Laptop, up: Up) -> None:
+    told = up("--min", "2", "--instance-types", "m5.large", "--max-cost", "0.001")
+    assert "--max-cost 0.001: pays for 0." in told and "min of 2 nodes (--min)" in told
+
+
+def test_with_a_failed_node_that_is_to_be_kept_for_no_time(account: Laptop, up: Up) -> None:
+    told = up("--instance-types", "m5.large", "--keep-failed", "--linger", "0")
+    assert "--keep-failed: with --linger 0 the cluster ends with its job" in told
+
+
 def test_with_types_that_must_not_share_a_group(account: Laptop, up: Up) -> None:
     told = up("--instance-types", "g5.xlarge,g6.xlarge")
     assert "g5.xlarge and g6.xlarge must not share a job: gpu A10G and L4" in told
@@ -135,7 +145,12 @@ def test_with_a_stack_of_that_name_that_is_not_ours(account: Laptop, up: Up) -> 
         told = up("--instance-types", "m5.large")
     finally:
         stacks.delete_stack(StackName="spotelastic-train")
-    assert "--name train: there is a stack spotelastic-train that spotelastic has not made" in told
+    assert "train: there is a stack spotelastic-train that spotelastic has not made" in told
+
+
+def test_with_a_container_on_types_whose_image_has_no_docker(account: Laptop, up: Up) -> None:
+    told = up("--instance-types", "m5.large", "--image", "team/torch:2.9")
+    assert "--image team/torch:2.9: nodes of m5.large have no docker: take types with GPUs" in told
 
 
 def test_with_a_bucket_of_somebody_else(account: Laptop, up: Up) -> None:

@@ -62,6 +62,7 @@ def test_up_again_leaves_the_sizes_of_the_groups_to_the_controller(aws: Aws) -> 
     up(aws, nodes=5)
     assert (group(aws, ITS.workers)["MaxSize"], sizes(aws)) == (5, (2, 1))
     what_they_launch_is_protected(aws)
+    nobody_but_the_controller_ends_or_replaces_a_node(aws)
     the_bucket_is_protected(aws)
     clusters.delete(NAME, aws=aws)
     assert remains(NAME) == []
@@ -83,6 +84,18 @@ def what_they_launch_is_protected(aws: Aws) -> None:
         assert tags["spotelastic:cluster"] == NAME, "or nobody may delete it"
     policy = group(aws, ITS.workers)["MixedInstancesPolicy"]["InstancesDistribution"]
     assert policy["SpotAllocationStrategy"] == "price-capacity-optimized"
+
+
+def nobody_but_the_controller_ends_or_replaces_a_node(aws: Aws) -> None:
+    for name in (ITS.workers, ITS.on_demand):
+        found = group(aws, name)
+        assert "AZRebalance" in {process["ProcessName"] for process in found["SuspendedProcesses"]}
+        assert found["CapacityRebalance"] is False
+        (hook,) = aws.autoscaling.describe_lifecycle_hooks(AutoScalingGroupName=name)[
+            "LifecycleHooks"
+        ]
+        assert hook["LifecycleTransition"] == "autoscaling:EC2_INSTANCE_TERMINATING"
+        assert (hook["HeartbeatTimeout"], hook["DefaultResult"]) == (180, "CONTINUE")
 
 
 def the_bucket_is_protected(aws: Aws) -> None:

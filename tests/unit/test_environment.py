@@ -2,15 +2,17 @@
 
 import shutil
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from support.wheels import tiny
 
-from spotelastic.aws import environment
+from spotelastic.aws import environment, micromamba
 from spotelastic.aws.environment import BuildFailed, Environments, forget_failures
 from spotelastic.aws.requirements import find
 from spotelastic.model.job import Environment
@@ -160,3 +162,100 @@ def test_uv_is_told_to_keep_the_python_that_the_rest_is_made_for(
     python = Node("n0", Bucket(), tmp_path).ensure(asked(code), code)
     told = (code / "asked").read_text().split()
     assert told[told.index("--python") + 1] == str(python)
+
+
+CONDA = """#!/bin/sh
+printf "%s\\n" "$@" > asked
+echo "root $MAMBA_ROOT_PREFIX" >> asked
+while [ "$1" != --prefix ]; do shift; done
+test ! -e "$2" || exit 1
+mkdir -p "$2/bin" "$2/lib/python{version}/site-packages"
+"""
+"""As much of a conda as is needed, with the Python of that version."""
+OWN_PYTHON = "{}.{}".format(*sys.version_info)
+
+
+@pytest.fixture
+def listed(code: Path) -> Path:
+    (code / "requirements.txt").unlink()
+    (code / "environment.yml").write_text("dependencies: [python, scipy]\n")
+    return code
+
+
+def install(folder: Path, name: str, python: str = OWN_PYTHON) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(CONDA.format(version=python))
+    (folder / name).chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [("micromamba", ["create"]), ("mamba", ["env", "create"]), ("conda", ["env", "create"])],
+)
+def test_conda_makes_the_environment_in_a_folder_that_is_not_there_yet(
+    tmp_path: Path, listed: Path, monkeypatch: pytest.MonkeyPatch, tool: str, words: list[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(install(tmp_path / "tools", tool)), prepend=":")
+    python = Node("n0", Bucket(), tmp_path).ensure(asked(listed), listed)
+    told = (listed / "asked").read_text().splitlines()
+    prefix = str(python.parents[1])
+    expected = [*words, "--yes", "--prefix", prefix, "--file", "environment.yml", "root "]
+    assert told == expected
+
+
+def test_a_conda_environment_of_another_python_is_refused_with_what_to_write(
+    tmp_path: Path, listed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = install(tmp_path / "tools", "conda", python="3.8")
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    with pytest.raises(BuildFailed, match=f"add python={OWN_PYTHON}"):
+        Node("n0", Bucket(), tmp_path).ensure(asked(listed), listed)
+
+
+@pytest.fixture
+def no_conda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the images that workers boot."""
+    monkeypatch.setattr(environment.shutil, "which", lambda _: None)
+    monkeypatch.setattr(micromamba, "PAUSE", 0.0)
+
+
+def published(monkeypatch: pytest.MonkeyPatch, folder: Path, data: bytes) -> None:
+    """micromamba, where it is fetched from; `folder` lacks it where that is not the release."""
+    digest = sha256(CONDA.format(version=OWN_PYTHON).encode()).hexdigest()
+    release = micromamba.Release("9.9", digest, folder.as_uri())
+    (folder / "9.9").mkdir(parents=True)
+    if data:
+        (folder / "9.9" / "micromamba-linux-64").write_bytes(data)
+    monkeypatch.setattr(micromamba, "RELEASE", release)
+
+
+@pytest.mark.usefixtures("no_conda")
+def test_without_a_conda_micromamba_is_fetched_once(
+    tmp_path: Path, listed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published(monkeypatch, tmp_path / "site", CONDA.format(version=OWN_PYTHON).encode())
+    node = Node("n0", Bucket(), tmp_path)
+    python = node.ensure(asked(listed), listed)
+    told = (listed / "asked").read_text().splitlines()
+    assert told[:4] == ["create", "--yes", "--prefix", str(python.parents[1])]
+    assert told[-1] == f"root {tmp_path}/n0/tools/mamba"
+    shutil.rmtree(tmp_path / "site")
+    (listed / "environment.yml").write_text("dependencies: [python]\n")
+    assert node.ensure(asked(listed), listed) != python
+
+
+@pytest.mark.usefixtures("no_conda")
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(b"", "cannot fetch file:"), (b"another", "is not micromamba as it was released")],
+)
+def test_a_micromamba_that_cannot_be_had_fails_the_job_with_what_to_do(
+    tmp_path: Path, listed: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, why: str
+) -> None:
+    published(monkeypatch, tmp_path / "site", data)
+    with pytest.raises(BuildFailed, match=why) as caught:
+        Node("n0", Bucket(), tmp_path).ensure(asked(listed), listed)
+    told = str(caught.value)
+    assert told.startswith("environment.yml needs micromamba") and "requirements.txt" in told
+    assert "\n" not in told and not (listed / "asked").exists()

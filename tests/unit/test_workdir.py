@@ -1,5 +1,6 @@
 """The working folder's archive: what git would keep, the same bytes every time, safely unpacked."""
 
+import errno
 import io
 import os
 import shutil
@@ -136,6 +137,45 @@ def test_a_folder_too_large_is_refused_with_its_largest_parts(tmp_path: Path) ->
     files = {"data/a.bin": "x" * 3000, "data/b.bin": "x" * 3000, "small/c": "x", "train.py": "x"}
     with pytest.raises(UsageError, match=r"largest are data/ \(.*\.spotelasticignore"):
         pack(write(tmp_path, files), limit=4000)
+
+
+def denied(monkeypatch: pytest.MonkeyPatch, of: object, name: str, which: str) -> None:
+    """One place becomes unreadable; permissions would not stop root."""
+    real = getattr(of, name)
+
+    def refuse(path: object, *args: object, **kwargs: object) -> object:
+        if str(path).endswith(which):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(of, name, refuse)
+
+
+@pytest.mark.parametrize(
+    ("of", "name", "which"),
+    [(os, "scandir", "/private"), (Path, "exists", "/private/pyvenv.cfg")],
+)
+def test_a_folder_that_cannot_be_read_is_named_until_it_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, name: str, which: str
+) -> None:
+    folder = write(tmp_path, {"train.py": "", "private/x": ""})
+    denied(monkeypatch, of, name, which)
+    with pytest.raises(UsageError) as caught:
+        pack(folder)
+    assert str(caught.value) == (
+        f"cannot read {folder}/private: Permission denied; list it in .spotelasticignore"
+    )
+    write(folder, {".spotelasticignore": "private\n"})
+    assert names(folder) == [".spotelasticignore", "train.py"]
+
+
+def test_rules_that_cannot_be_read_are_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path, {"train.py": "", ".gitignore": "secrets\n", "secrets": ""})
+    denied(monkeypatch, Path, "read_text", "/.gitignore")
+    with pytest.raises(UsageError, match=r"cannot read .*/\.gitignore: Permission denied; make it"):
+        pack(folder)
 
 
 def test_links_inside_stay_links_and_links_outside_are_refused(tmp_path: Path) -> None:
