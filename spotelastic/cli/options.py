@@ -17,6 +17,10 @@ Where = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+# No variable here: one of typer's would win over spotelastic.toml, also where it is AWS's.
 Region = Annotated[
-    str | None, typer.Option(help="AWS region.", envvar="AWS_REGION", show_envvar=True)
+    str | None,
+    typer.Option(
+        help="AWS region.", show_default="that of spotelastic.toml, else of AWS's configuration"
+    ),
 ]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from spotelastic.aws import account, data, teardown
+from spotelastic.aws import account, autoscaling, data, member, stack, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.data import Data
-from spotelastic.aws.names import Names
+from spotelastic.aws.names import MEMBERS, Names
 from spotelastic.aws.objects import USAGE, Objects
 from spotelastic.aws.prices import STORED
 from spotelastic.cli import project
@@ -47,8 +47,8 @@ class Place:
     def find(cls, wish: bool | None, region: str | None = None) -> "Place":
         """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs.
 
-        `region` is for AWS; by default the one that `up` is told by the file in this folder, or
-        that AWS's configuration names.
+        `region` is for AWS; by default the one that `up` is told by the variable or the file in
+        this folder, or that AWS's configuration names.
         """
         cloud = None if wish is False else local.find()
         if cloud is not None:
@@ -62,7 +62,7 @@ class Place:
                 "no local cloud is running and no AWS account is configured: start a local one "
                 "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
             )
-        return cls(Aws(region or _of_this_folder(), read_timeout=READ_TIMEOUT), None)
+        return cls(Aws(region or _told_region(), read_timeout=READ_TIMEOUT), None)
 
     @classmethod
     def of(cls, cloud: CloudInfo) -> "Place":
@@ -102,22 +102,58 @@ class Place:
             name = self._only_one()
         found = clusters.find(Names(name).cluster, self.aws)
         if found is None:
-            others = ", ".join(self.names())
-            raise UsageError(
-                f"there is no cluster named {name}" + (f"; there is {others}" if others else "")
-            )
+            names = self.names()
+            if name in names:
+                raise UsageError(self._left_of(name))
+            others = f"; there is {', '.join(names)}" if names else ""
+            raise UsageError(f"there is no cluster named {name}{others}")
         return found
 
     def told(self, name: str | None, note: Callable[[str], None]) -> Cluster:
         """As `cluster`; or, by its name, one that is gone and has left its last account, which is
-        noted. Only its objects can be used then."""
+        noted, with what costs money still. Only its objects can be used then."""
         if name is not None and clusters.find(Names(name).cluster, self.aws) is None:
-            objects = Objects(self.aws, self.bucket, name)
-            job = objects.job()
-            if job is not None:
+            gone = self._gone(name)
+            if gone is not None:
+                if name in self.names():
+                    note(self._left_of(name))
                 note(f"{name} is gone: this is the last that it told")
-                return Cluster(self.aws, job, self.bucket)
+                return gone
         return self.cluster(name)
+
+    def _gone(self, name: str) -> Cluster | None:
+        """One that has ended, by what it has left in the bucket that `up` is told in this folder,
+        or in the shared one."""
+        for bucket in (_told("bucket"), self.bucket):
+            job = Objects(self.aws, bucket, name).job() if bucket else None
+            if bucket and job is not None:
+                return Cluster(self.aws, job, bucket)
+        return None
+
+    def _bucket_of(self, name: str, bucket: str | None) -> str:
+        """As its stack says; of a cluster without one, as the flag does, or where its job lies."""
+        its = Names(name)
+        if not bucket and stack.describe(self.aws, its.stack) is None:
+            gone = self._gone(name)
+            bucket = gone.bucket if gone is not None else None
+        return teardown.bucket_of(self.aws, its, bucket or "")
+
+    def _left_of(self, name: str) -> str:
+        """Of a cluster that was never whole, or is not any more."""
+        its = Names(name)
+        names = (its.workers, its.on_demand, *map(its.control, MEMBERS))
+        found = autoscaling.machines(self.aws, name)
+        counts = {
+            "stack": stack.clusters(self.aws).count(name),
+            "group": len(autoscaling.groups(self.aws, names)),
+            "instance": sum(machine.state != "terminated" for machine in found),
+            "disk": len(member.disks(self.aws, name)),
+        }
+        left = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in counts.items() if n]
+        return (
+            f"what is left of {name}: {', '.join(left) or 'what ends just now'}; "
+            f"`spotelastic down {name}` removes it"
+        )
 
     def _only_one(self) -> str:
         names = self.names()
@@ -131,12 +167,13 @@ class Place:
         return names[0]
 
     def data(self, name: str, bucket: str | None = None) -> Data:
-        """What the cluster of that name has stored, in `bucket` where it is gone and had its own.
+        """What the cluster of that name has stored, in `bucket` where it is gone and had another
+        than `up` is told here.
 
         Raises `UsageError` for a bucket that is not the cluster's, and for a run that another
         cluster trains.
         """
-        its = teardown.bucket_of(self.aws, Names(name), bucket or "")
+        its = self._bucket_of(name, bucket)
         if bucket:
             account.check_bucket(self.aws, bucket)
         found = data.of(self.aws, its, name)
@@ -171,7 +208,7 @@ class Place:
             local.stop(self.cloud)
             say(f"{name} is gone")
             return
-        its = teardown.bucket_of(self.aws, Names(name), bucket or "")
+        its = self._bucket_of(name, bucket)
         teardown.delete(name, bucket=its, keep_data=keep_data, say=say, aws=self.aws)
         say(f"{name} is gone")
         if keep_data:
@@ -229,9 +266,14 @@ def _listed(name: str, cluster: Cluster | None) -> Listed:
     return Listed(name, status.state, workers, status.step)
 
 
-def _of_this_folder() -> str | None:
-    region = project.read(Path(project.FILE)).get("region")
-    return region if isinstance(region, str) else None
+def _told_region() -> str | None:
+    """None: as AWS's configuration says, which boto3 reads, all but `AWS_REGION`."""
+    return _told("region") or os.environ.get("AWS_REGION") or None
+
+
+def _told(key: str) -> str | None:
+    """What `up` would be told in this folder without the flag."""
+    return project.told(key, Path(), os.environ)
 
 
 def aws_is_configured() -> bool:

@@ -1,11 +1,13 @@
 """`spotelastic.toml`: what `up` would otherwise be told by its flags, kept beside the script.
 
 The keys are the flags' names. A flag on the command line wins over `SPOTELASTIC_<FLAG>` (with
-commas where the flag may be given several times), and that over the file.
+commas where the flag may be given several times, as a shell reads it for the script's arguments),
+and that over the file.
 """
 
 import difflib
 import json
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,11 +41,18 @@ def defaults(
             raise UsageError(f"{FILE}: there is no key {key}{_nearest(key, flags)}")
         values[key] = _checked(flags[key], context, f"{FILE}: {key}", value)
     for key, parameter in flags.items():
-        variable = f"SPOTELASTIC_{key.replace('-', '_').upper()}"
-        if (text := environ.get(variable)) and parameter.nargs == 1:
-            value = text.split(",") if _is_list(parameter) else text
+        variable = _variable(key)
+        if text := environ.get(variable):
+            value = _divided(parameter, variable, text)
             values[key] = _checked(parameter, context, variable, value)
     return {str(flags[key].name): value for key, value in values.items()}
+
+
+def told(key: str, folder: Path, environ: Mapping[str, str]) -> str | None:
+    """What the variable, or else the folder's file, says of a flag whose value is text: for
+    commands that must look where `up` was told to. Raises `UsageError`."""
+    value = environ.get(_variable(key)) or read(folder / FILE).get(key)
+    return None if value in (None, "") else str(value)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -102,6 +111,22 @@ max = {maximum}
 def _flag(parameter: Parameter) -> str:
     """--instance-types is `instance-types`; an argument goes by its own name."""
     return parameter.opts[0].lstrip("-")
+
+
+def _variable(key: str) -> str:
+    return f"SPOTELASTIC_{key.replace('-', '_').upper()}"
+
+
+def _divided(parameter: Parameter, variable: str, text: str) -> str | list[str]:
+    """The words of a variable, where what it stands for takes several."""
+    if _is_list(parameter):
+        return text.split(",")
+    if parameter.nargs == 1:
+        return text
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{variable} = {json.dumps(text)}: {str(error).lower()}") from error
 
 
 def _checked(parameter: Parameter, context: Any, where: str, value: Any) -> Any:

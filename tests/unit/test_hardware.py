@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,10 +58,13 @@ def test_a_disk_is_formatted_only_if_it_is_blank(tmp_path: Path) -> None:
 
 
 def can_make_namespaces() -> bool:
-    return os.geteuid() == 0 and not subprocess.call(["unshare", "-n", "true"])
+    return os.geteuid() == 0 and not subprocess.call(["unshare", "-n", "-m", "true"])
 
 
-@pytest.mark.skipif(not can_make_namespaces(), reason="needs network namespaces")
+needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs namespaces")
+
+
+@needs_namespaces
 def test_what_comes_from_the_members_address_leaves_by_its_interface() -> None:
     commands = "\n".join(map(" ".join, hardware.routes("own0", "10.64.0.253", "10.64.0.0/22")))
     done = subprocess.run(
@@ -75,6 +79,77 @@ def test_what_comes_from_the_members_address_leaves_by_its_interface() -> None:
     assert "from 10.64.0.253 via 10.64.0.1 dev own0" in world
     assert neighbour.startswith("10.64.0.9 from 10.64.0.253 dev own0")
     assert len([rule for rule in rules if "from 10.64.0.253 lookup 10001" in rule]) == 1
+
+
+# In a namespace of mounts, which ends with its last process.
+SCRATCH = """
+import sys
+from pathlib import Path
+from spotelastic.aws import hardware
+
+there = Path(sys.argv[1])
+hardware.BY_ID, hardware.SCRATCH = there / "by-id", there / "mounted"
+hardware.IMAGE_SCRATCH, hardware.ARRAY = there / "image", there / "array"
+made = hardware.scratch(there / "home")
+assert hardware.scratch(there / "home") == made, "again"
+(made / "written").write_text("here")
+print(made.relative_to(there))
+"""
+
+
+def scratch(there: Path, before: str = "true", **environment: str) -> str:
+    """Where a worker has it whose disks, mounts and home are below `there`."""
+    python = (sys.executable, SCRATCH, str(there))
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-ec", f'{before}; "$0" -c "$1" "$2"', *python],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def instance_disk(there: Path) -> Path:
+    """An NVMe disk of the instance store, blank."""
+    disk = there / "nvme1n1"
+    with disk.open("wb") as file:
+        file.truncate(BLANK)
+    (there / "by-id").mkdir()
+    (there / "by-id" / f"{hardware.INSTANCE_STORE}AWS1").symlink_to(disk)
+    return disk
+
+
+@needs_namespaces
+def test_without_disks_of_its_own_scratch_is_below_the_home(tmp_path: Path) -> None:
+    assert scratch(tmp_path) == "home/scratch"
+    assert (tmp_path / "home/scratch/written").exists()
+
+
+@needs_namespaces
+@pytest.mark.skipif(not Path("/dev/loop-control").exists(), reason="needs files as disks")
+def test_scratch_is_on_the_instance_store(tmp_path: Path) -> None:
+    disk = instance_disk(tmp_path)
+    assert scratch(tmp_path) == "mounted"
+    assert kind(disk), "it is formatted"
+    assert not (tmp_path / "mounted/written").exists(), "it is not on the root disk"
+
+
+@needs_namespaces
+def test_what_the_image_has_mounted_is_not_mounted_again(tmp_path: Path) -> None:
+    disk, image = instance_disk(tmp_path), tmp_path / "image"
+    image.mkdir()
+    assert scratch(tmp_path, f"mount -t tmpfs none {image}") == "image/spotelastic"
+    assert not kind(disk)
+
+
+@needs_namespaces
+def test_in_the_local_cloud_scratch_touches_no_disk_of_the_machine(tmp_path: Path) -> None:
+    disk = instance_disk(tmp_path)
+    assert scratch(tmp_path, SPOTELASTIC_VOLUMES=str(tmp_path)) == "home/scratch"
+    assert not kind(disk)
 
 
 def test_each_disk_of_the_instance_store_counts_once(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Where commands look for clusters, and what they say of it."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,12 +8,14 @@ from typing import cast
 
 import pytest
 
-from spotelastic.cli import lifecycle
+from spotelastic.cli import launch, lifecycle
+from spotelastic.cli.app import app
 from spotelastic.cli.orders import Done
 from spotelastic.cli.place import CloudEnded, Place
+from spotelastic.cli.request import Request
 from spotelastic.cli.signals import Signals
 from spotelastic.cli.staying import Staying
-from spotelastic.errors import SpotelasticError, Unavailable
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 
 
 def test_all_commands_look_where_up_is_told_to(
@@ -24,6 +27,58 @@ def test_all_commands_look_where_up_is_told_to(
     (tmp_path / "spotelastic.toml").write_text('region = "eu-west-1"')
     assert Place.find(False).aws.region == "eu-west-1"
     assert Place.find(False, "ap-south-1").aws.region == "ap-south-1"
+
+
+REGIONS = ("flag", "SPOTELASTIC_REGION", "file", "AWS_REGION", "AWS_DEFAULT_REGION", "profile")
+"""What may say it, the first first."""
+
+
+@pytest.mark.parametrize("left", range(len(REGIONS) + 1))
+def test_what_says_the_region_first_wins_in_every_command(
+    left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = dict(
+        zip(
+            REGIONS,
+            ("us-east-1", "us-east-2", "us-west-1", "us-west-2", "eu-west-1", "eu-west-2"),
+            strict=True,
+        )
+    )
+    said = {source: says[source] for source in REGIONS[left:]}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for variable in ("SPOTELASTIC_REGION", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+        if variable in said:
+            monkeypatch.setenv(variable, said[variable])
+    if "profile" in said:
+        (tmp_path / "config").write_text(f"[default]\nregion = {said['profile']}\n")
+    if "file" in said:
+        (tmp_path / "spotelastic.toml").write_text(f"region = {said['file']!r}")
+    flag = ("--region", said["flag"]) if "flag" in said else ()
+    asked = list[Place]()
+    monkeypatch.setattr(Place, "listing", lambda place: asked.append(place) or ())
+    monkeypatch.setattr(launch, "check", lambda *_: None)
+    monkeypatch.setattr(launch, "_carry_through", _takes_place(asked))
+    for command in (("ls", "--aws"), ("up", "train.py")):
+        assert app([*command, *flag], standalone_mode=False) in (None, 0)
+    for place in asked:
+        if said:
+            assert place.aws.region == next(iter(said.values()))
+            continue
+        with pytest.raises(EnvironmentFailure, match="no AWS region: give --region"):
+            _ = place.aws.region
+    assert len(asked) == 2
+
+
+def _takes_place(asked: list[Place]) -> Callable[..., int]:
+    """What `up` goes on with once it has checked what it can."""
+
+    def carried_through(request: Request, *_: object) -> int:
+        asked.append(Place.find(False, request.region))
+        return 0
+
+    return carried_through
 
 
 @pytest.mark.parametrize(

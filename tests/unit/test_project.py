@@ -132,6 +132,19 @@ def test_init_overwrites_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (folder / "spotelastic.toml").read_text() == "mine"
 
 
+def test_init_where_nobody_may_write_is_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()  # as in one of another user's, which does not stop root
+    assert run(monkeypatch, "init") == 2
+    told = capsys.readouterr().err
+    assert told.startswith("spotelastic: cannot write spotelastic.toml here: No such file")
+    assert told.count("\n") == 1
+
+
 def test_without_a_script_train_py_is_meant(
     folder: Path,
     asked: list[Request],
@@ -176,3 +189,31 @@ def test_a_mistake_in_a_variable_is_named(
     monkeypatch.setenv("SPOTELASTIC_MIN", "many")
     assert run(monkeypatch, "up", "train.py") == 2
     assert 'SPOTELASTIC_MIN = "many"' in capsys.readouterr().err
+
+
+def test_the_scripts_arguments_are_divided_as_a_shell_does(
+    asked: list[Request], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPOTELASTIC_ARGS", "--epochs 3 --note 'two words'")
+    assert run(monkeypatch, "up", "a.py") == 0
+    assert run(monkeypatch, "up", "a.py", "--", "--epochs", "4") == 0
+    assert [request.args for request in asked] == [
+        ("--epochs", "3", "--note", "two words"),
+        ("--epochs", "4"),
+    ]
+    monkeypatch.setenv("SPOTELASTIC_ARGS", "--note 'two")
+    assert run(monkeypatch, "up", "a.py") == 2
+    told = capsys.readouterr().err
+    assert told == 'spotelastic: SPOTELASTIC_ARGS = "--note \'two": no closing quotation\n'
+
+
+def test_aws_s_own_variable_does_not_win_over_the_file(
+    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "spotelastic.toml").write_text('script = "a.py"\nregion = "eu-west-1"\n')
+    monkeypatch.setenv("AWS_REGION", "us-west-2")
+    assert run(monkeypatch, "up") == 0
+    monkeypatch.setenv("SPOTELASTIC_REGION", "ap-south-1")
+    assert run(monkeypatch, "up") == 0
+    assert run(monkeypatch, "up", "--region", "sa-east-1") == 0
+    assert [request.region for request in asked] == ["eu-west-1", "ap-south-1", "sa-east-1"]

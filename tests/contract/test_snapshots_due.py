@@ -1,0 +1,79 @@
+"""Snapshots of a real etcd are taken every ten minutes, whoever leads."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from support.etcd import EtcdMember, wait_until
+
+from spotelastic.controller.snapshots import EVERY, PREFIX, Snapshots
+
+
+class Bucket:
+    """As much of `Objects` as is needed."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def names(self, prefix: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self.kept if name.startswith(prefix)))
+
+    def get(self, name: str) -> bytes | None:
+        return self.kept.get(name)
+
+    def put(self, name: str, data: IO[bytes]) -> None:
+        self.kept[name] = data.read()
+
+    def delete(self, name: str) -> None:
+        del self.kept[name]
+
+    @property
+    def times(self) -> list[int]:
+        return [int(name.removeprefix(PREFIX).removesuffix(".db")) for name in self.names(PREFIX)]
+
+
+class Watch:
+    """A clock that the test sets."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextmanager
+def of_a_leader(bucket: Bucket, member: EtcdMember, watch: Watch) -> Iterator[Callable[[], float]]:
+    """What it does when it looks; its own thread looks once, and then waits for minutes."""
+    made = Snapshots(bucket, [member.endpoint], None, watch)  # type: ignore[arg-type]
+    try:
+        yield made._turn
+    finally:
+        made.close()
+
+
+def test_one_is_taken_every_ten_minutes_and_another_leaders_counts(
+    etcd_member: EtcdMember,
+) -> None:
+    assert EVERY == 600.0
+    bucket, watch = Bucket(), Watch(1000.5)
+    with of_a_leader(bucket, etcd_member, watch) as turn:
+        wait_until(lambda: bucket.times == [1000], "the first is taken at once")
+        watch.now = 1300.0
+        assert turn() == 300.0
+        watch.now = 1599.0
+        assert turn() == 1.0
+        assert bucket.times == [1000]
+        watch.now = 1600.0
+        assert turn() == EVERY
+        assert bucket.times == [1000, 1600]
+    watch.now = 1900.0
+    with of_a_leader(bucket, etcd_member, watch) as turn:
+        assert turn() == 300.0
+        assert bucket.times == [1000, 1600]
+        watch.now = 2200.0
+        assert turn() == EVERY
+        assert bucket.times == [1000, 1600, 2200]
+        watch.now = 100.0  # a clock that was set back waits no longer than ever
+        assert turn() == EVERY
+    assert all(bucket.kept.values())

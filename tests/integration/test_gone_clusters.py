@@ -1,0 +1,115 @@
+"""What commands tell of a cluster that is gone, or of which something is left."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.account import REGION, account
+from support.asked import request
+
+from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.identity import CLUSTER
+from spotelastic.aws.objects import STATUS, Objects
+from spotelastic.cli.main import main
+from spotelastic.cli.place import Place
+from spotelastic.errors import UsageError
+from spotelastic.model.progress import Status
+
+NAME, BUCKET = "quokka", "our-team"
+
+
+@pytest.fixture
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
+    with account(tmp_path_factory.mktemp("account")):
+        aws = Aws(REGION)
+        aws.s3.create_bucket(Bucket=BUCKET)
+        yield aws
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def gone(aws: Aws, bucket: str = BUCKET) -> Objects:
+    """The objects of a cluster that has been there."""
+    cluster = clusters.create(request(NAME, bucket=bucket), lambda _: None, aws)
+    cluster.objects.put(
+        STATUS, msgspec.json.encode(Status(NAME, "succeeded", 0.0, round=1, step=7))
+    )
+    cluster.objects.put("checkpoints/1/step-7/.metadata", b"weights")
+    clusters.delete(NAME, aws=aws)
+    return cluster.objects
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["spotelastic", *args, "--aws"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("told", ["file", "variable"])
+def test_the_last_account_is_found_in_the_bucket_that_up_is_told(
+    told: str,
+    aws: Aws,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gone(aws)
+    assert command(monkeypatch, "status", NAME) == 2
+    assert f"there is no cluster named {NAME}" in capsys.readouterr().err
+    if told == "file":
+        (folder / "spotelastic.toml").write_text(f"bucket = {BUCKET!r}")
+    else:
+        monkeypatch.setenv("SPOTELASTIC_BUCKET", BUCKET)
+    for look in ("status", "events", "cost"):
+        assert command(monkeypatch, look, NAME) == 0
+        out, err = capsys.readouterr()
+        assert err == f"{NAME} is gone: this is the last that it told\n"
+        assert look != "status" or "step 7" in out
+    assert command(monkeypatch, "report", NAME) == 2
+    assert f"{NAME} has no report yet" in capsys.readouterr().err
+    assert Place(aws, None).data(NAME).url == f"s3://{BUCKET}/{NAME}/checkpoints/"
+
+
+def test_one_of_the_shared_bucket_is_found_where_up_is_told_another(aws: Aws, folder: Path) -> None:
+    objects = gone(aws, bucket="")
+    place, notes = Place(aws, None), list[str]()
+    for bucket in (BUCKET, "never-made"):
+        (folder / "spotelastic.toml").write_text(f"bucket = {bucket!r}")
+        assert place.told(NAME, notes.append).objects == objects
+        assert place.data(NAME).cluster == objects
+
+
+def test_what_is_left_of_a_cluster_is_told_with_what_removes_it(aws: Aws) -> None:
+    objects, place, notes = gone(aws, bucket=""), Place(aws, None), list[str]()
+    aws.ec2.create_volume(
+        AvailabilityZone=f"{REGION}a",
+        Size=1,
+        TagSpecifications=[
+            {"ResourceType": "volume", "Tags": [{"Key": CLUSTER, "Value": NAME}]},
+        ],
+    )
+    left = f"what is left of {NAME}: 1 disk; `spotelastic down {NAME}` removes it"
+    with pytest.raises(UsageError) as told:
+        place.cluster(NAME)
+    assert str(told.value) == left
+    assert place.told(NAME, notes.append).objects == objects
+    assert notes == [left, f"{NAME} is gone: this is the last that it told"]
+    place.down(NAME, notes.append)
+    with pytest.raises(UsageError, match=f"^there is no cluster named {NAME}$"):
+        place.cluster(NAME)
+
+
+def test_a_cluster_whose_job_was_deleted_is_told_by_all_that_runs(aws: Aws) -> None:
+    cluster = clusters.create(request(NAME), lambda _: None, aws)
+    cluster.objects.delete_all()
+    with pytest.raises(UsageError, match=r": 1 stack, 5 groups, 4 instances, \d+ disks; "):
+        Place(aws, None).told(NAME, print)
+    clusters.delete(NAME, aws=aws)
