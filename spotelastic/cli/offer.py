@@ -10,6 +10,11 @@ from spotelastic.controller.seen import Policy
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec
 
+BESIDE = (
+    "and beside the stack: a launch template and two groups of workers (spot and on demand), and "
+    "parameters with its certificates and secrets; for the account, where they are not there yet, "
+    "a bucket and the role that deletes stacks"
+)
 BOOTS_WITHIN = 120.0
 """Seconds that nodes are likely to be paid for before they train."""
 
@@ -96,12 +101,16 @@ def plan(
     yield ""
     if known is None:
         yield f"would make the cluster {checked.name}: {', '.join(found.resources)}"
+        yield BESIDE
     else:
         differences = list(changes(request, checked, found, known, secrets))
         if differences:
             yield f"would change the cluster {checked.name}: {'; '.join(differences)}"
         else:
-            yield f"the cluster {checked.name} is as asked for: nothing would change"
+            yield (
+                f"the job of {checked.name} is as asked for: nothing would change, but for a stack "
+                "that another version of spotelastic has made, which is brought to this one's"
+            )
     yield lingers(checked.linger)
     yield "nothing was made"
 

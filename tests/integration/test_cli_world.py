@@ -195,7 +195,8 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     only_nodes_of_the_cluster_get_at_snapshots(user)
     its = "s3://spotelastic-123456789012-us-east-1/train/checkpoints"
     by_name, by_url = (user.json("ckpt", "ls", place) for place in ("train", its))
-    assert [entry["step"] for entry in by_name] == [entry["step"] for entry in by_url]
+    steps = [{entry["step"] for entry in listed} for listed in (by_name, by_url)]
+    assert set.intersection(*steps), "the job goes on meanwhile, and old ones go"
     assert "nothing would change" in user("up", "--plan", "--max", "2")
     told = user("up", "--plan", "--max", "2", "--env", "MODE=fast", "--env", "KEY=another one")
     assert "would change the cluster train: secrets\n" in told
