@@ -1,7 +1,8 @@
 """The command `replay`: a spot trace played before anything is spent."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from spotelastic.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spotelastic.model.job import Capacity
     from spotelastic.model.round import Schedule
     from spotelastic.replay.outcome import Outcome
     from spotelastic.replay.scenario import Machines, Scenario
@@ -69,8 +71,9 @@ def replay(
     _check_picture(picture)
     _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
     trace = read(file)
-    most = _maximum(trace, minimum, maximum)
-    bought = capacity(on_demand, spot_patience, most, max_cost=max_cost)
+    asked = _asked(trace, minimum, maximum)
+    bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
+    most = _maximum(trace, minimum, asked, bought)
     scenario = Scenario(
         minimum,
         most,
@@ -81,11 +84,13 @@ def replay(
         notice=notice,
         machines=_machines(instance_type, spot_price, boot, start_time),
     )
+    for note in _notes(trace, scenario, asked):
+        print(note, file=sys.stderr)
     outcomes = compare(trace, scenario, names, _schedule(snapshot_every, checkpoint_every))
     if json:
         from spotelastic.cli.output import to_json
 
-        print(to_json(outcomes))
+        print(to_json([_with_sizes(each, scenario, maximum) for each in outcomes]))
     else:
         _show(trace, scenario, outcomes, instance_type, estimated=spot_price is None)
     if picture is not None:
@@ -116,13 +121,47 @@ def _policies(wanted: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted)) or names
 
 
-def _maximum(trace: "Trace", minimum: int, maximum: int | None) -> int:
-    most = trace.most_nodes
-    if maximum is not None and maximum < minimum:
+def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
+    """How many nodes the job may have if there are so many."""
+    if maximum is None:
+        return max(trace.most_nodes, minimum)
+    if maximum < minimum:
         raise UsageError(f"--max {maximum}: is less than --min {minimum}")
+    return maximum
+
+
+def _maximum(trace: "Trace", minimum: int, asked: int, bought: "Capacity") -> int:
+    """How many it can have, of the trace and on demand. Raises `UsageError` for less than min."""
+    most = trace.most_nodes + bought.base
+    if bought.on_demand == "fallback":
+        most = max(most, minimum)
     if minimum > most:
-        raise UsageError(f"--min {minimum}: the trace has at most {most} nodes at a time")
-    return most if maximum is None else min(most, maximum)
+        at_most = _at_most(trace, bought)
+        raise UsageError(
+            f"--min {minimum}: {at_most}: say less, or add nodes on demand (--on-demand fallback, "
+            f"--on-demand base={minimum - trace.most_nodes})"
+        )
+    return min(most, asked)
+
+
+def _at_most(trace: "Trace", bought: "Capacity") -> str:
+    text = f"the trace has at most {trace.most_nodes} nodes at a time"
+    if bought.on_demand == "fallback":
+        return f"{text}, and --on-demand fallback buys none above --min"
+    return f"{text}, and --on-demand base={bought.base}" if bought.base else text
+
+
+def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
+    """What is played otherwise than people may think."""
+    most = scenario.max_nodes
+    if most < asked:
+        at_most = _at_most(trace, scenario.capacity)
+        yield f"--max {asked}: {at_most}: played with --max {most}"
+    if scenario.min_nodes > trace.most_nodes:
+        yield (
+            f"--min {scenario.min_nodes}: the trace alone never has so many nodes, so there is no "
+            'goodput of what it allows: see "of paid"'
+        )
 
 
 def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Schedule | None":
@@ -150,6 +189,14 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
 # -- what is shown -------------------------------------------------------------------------------
 
 
+def _with_sizes(outcome: "Outcome", scenario: "Scenario", maximum: int | None) -> dict[str, object]:
+    """For programs: with how many nodes it was played, and what --max was, if it was given."""
+    import msgspec
+
+    sizes = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes}
+    return {**msgspec.to_builtins(outcome), **sizes, "max_asked": maximum}
+
+
 def _show(
     trace: "Trace",
     scenario: "Scenario",
@@ -173,10 +220,12 @@ def _show(
         f"a job of {scenario.min_nodes} to {scenario.max_nodes} nodes: steps of "
         f"{scenario.step:g} s, {scenario.state / 1e9:g} GB; {price}\n"
     )
-    output.console().print(_table(outcomes))
+    allows = scenario.min_nodes <= trace.most_nodes
+    output.console().print(_table(outcomes, allows=allows))
 
 
-def _table(outcomes: "Sequence[Outcome]") -> "RenderableType":
+def _table(outcomes: "Sequence[Outcome]", *, allows: bool) -> "RenderableType":
+    """`allows`: whether the trace alone ever has enough nodes for the job."""
     from spotelastic.cli import output
 
     numbers = (
@@ -187,7 +236,7 @@ def _table(outcomes: "Sequence[Outcome]") -> "RenderableType":
     for each in outcomes:
         table.add_row(
             each.policy,
-            f"{each.goodput:.1%}",
+            f"{each.goodput:.1%}" if allows else "-",
             f"{each.paid:.1%}",
             f"{each.hours:.2f}",
             f"{each.stopped_hours:.2f}",

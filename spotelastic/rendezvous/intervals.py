@@ -15,6 +15,7 @@ from spotelastic.model.job import Settings
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Cause, Past, Round, Schedule
 from spotelastic.rendezvous.decision import Moment
+from spotelastic.rendezvous.rules import eligible_nodes, members_of
 from spotelastic.rendezvous.view import Seen
 
 START = Schedule(snapshot_every=10, checkpoint_every=50)
@@ -29,9 +30,10 @@ DRAG = 0.05
 """Share of training that an upload beside it costs, at most (`make bench`)."""
 NEGLIGIBLE = 0.001
 """Share of training below which saving less often is not worth what a setback then costs."""
-SNAPSHOTS = (1.0, 300.0)
-"""Seconds between two at least and at most."""
-CHECKPOINTS = (10.0, 1800.0)
+LONGEST = 1800.0
+SNAPSHOTS, CHECKPOINTS = (1.0, LONGEST), (10.0, LONGEST)
+"""Seconds between two at least and at most. The same most for both: how long a save that takes ten
+seconds may wait is for its cost and the setbacks to say, wherever it is kept."""
 SETTLE = 10.0
 """Seconds after which what was measured counts,"""
 STEADY = 60.0
@@ -90,6 +92,18 @@ def rates(past: Past, nodes: Sequence[bool], at_risk: int, *, whole: bool) -> Ra
 
 def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
     """What the user said, in steps; else what pays. What was not measured stays as it is."""
+    wished = _wished(settings, costs, often, current)
+    memory, store = wished.snapshot_every, wished.checkpoint_every
+    if settings.checkpoint_every == Interval() and memory:  # a commit is a snapshot, too
+        least = _steps(Interval(), costs.step_time, _pause(costs), 0)
+        store = max(1, round(store / memory), math.ceil(least / memory)) * memory
+    elif settings.snapshot_every == Interval() and store:
+        memory = min(memory, store)
+    return Schedule(memory, store)
+
+
+def _wished(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
+    """Each for itself."""
     snapshot, checkpoint = settings.snapshot_every, settings.checkpoint_every
     memory = _steps(
         snapshot,
@@ -99,15 +113,10 @@ def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) 
     )
     uploads = 0.0
     if costs.commit_time:
-        # Not one after the other without a pause, whatever it would be worth.
-        least, most = (max(limit, 2 * costs.commit_time) for limit in CHECKPOINTS)
+        least = _pause(costs)
         cost = costs.stall + DRAG * costs.commit_time
-        uploads = _seconds(cost, often.to_commit, (least, most))
+        uploads = _seconds(cost, often.to_commit, (least, max(least, CHECKPOINTS[1])))
     store = _steps(checkpoint, costs.step_time, uploads, current.checkpoint_every)
-    if checkpoint == Interval() and memory:
-        store = math.ceil(store / memory) * memory  # a commit is a snapshot, too
-    elif snapshot == Interval() and store:
-        memory = min(memory, store)
     return Schedule(memory, store)
 
 
@@ -117,9 +126,14 @@ def first(settings: Settings) -> Schedule:
 
 
 def following(at: Moment, round_: Round, past: Past) -> Schedule:
-    """For the round after the started `round_`, before which all this has happened."""
-    costs, often = _measured(at.seen, round_, past)
-    return schedule(at.settings, costs, often, round_.schedule)
+    """For the round after the started `round_`, before which all this has happened. What threatens
+    a node that is not in it any more does not set it back."""
+    told = _told(at.seen, round_)
+    staying = members_of(at, round_.members, eligible_nodes(at, round_))
+    if not staying:
+        return round_.schedule
+    often = _often(at.seen, [member.node for member in staying], told, past)
+    return schedule(at.settings, _costs(told), often, round_.schedule)
 
 
 def change(at: Moment, round_: Round) -> Schedule | None:
@@ -129,15 +143,25 @@ def change(at: Moment, round_: Round) -> Schedule | None:
     age = at.now - max(seen.round_at, seen.proposal_at if asked else 0.0)
     if age < SETTLE:
         return None
-    costs, often = _measured(seen, round_, lived(at, round_))
+    told = _told(seen, round_)
+    costs = _costs(told)
+    often = _often(seen, [member.node for member in round_.members], told, lived(at, round_))
     better = schedule(at.settings, costs, often, current)
     if _fixed(at.settings, better) != _fixed(at.settings, current):
         return better  # as the user says now
     if not costs.step_time:
         return None
+    wished = _wished(at.settings, costs, often, current)
     changes = (
         _worth(at.settings.snapshot_every, current.snapshot_every, better.snapshot_every),
-        _worth(at.settings.checkpoint_every, current.checkpoint_every, better.checkpoint_every),
+        # A wish near one and a half snapshots must not go back and forth between one and two.
+        min(
+            (
+                _worth(at.settings.checkpoint_every, current.checkpoint_every, every)
+                for every in (better.checkpoint_every, wished.checkpoint_every)
+            ),
+            key=abs,
+        ),
     )
     shorter = min(changes) <= -1
     longer = max(changes) >= 1 and (age >= STEADY or current == first(at.settings))
@@ -168,23 +192,36 @@ def ended(past: Past, cause: Cause, nodes: int) -> Past:
     return past
 
 
-def _measured(seen: Seen, round_: Round, past: Past) -> tuple[Costs, Rates]:
+def _told(seen: Seen, round_: Round) -> list[Progress]:
+    """By its members, while it trained."""
     found = (seen.progress.get(member.node) for member in round_.members)
-    told = [each for each in found if each is not None and each.round == round_.number]
+    return [each for each in found if each is not None and each.round == round_.number]
 
+
+def _costs(told: Sequence[Progress]) -> Costs:
     def slowest(of: Callable[[Progress], float]) -> float:
         return max(map(of, told), default=0.0)
 
-    costs = Costs(
+    return Costs(
         slowest(lambda each: each.step_time),
         slowest(lambda each: each.stall),
         slowest(lambda each: each.commit_time),
     )
-    live = (seen.nodes.get(member.node) for member in round_.members)
+
+
+def _often(seen: Seen, nodes: Sequence[str], told: Sequence[Progress], past: Past) -> Rates:
+    """Of a round of these nodes."""
+    live = (seen.nodes.get(name) for name in nodes)
     spot = [node is not None and node.node.spot for node in live]
-    at_risk = sum(each.at_risk for each in told)
+    at_risk = sum(each.at_risk for each in told if each.node in nodes)
     whole = bool(told) and all(each.whole for each in told)
-    return costs, rates(past, spot, at_risk, whole=whole)
+    return rates(past, spot, at_risk, whole=whole)
+
+
+def _pause(costs: Costs) -> float:
+    """Seconds between two uploads at least: never one after the other without a pause, whatever it
+    would be worth. 0: no upload was measured."""
+    return max(CHECKPOINTS[0], 2 * costs.commit_time) if costs.commit_time else 0.0
 
 
 def _seconds(cost: float, rate: float, limits: tuple[float, float]) -> float:

@@ -1,4 +1,8 @@
-"""How often a replayed job saves where nobody says: best for what the trace holds (pure)."""
+"""How often other products save where nobody says: best for what the trace holds (pure).
+
+With hindsight, which favours them. What this product chooses is chosen as in a cluster
+(`rendezvous/intervals.py`).
+"""
 
 import math
 

@@ -144,7 +144,7 @@ class Market:
     def _booted(self, name: str) -> None:
         rented = self.rented.get(name)  # EC2 forgets those that were given up long ago
         if rented is not None and rented.machine.state in ALIVE:
-            self._nodes.join(name, ZONE)
+            self._nodes.join(name, ZONE, spot=rented.machine.spot)
 
     def _end(self, name: str) -> None:
         rented = self.rented[name]

@@ -16,7 +16,7 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Commit, Offer, Round, Snapshot
-from spotelastic.rendezvous import rounds
+from spotelastic.rendezvous import intervals, rounds
 from spotelastic.rendezvous.decision import EndJob, WriteProposal, WriteRound
 from spotelastic.rendezvous.view import LiveNode, Seen
 from spotelastic.replay.outcome import Stretch
@@ -28,6 +28,11 @@ NETWORK = 0.01
 """Seconds from a change in etcd until those whom it concerns have answered."""
 SLOTS = 2
 """Sealed states that a node keeps."""
+MEASURED = 2
+"""Steps after which new workers know how long one takes."""
+LOOK, SHARE = 1.0, 0.1
+"""The holder looks whether other intervals would pay after that many seconds, or that share of the
+round's age, whichever is longer: the older it is, the less a second changes."""
 
 
 class Nodes:
@@ -36,18 +41,23 @@ class Nodes:
     def __init__(self, timeline: Timeline, scenario: Scenario, changed: Callable[[], None]) -> None:
         self.seen = Seen(settings=scenario.settings, job=Job("running", 0.0))
         self.training: Training | None = None
+        self.schedule = intervals.first(scenario.settings)
+        """Of the newest round, as of now."""
         self.stretches: list[Stretch] = []
         self._timeline, self._scenario, self._changed = timeline, scenario, changed
         self._ids = itertools.count(1)
         self._slots: dict[str, list[Snapshot]] = {}
         self._commit: Commit | None = None
+        self._commit_time = 0.0
+        self._due = (0.0, 0)
+        """When the next checkpoint of the intervals is sealed, and at which step."""
         self._epochs = itertools.count(1)
         self._decide = Soon(timeline, NETWORK / 10, self._turn)
 
     # -- what happens to them ---------------------------------------------------------------------
 
-    def join(self, name: str, zone: str) -> None:
-        node = Node(name, self._new_id(), "", zone, Fingerprint(), daemon=name)
+    def join(self, name: str, zone: str, *, spot: bool = True) -> None:
+        node = Node(name, self._new_id(), "", zone, Fingerprint(), daemon=name, spot=spot)
         live = LiveNode(node, next(self._ids), self._timeline.now)
         self._put("nodes", name, live)
 
@@ -55,6 +65,7 @@ class Nodes:
         """Written once, by who comes first."""
         if drain.node in self.seen.nodes and drain.node not in self.seen.drains:
             self._put("drains", drain.node, drain)
+            self._tell()
 
     def leave(self, name: str) -> None:
         """By itself, with its work done."""
@@ -111,11 +122,15 @@ class Nodes:
     def _write(self, round_: Round) -> None:
         now = self._timeline.now
         before = self.seen.round
+        self.schedule = round_.schedule
+        if before is not None and before.phase == round_.phase == "started":
+            self.seen = replace(self.seen, round=round_)  # the same one, with other intervals
+            return
         self.seen = replace(self.seen, round=round_, round_at=now)
         if round_.phase == "proposed":
             self._end_training()
             self._timeline.after(NETWORK, lambda: self._answer(round_))
-        elif before is None or before.phase == "proposed":
+        else:
             self._start(round_)
 
     def _answer(self, round_: Round) -> None:
@@ -145,25 +160,44 @@ class Nodes:
     def _start(self, round_: Round) -> None:
         machines = self._scenario.machines
         begins = self._timeline.now + machines.start + self._restored_within(round_)
-        self.training = Training(round_, self._scenario, begins)
-        self.seen = replace(self.seen, progress=self._measured(round_))
-        self._commit_next(self.training)
+        self.training = training = Training(round_, self._scenario, begins)
+        self._tell()
+        self._timeline.at(training.executed_at(round_.resume.step + MEASURED), self._tell)
+        self._commit_next(training)
+        if self._scenario.automatic:
+            self._timeline.after(intervals.SETTLE, lambda: self._look(training))
         for name in [name for name in self.seen.drains if name in self.seen.nodes]:
             if round_.member(name) is None:
                 upload = self._scenario.uploaded_within(len(round_.members))
                 self._timeline.after(upload, partial(self.leave, name))
 
-    def _measured(self, round_: Round) -> dict[str, Progress]:
-        """What agents tell of themselves; it is the same throughout."""
-        now, scenario = self._timeline.now, self._scenario
-        return {
+    def _tell(self) -> None:
+        """What agents say of themselves, when it has become something else."""
+        training, now, scenario = self.training, self._timeline.now, self._scenario
+        if training is None:
+            return
+        round_, step = training.round, training.step(now)
+        measured = step >= round_.resume.step + MEASURED
+        progress = {
             member.node: Progress(
-                member.node, round_.number, round_.resume.step, now, step_time=scenario.mean_step,
-                stall=scenario.copied_within, commit_time=scenario.uploaded_within(1),
+                member.node, round_.number, step, now,
+                committed=self.committed,
+                step_time=training.mean_step if measured else 0.0,
+                stall=scenario.copied_within if measured else 0.0,
+                commit_time=self._commit_time,
                 whole=not scenario.sharded,
+                at_risk=member.node in self.seen.drains,
             )
-            for member in round_.members
+            for member in round_.members if member.node in self.seen.nodes
         }  # fmt: skip
+        self.seen = replace(self.seen, progress=progress)
+
+    def _look(self, training: Training) -> None:
+        if self.training is not training or training.stopped:
+            return
+        self._decide()
+        age = self._timeline.now - self.seen.round_at
+        self._timeline.after(max(LOOK, SHARE * age), lambda: self._look(training))
 
     def _restored_within(self, round_: Round) -> float:
         """Until the slowest node has its state."""
@@ -186,7 +220,9 @@ class Nodes:
         if training is None or training.stopped:
             return
         if proposal.cancelled:
-            training.release(now)
+            training.release(now, proposal.schedule if proposal.applied else None)
+            self._tell()
+            self._commit_next(training)
         else:
             self._timeline.after(NETWORK, lambda: self._vote(proposal, training, sealed=False))
 
@@ -200,7 +236,7 @@ class Nodes:
         for member in training.round.members:
             if member.node in self.seen.nodes:
                 votes[member.node] = Vote(
-                    member.node, proposal.id, step, self._scenario.mean_step, target, sure,
+                    member.node, proposal.id, step, training.mean_step, target, sure,
                     target if sealed else 0,
                 )  # fmt: skip
         self.seen = replace(self.seen, votes=votes)
@@ -236,29 +272,36 @@ class Nodes:
         self._slots[node] = [*self._slots.get(node, ()), snapshot][-SLOTS:]
 
     def _commit_next(self, training: Training) -> None:
-        """The next checkpoint of the schedule, and then the one after it."""
-        every = self._scenario.schedule.checkpoint_every
+        """The next checkpoint of the intervals, and then the one after it; asked for anew when they
+        change, or when training has waited."""
+        every = training.schedule.checkpoint_every
         now = max(self._timeline.now, training.begins)
         step = (training.step(now) // every + 1) * every
+        due = self._due = training.executed_at(step), step
 
         def reached() -> None:
-            if self.training is training and not training.stopped:
+            waits = training.step(self._timeline.now) < step
+            if self._due is due and self.training is training and not training.stopped | waits:
                 self._upload(training, step)
                 self._commit_next(training)
 
-        self._timeline.at(training.executed_at(step), reached)
+        self._timeline.at(due[0], reached)
 
     def _upload(self, training: Training, step: int) -> None:
         members = [member.node for member in training.round.members]
         commit = Commit(training.round.epoch, step)
+        seconds = self._scenario.uploaded_within(len(members))
 
         def done() -> None:
             if self._all_live(members) and (self._commit is None or _older(self._commit, commit)):
-                self._commit = commit
-                told = self.seen.progress.items()
-                self._set("progress", {name: replace(p, committed=step) for name, p in told})
+                self._commit, self._commit_time = commit, seconds
+                told = {
+                    name: replace(progress, committed=step, commit_time=seconds)
+                    for name, progress in self.seen.progress.items()
+                }
+                self._set("progress", told)
 
-        self._timeline.after(self._scenario.uploaded_within(len(members)), done)
+        self._timeline.after(seconds, done)
 
     def _all_live(self, names: Iterable[str]) -> bool:
         """Every node uploads a part of its own."""

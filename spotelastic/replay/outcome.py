@@ -55,7 +55,7 @@ class Outcome:
     most_nodes: int
     """That trained at a time."""
     schedule: Schedule
-    """When it saved."""
+    """When it saved; in the end, where that changed."""
     bill: Bill
     paid: float
     """Node time in steps that count, of the node time that was paid for."""

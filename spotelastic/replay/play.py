@@ -1,6 +1,7 @@
 """A trace played under this product's own decisions, in virtual time."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from spotelastic.controller.usage import Usage
 from spotelastic.replay.control import Controller
@@ -24,7 +25,8 @@ def play(trace: Trace, scenario: Scenario) -> Outcome:
     timeline.run(until=trace.length)
     nodes.finish()
     bill = _bill(controller.bill.values(), trace.length)
-    return judge(NAME, nodes.stretches, bill, trace, scenario)
+    as_saved = replace(scenario, schedule=nodes.schedule)
+    return judge(NAME, nodes.stretches, bill, trace, as_saved)
 
 
 def _bill(usage: Iterable[Usage], until: float) -> Bill:

@@ -20,18 +20,18 @@ PLAYED: Mapping[str, Policy] = {
 def compare(
     trace: Trace, scenario: Scenario, policies: Sequence[str], schedule: Schedule | None
 ) -> tuple[Outcome, ...]:
-    """`schedule` None: each policy saves as often as is best for what it has to fear."""
-    return tuple(
-        PLAYED[name](
-            trace, replace(scenario, schedule=schedule or _schedule(name, trace, scenario))
-        )
-        for name in policies
-    )
+    """`schedule` None: this product finds out how often to save as it goes, as it does in a
+    cluster. The others, which leave that to people, are told what is best for all that the trace
+    will bring: nobody could know that, and it favours them."""
+    return tuple(PLAYED[name](trace, _saving(name, trace, scenario, schedule)) for name in policies)
 
 
-def _schedule(policy: str, trace: Trace, scenario: Scenario) -> Schedule:
-    announced = policy == "spotelastic" and scenario.notice > 0
-    losses = 0 if announced else intervals.removals(trace)
+def _saving(policy: str, trace: Trace, scenario: Scenario, schedule: Schedule | None) -> Scenario:
+    if schedule is not None:
+        return replace(scenario, schedule=schedule)
+    if policy == play.NAME:
+        return replace(scenario, automatic=True)
+    losses = intervals.removals(trace)
     if policy == "torchrun":  # an arrival costs it as much as a loss
         losses = len(trace.changes())
-    return intervals.schedule(trace, scenario, losses)
+    return replace(scenario, schedule=intervals.schedule(trace, scenario, losses))

@@ -44,11 +44,15 @@ class Scenario:
     capacity: Capacity = Capacity()
     """What may be bought, and when it all ends."""
     schedule: Schedule = Schedule()
-    """When to save, in steps."""
+    """When to save, in steps,"""
+    automatic: bool = False
+    """unless this product chooses it itself, as it goes, by what is measured."""
     machines: Machines = field(default_factory=Machines)
 
     @property
     def settings(self) -> Settings:
+        if self.automatic:
+            return Settings(self.min_nodes, self.max_nodes)
         return Settings(
             self.min_nodes,
             self.max_nodes,
@@ -61,10 +65,9 @@ class Scenario:
         """Seconds that a save stops training for."""
         return self.state / self.machines.copy
 
-    @property
-    def mean_step(self) -> float:
+    def mean_step(self, schedule: Schedule) -> float:
         """Seconds, with its part of a snapshot."""
-        return self.step + self.copied_within / self.schedule.snapshot_every
+        return self.step + self.copied_within / schedule.snapshot_every
 
     def uploaded_within(self, nodes: int) -> float:
         """Seconds; every node uploads its part."""

@@ -1,11 +1,12 @@
 """The workers of one round in virtual time: which step they are at, what they have sealed.
 
-Steps take the same time each, so that no step is an event of its own.
+Steps take the same time each while the intervals are the same, so that no step is an event of its
+own.
 """
 
 import math
 
-from spotelastic.model.round import Round
+from spotelastic.model.round import Round, Schedule
 from spotelastic.replay.outcome import Stretch
 from spotelastic.replay.scenario import Scenario
 
@@ -16,31 +17,41 @@ class Training:
     def __init__(self, round_: Round, scenario: Scenario, begins: float) -> None:
         self.round = round_
         self.begins = begins
+        self.schedule = round_.schedule
         self._scenario = scenario
         self._stopped_at = math.inf
         self._origin, self._base = begins, round_.resume.step
         self.held_at = 0
         """The step that all wait at; 0: none."""
+        self._agreed = round_.resume.step
+        """The newest that is sealed whatever the intervals are."""
+
+    @property
+    def mean_step(self) -> float:
+        """Seconds, with its part of a snapshot."""
+        return self._scenario.mean_step(self.schedule)
 
     def step(self, now: float) -> int:
         """The newest that was executed."""
         elapsed = min(now, self._stopped_at) - self._origin
-        step = self._base + max(0, math.floor(elapsed / self._scenario.mean_step + 1e-9))
+        step = self._base + max(0, math.floor(elapsed / self.mean_step + 1e-9))
         return min(step, self.held_at) if self.held_at else step
 
     def executed_at(self, step: int) -> float:
-        return self._origin + (step - self._base) * self._scenario.mean_step
+        return self._origin + (step - self._base) * self.mean_step
 
     def hold(self, step: int) -> float:
         """All wait once they have executed and sealed that step; returns when that is."""
         self.held_at = step
         return max(self.executed_at(step), self.begins) + self._scenario.copied_within
 
-    def release(self, now: float) -> None:
-        """They go on, if they waited."""
+    def release(self, now: float, schedule: Schedule | None = None) -> None:
+        """They go on, if they waited; if all did, perhaps with other intervals."""
         reached = self.step(now)
         if reached == self.held_at:
             self._origin, self._base = now, reached
+            self._agreed = reached
+            self.schedule = schedule or self.schedule
         self.held_at = 0
 
     def stop(self, now: float) -> None:
@@ -55,8 +66,7 @@ class Training:
         step = self.step(now)
         if step == self.held_at:
             return step
-        every = self._scenario.schedule.snapshot_every
-        return max(step - step % every, self.round.resume.step)
+        return max(step - step % self.schedule.snapshot_every, self._agreed)
 
     def stretch(self, now: float) -> Stretch:
         last = self.step(now)

@@ -63,6 +63,14 @@ def test_a_rebalance_recommendation_shortens_both() -> None:
     assert world.trains("a", "b", "c"), "nobody leaves for it"
 
 
+def test_a_node_that_goes_with_notice_leaves_no_short_intervals_behind() -> None:
+    world = cluster(stall=0.2)
+    before = tuned(world)
+    world.nodes["c"].notice(60)
+    world.run(lambda: world.trains("a", "b"), 60)
+    assert world.started[-1].schedule.snapshot_every >= before.snapshot_every
+
+
 def test_the_next_round_goes_on_with_what_was_measured() -> None:
     world = cluster(stall=0.2)
     before = tuned(world)

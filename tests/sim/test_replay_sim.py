@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotelastic.model.job import Capacity
-from spotelastic.model.round import Schedule
+from spotelastic.model.round import Member, Round, Schedule
 from spotelastic.replay import baselines
 from spotelastic.replay.outcome import Outcome, allowed
 from spotelastic.replay.play import play
 from spotelastic.replay.policies import compare
 from spotelastic.replay.scenario import Machines, Scenario
 from spotelastic.replay.trace import Span, Trace
+from spotelastic.replay.training import Training
 
 SCENARIO = Scenario(2, 4, state=10e9, schedule=Schedule(20, 100), machines=Machines(spot_usd=1.0))
 
@@ -148,6 +149,41 @@ def test_a_full_restart_waits_until_all_are_there_and_takes_the_size_that_does_b
     assert three.bill.hours == pytest.approx(3 * (1000 + 600) / 3600)
 
 
+def test_without_a_schedule_the_product_chooses_its_own_as_it_goes() -> None:
+    calm, stormy = trace(*steady(4)), trace(*steady(2), *((0.0, 400.0 * n) for n in range(1, 6)))
+    chooses = replace(SCENARIO, automatic=True, max_nodes=8, notice=0.0)
+    in_the_end = play(calm, chooses).schedule
+    assert in_the_end.snapshot_every > 50, "10 steps were only assumed"
+    assert in_the_end.checkpoint_every % in_the_end.snapshot_every == 0
+    assert play(stormy, chooses).schedule.snapshot_every < in_the_end.snapshot_every
+    seldom = replace(chooses, state=100e9)
+    assert play(calm, seldom).schedule.snapshot_every > in_the_end.snapshot_every
+
+
+def test_commits_follow_the_intervals_that_the_product_chooses() -> None:
+    """All nodes vanish long after the intervals have changed within their only round."""
+    market = trace(*([(0.0, 1500.0)] * 2), *([(2000.0, math.inf)] * 2))
+    outcome = play(market, replace(SCENARIO, automatic=True, notice=0.0))
+    first, second = outcome.stretches
+    assert second.first > 50
+    assert second.first % 50 != 0, "neither the intervals that were assumed"
+    assert 0 < first.last - second.first <= 1500 / 2
+
+
+def test_what_was_sealed_by_agreement_stays_sealed_under_other_intervals() -> None:
+    member = Member("a", "a", 0, "", "z", 1)
+    round_ = Round(1, "r", "started", (member,), "start", "", schedule=Schedule(10, 50))
+    training = Training(round_, replace(SCENARIO, state=0.0), 100.0)
+    assert training.sealed(127.5) == 20
+    held = training.hold(33)
+    assert training.step(held + 5.0) == training.sealed(held + 5.0) == 33
+    training.release(200.0, Schedule(100, 100))
+    assert training.step(203.5) == 36
+    assert training.sealed(203.5) == 33
+    assert training.sealed(270.5) == 100
+    assert training.mean_step == SCENARIO.step
+
+
 def test_each_policy_saves_as_often_as_its_own_losses_ask_for() -> None:
     market = trace(*steady(3), (0.0, 900.0), (0.0, 1800.0), (1200.0, math.inf))
     ours, theirs, all_or_nothing = compare(
@@ -194,10 +230,10 @@ def holds(outcome: Outcome, market: Trace, scenario: Scenario) -> None:
 def test_any_trace_is_played_within_min_and_max_and_counts_no_step_twice(
     market: Trace, scenario: Scenario
 ) -> None:
-    for policy in (play, baselines.torchrun):
-        outcome = policy(market, scenario)
-        holds(outcome, market, scenario)
-    assert play(market, scenario) == play(market, scenario)
+    chooses = replace(scenario, automatic=True)
+    for policy, of in ((play, scenario), (play, chooses), (baselines.torchrun, scenario)):
+        holds(policy(market, of), market, of)
+    assert play(market, chooses) == play(market, chooses)
 
 
 @settings(max_examples=40, deadline=None)

@@ -62,12 +62,61 @@ def test_nodes_that_boot_for_longer_than_they_are_waited_for_train_nothing(
     assert (outcome["steps"], outcome["bill"]["spot_hours"] > 2.0) == (0, True)
 
 
+FOUR = "0,add,a\n0,add,b\n0,add,c\n0,add,d\n7200000,remove,d\n"
+
+
+def test_a_maximum_that_the_trace_cannot_have_is_lowered_aloud(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "market.csv"
+    trace.write_text(FOUR)
+    assert replay(monkeypatch, str(trace), "--max", "8", "--json") == 0
+    told = capsys.readouterr()
+    assert told.err == ("--max 8: the trace has at most 4 nodes at a time: played with --max 4\n")
+    for outcome in json.loads(told.out):
+        assert [outcome[name] for name in ("min_nodes", "max_nodes", "max_asked")] == [1, 4, 8]
+    assert replay(monkeypatch, str(trace), "--policy", "spotelastic", "--json") == 0
+    told = capsys.readouterr()
+    (outcome,) = json.loads(told.out)
+    assert (told.err, outcome["max_nodes"], outcome["max_asked"]) == ("", 4, None)
+
+
+@pytest.mark.parametrize(
+    ("bought", "most"), [("fallback", 6), ("base=2", 6), ("base=3", 7), ("base=9", 12)]
+)
+def test_what_the_trace_lacks_may_be_bought_on_demand(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    bought: str,
+    most: int,
+) -> None:
+    trace = tmp_path / "market.csv"
+    trace.write_text(FOUR)
+    asked = (str(trace), "--min", "6", "--max", "12", "--on-demand", bought)
+    assert replay(monkeypatch, *asked, "--policy", "spotelastic", "--json") == 0
+    told = capsys.readouterr()
+    (outcome,) = json.loads(told.out)
+    assert (outcome["max_nodes"], outcome["most_nodes"]) == (most, most)
+    assert outcome["bill"]["on_demand_hours"] > 0.0
+    assert ("played with --max" in told.err) == (most < 12)
+    assert "--min 6: the trace alone never has so many nodes" in told.err
+    assert replay(monkeypatch, *asked) == 0
+    rows = capsys.readouterr().out.splitlines()[-3:]
+    assert [row.split()[-11] for row in rows] == ["-", "-", "-"]
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
         (("--min", "4", "--max", "2"), "--max 2: is less than --min 4"),
         (("--min", "0"), "'--min'"),
         (("--min", "40", "--max", "50"), "--min 40: the trace has at most 24 nodes"),
+        (("--min", "40"), "(--on-demand fallback, --on-demand base=16)"),
+        (
+            ("--min", "40", "--on-demand", "base=15"),
+            "--min 40: the trace has at most 24 nodes at a time, and --on-demand base=15: say less",
+        ),
         (("--boot", "inf"), "--boot inf: expected 0 seconds or more"),
         (("--on-demand", "always"), "--on-demand always: expected never, fallback or base=N"),
         (("--max", "4", "--on-demand", "base=5"), "--on-demand base=5: is more than --max 4"),

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,9 +10,13 @@ import pytest
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.model.round import Past, Schedule
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.progress import Progress
+from spotelastic.model.round import Member, Past, Round, Schedule
 from spotelastic.rendezvous import intervals
+from spotelastic.rendezvous.decision import Moment
 from spotelastic.rendezvous.intervals import Costs, Rates, optimum, rates, schedule
+from spotelastic.rendezvous.view import LiveNode, Seen
 
 SETTINGS = Settings(1, 8)
 HOUR = 3600.0
@@ -77,8 +82,9 @@ def test_more_setbacks_never_make_an_interval_longer(case: random.Random) -> Non
     ]
     for before, after in pairwise(made):
         assert after.snapshot_every <= before.snapshot_every
-        # In whole snapshots, so that it may be one of the new ones longer.
-        assert after.checkpoint_every <= before.checkpoint_every + after.snapshot_every
+        # In whole snapshots, the nearest number of them: either may be half of one off.
+        half_of_each = (before.snapshot_every + after.snapshot_every) / 2
+        assert after.checkpoint_every <= before.checkpoint_every + half_of_each
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -123,6 +129,79 @@ def test_only_what_is_not_measured_stays_as_it_is() -> None:
     measured = schedule(SETTINGS, Costs(step_time=0.1, stall=0.1), often, current)
     assert measured.snapshot_every != 11
     assert measured.checkpoint_every == measured.snapshot_every, "44, in whole snapshots"
+
+
+def test_dear_saves_are_as_rare_as_setbacks_allow() -> None:
+    """Ten seconds every five minutes would cost more than three percent of a calm job."""
+    calm = Rates(1 / (40 * HOUR), 1 / (40 * HOUR))
+    made = schedule(SETTINGS, Costs(1.0, 10.0, 60.0), calm, intervals.START)
+    assert made.snapshot_every == pytest.approx(optimum(10.0, 40 * HOUR), rel=0.05)
+    calmer = schedule(SETTINGS, Costs(1.0, 10.0, 60.0), Rates(1e-9, 1e-9), intervals.START)
+    assert calmer == Schedule(1800, 1800)
+
+
+def test_commits_are_the_nearest_number_of_snapshots_but_with_a_pause_between_uploads() -> None:
+    often = Rates(1e-4, 1e-4)
+    alike = schedule(SETTINGS, Costs(1.0, 1.0, 2.0), often, intervals.START)
+    assert alike.checkpoint_every == alike.snapshot_every, "a little more is not one more"
+    slow = schedule(SETTINGS, Costs(1.0, 1.0, 80.0), often, intervals.START)
+    assert 2 * 80 <= slow.checkpoint_every == 2 * slow.snapshot_every
+
+
+# -- in a round ----------------------------------------------------------------------------------
+
+NAMES = ("a", "b", "c", "d")
+ROUND = Round(
+    1,
+    "first",
+    "started",
+    tuple(Member(name, name, slot, "", "z", 1) for slot, name in enumerate(NAMES)),
+    "start",
+    "",
+    schedule=Schedule(100, 200),
+)
+
+
+def moment(now: float, *, there: Collection[str] = NAMES, at_risk: str = "") -> Moment:
+    nodes = {
+        name: LiveNode(Node(name, name, "", "z", Fingerprint()), rank, 0.0)
+        for rank, name in enumerate(there)
+    }
+    told = {
+        name: Progress(
+            name, 1, 99, now, step_time=1.0, stall=1.0, commit_time=0.5, at_risk=name in at_risk
+        )
+        for name in NAMES
+    }  # fmt: skip
+    return Moment(Seen(settings=SETTINGS, nodes=nodes, progress=told), SETTINGS, now, str)
+
+
+def test_a_node_that_leaves_takes_its_risk_along() -> None:
+    calm = intervals.following(moment(HOUR), ROUND, Past(4 * HOUR))
+    left = intervals.following(moment(HOUR, there="abc", at_risk="d"), ROUND, Past(4 * HOUR))
+    stays = intervals.following(moment(HOUR, at_risk="d"), ROUND, Past(4 * HOUR))
+    assert left.snapshot_every >= calm.snapshot_every > 2 * stays.snapshot_every
+
+
+def test_where_nobody_is_left_intervals_stay() -> None:
+    assert intervals.following(moment(HOUR, there=""), ROUND, Past()) == ROUND.schedule
+
+
+def test_a_calm_round_changes_intervals_a_few_times_not_back_and_forth() -> None:
+    """The state is in parts, so that both intervals are about the same."""
+    held = [ROUND]
+    for now in range(0, int(20 * HOUR), 10):
+        better = intervals.change(moment(float(now)), held[-1])
+        if better is not None:
+            held.append(replace(ROUND, schedule=better))
+    made = [each.schedule for each in held[1:]]
+    assert 2 <= len(made) <= 6
+    for before, after in pairwise(made):
+        assert after.snapshot_every >= before.snapshot_every
+        assert after.checkpoint_every >= before.checkpoint_every
+
+
+# -- what people say -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
