@@ -73,9 +73,12 @@ class Page:
     # -- the daemon -------------------------------------------------------------------------------
 
     def reset(self, round_: str, rank: int) -> None:
-        """For a new round, while no worker is there."""
+        """For a new round, while no worker is there. How long a save took in the last round stands
+        there, as a negative number, until one of this round has: a notice may come before."""
+        stall = self._reals[Field.STALL]
         for field in Field:
             self._words[field] = 0
+        self._reals[Field.STALL] = -abs(stall)
         self._words[Field.ROUND] = token(round_)
         self._words[Field.RANK] = rank
 
@@ -115,7 +118,7 @@ class Page:
             last_step_at=self._reals[Field.LAST_STEP_AT],
             attached=self._words[Field.PRESENCE] == Presence.ATTACHED,
             waiting=waiting,
-            stall=self._reals[Field.STALL],
+            stall=abs(self._reals[Field.STALL]),
         )
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
@@ -167,7 +170,7 @@ class Page:
 
     def saved(self, stall: float) -> None:
         """A save kept training waiting for so many seconds."""
-        average = self._reals[Field.STALL] or stall
+        average = max(self._reals[Field.STALL], 0.0) or stall
         self._reals[Field.STALL] = average + _SMOOTHING * (stall - average)
 
     def amend(self, number: int, loss: float) -> None:

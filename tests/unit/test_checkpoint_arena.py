@@ -13,6 +13,7 @@ from spotelastic_checkpoints.arena import HEADER, Arena, Slot, State
 from spotelastic_checkpoints.contents import Contents
 from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.fetching import Fetcher
+from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.restore import Opened
 from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.wire import RestoreSet, Resume
@@ -105,3 +106,17 @@ def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
         assert await restores.open(Resume("store", 5, epoch=1), 0) == there
 
     asyncio.run(main())
+
+
+def test_what_a_save_takes_is_known_from_the_last_round_until_the_first_save_of_the_next(
+    tmp_path: Path,
+) -> None:
+    page = Page(tmp_path / "page")
+    page.reset("one", 0)
+    assert page.read(0).stall == 0.0
+    page.saved(8.0)
+    for round_ in ("two", "three"):
+        page.reset(round_, 0)
+        assert page.read(0).stall == 8.0
+    page.saved(2.0)
+    assert page.read(0).stall == 2.0
