@@ -3,6 +3,10 @@
 Serves the node's agent and workers on a Unix socket, other daemons on TCP, until SIGTERM, the end
 of its lifeline or a byte from there. The socket appears when it is ready. One daemon per arena: a
 lock says so.
+
+Must never happen: a script that dies takes along what it had sealed. So the end of the lifeline is
+followed by a last upload, of the newest save whether it was due or not, and only after that, the
+arena goes. SIGTERM leaves the arena to whoever sent it.
 """
 
 import argparse
@@ -13,18 +17,20 @@ import os
 import shutil
 import signal
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import ending, wire
 from spotelastic_checkpoints.arena import MOST_SLOTS, PRIVATE, Arena
 from spotelastic_checkpoints.connections import Client
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.peers import PeerServer
+from spotelastic_checkpoints.pipeline import Pipeline
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Service
 from spotelastic_checkpoints.tls import Tls
@@ -32,7 +38,10 @@ from spotelastic_checkpoints.tls import Tls
 NAME = b"se-daemon"
 _PR_SET_NAME = 15
 LAST_UPLOAD = 30.0
-"""Seconds that a daemon whose lifeline has ended goes on uploading."""
+"""Seconds without a byte going up after which a daemon whose lifeline has ended gives up."""
+LAST_RECORD = 10.0
+"""Seconds that it then waits for the commit, in which other nodes may have a part."""
+LOOK_EVERY = 0.05
 
 
 def main() -> int:
@@ -96,8 +105,9 @@ async def _serve(options: argparse.Namespace) -> int:
     service.listen = peers.address
     unix = await _listen(options.socket, service)
 
-    lifeline = loop.create_task(_watch(options.lifeline, service, over))
+    lifeline = loop.create_task(_watch(options, service, over))
     await over.wait()
+    deserted = options.lifeline is not None and lifeline.done()
     lifeline.cancel()
     unix.close()
     peers.close()
@@ -106,7 +116,7 @@ async def _serve(options: argparse.Namespace) -> int:
         raise error
     running.cancel()
     service.close()
-    if options.lifeline is not None:
+    if deserted:
         shutil.rmtree(options.arena, ignore_errors=True)
     lock.close()
     sys.stdout.flush()
@@ -169,20 +179,50 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
     return server
 
 
-async def _watch(lifeline: int | None, service: Service, over: asyncio.Event) -> None:
+async def _watch(options: argparse.Namespace, service: Service, over: asyncio.Event) -> None:
     """When whoever started us is gone, workers that are still there end with us, not without us:
-    they ask whether all is committed. What is due is still uploaded."""
-    if lifeline is None:
+    they ask whether all is committed."""
+    if options.lifeline is None:
         return
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
-    with os.fdopen(lifeline, "rb", buffering=0) as pipe, suppress(OSError):
+    with os.fdopen(options.lifeline, "rb", buffering=0) as pipe, suppress(OSError):
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         await reader.read(1)
-    await service.clients.deserted(LAST_UPLOAD)
-    service.end()
-    await service.flush(LAST_UPLOAD)
-    over.set()
+    try:
+        ending.mark(options.arena, options.owner, options.storage)
+        await service.clients.deserted(LAST_UPLOAD)
+        service.end()
+        await _upload_all(service)
+    finally:
+        over.set()
+
+
+async def _upload_all(service: Service) -> None:
+    """What was due first: of several nodes not all need have sealed the same step as their newest.
+    A part that is there without the others' may be committed by them, or by the next claim."""
+    if not await _sent(service.pipeline):
+        return
+    service._want_due(every_save=True)
+    if not await _sent(service.pipeline):
+        return
+    deadline = time.monotonic() + LAST_RECORD
+    while service.pipeline.busy() and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def _sent(pipeline: Pipeline) -> bool:
+    """Whether no slot is needed any more; False when nothing gets on."""
+    most, deadline = (0, 0, 0), time.monotonic() + LAST_UPLOAD
+    while pipeline.pinned:
+        if (upload := pipeline.upload) is not None:
+            far = upload.epoch, upload.step, upload.done
+            if far > most:
+                most, deadline = far, time.monotonic() + LAST_UPLOAD
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(LOOK_EVERY)
+    return True
 
 
 if __name__ == "__main__":

@@ -327,7 +327,7 @@ class WorkerClient:
                     with suppress(ArenaFull):  # the next save asks again
                         self._ask_for_slots(self._prepare)
                 return True
-            except DaemonUnavailable:
+            except CheckpointsError:  # or it has not been told of the round yet
                 if time.monotonic() + RECONNECT_EVERY > deadline:
                     return False
                 time.sleep(RECONNECT_EVERY)

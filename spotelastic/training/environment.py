@@ -6,15 +6,11 @@ starts the checkpoint daemon itself, rank 0 claims the store, and everybody resu
 """
 
 import os
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,15 +20,15 @@ import torch.distributed as dist
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import CheckpointsError
-from spotelastic_checkpoints.launch import start_daemon
 
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training.own_daemon import OwnDaemon
 
 T = TypeVar("T")
 
 CLAIM_WITHIN = 30.0
-END_WITHIN = 60.0
-_ARENAS = "spotelastic-solo-"
+SEEN_WITHIN = 30.0
+"""Seconds for which a file system may remember that a folder was not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +113,12 @@ def _on_our_own(
     ranks: Ranks, storage: str | None, schedule: wire.Schedule, *, take_over: bool
 ) -> Session:
     url = storage or os.environ.get("SPOTELASTIC_STORAGE") or _default_storage()
-    daemon: _OwnDaemon | None = None
+    daemon: OwnDaemon | None = None
     path = problem = ""
     workers = ranks.gather(ranks.node).count(ranks.node)
     if ranks.local_rank == 0:
         try:
-            daemon = _OwnDaemon(ranks, url, workers)
+            daemon = OwnDaemon(_owner(), ranks.node, url, workers)
             path = str(daemon.socket)
         except (CheckpointsError, OSError) as error:
             problem = str(error)
@@ -132,6 +128,8 @@ def _on_our_own(
         path = next(path for node, path, _ in places if path and node == ranks.node)
         nodes = list(dict.fromkeys(node for node, _, _ in places))
         claim = _claim(ranks, path, take_over=take_over)
+        if len(nodes) > 1:
+            _check_shared(ranks, url, nodes)
         members = tuple(
             wire.Member(
                 slot,
@@ -188,69 +186,43 @@ def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
     return claimed
 
 
-class _OwnDaemon:
-    """A daemon that ends, after its last upload, when this process does."""
-
-    def __init__(self, ranks: Ranks, storage: str, workers: int) -> None:
-        _sweep()
-        shm = Path("/dev/shm")
-        self._arena = Path(tempfile.mkdtemp(prefix=_ARENAS, dir=shm if shm.is_dir() else None))
-        self._folder = Path(tempfile.mkdtemp(prefix="spotelastic-"))
-        self.socket = self._folder / "daemon.sock"
-        read_end, self._lifeline = os.pipe()
-        try:
-            self._process = start_daemon(
-                socket=self.socket,
-                arena=self._arena,
-                storage=storage,
-                owner=_owner(),
-                node=ranks.node,
-                workers=workers,
-                lifeline=read_end,
-            )
-        except BaseException:
-            os.close(self._lifeline)
-            self._remove()
-            raise
-        finally:
-            os.close(read_end)
-
-    def begin(self, round_: wire.RoundInfo) -> None:
-        client = DaemonClient(str(self.socket))
-        client.begin(round_)
-        client.close()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            # Children that were forked, like a data loader's workers, have the pipe, too, so that
-            # it does not end while they live.
-            os.write(self._lifeline, b".")
-        os.close(self._lifeline)
-        try:
-            self._process.wait(END_WITHIN)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._remove()
-
-    def _remove(self) -> None:
-        shutil.rmtree(self._arena, ignore_errors=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+def _check_shared(ranks: Ranks, url: str, nodes: Sequence[str]) -> None:
+    """A folder may be another one on each host, so that no step would ever be complete. A new name
+    shows it: what a network's file system remembers of older ones may be stale."""
+    folder = _folder(url)
+    if folder is None:
+        return
+    token = ranks.gather(f".seen-{uuid.uuid4().hex}")[0]
+    if ranks.rank == 0:
+        (folder / token).touch()
+    ranks.gather(None)
+    seen = ranks.local_rank != 0 or _appears(folder / token)
+    answers = ranks.gather((ranks.node, seen))
+    if ranks.rank == 0:
+        (folder / token).unlink(missing_ok=True)
+    blind = sorted({node for node, seen in answers if not seen}, key=nodes.index)
+    if blind:
+        raise UsageError(
+            f"storage {folder}: what {nodes[0]} writes there does not appear on "
+            f"{', '.join(blind)}: name a folder that all hosts share, or s3://bucket/prefix"
+        )
 
 
-def _sweep() -> None:
-    """Arenas whose daemon was killed together with its script."""
-    import fcntl
+def _folder(url: str) -> Path | None:
+    """None for a store that has one name everywhere."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme not in ("file", "local"):
+        return None
+    return Path(rest if separator else url).expanduser().absolute()
 
-    for folder in Path("/dev/shm").glob(f"{_ARENAS}*"):
-        try:
-            if time.time() - folder.stat().st_mtime < 60:
-                continue
-            with (folder / "lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue
+
+def _appears(file: Path) -> bool:
+    deadline = time.monotonic() + SEEN_WITHIN
+    while not file.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _owner() -> str:
