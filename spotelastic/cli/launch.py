@@ -60,7 +60,8 @@ def launch(request: Request) -> int:
 
 def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals: Signals) -> int:
     with view() as shown:
-        place = _place(request, undo, signals, shown.say)
+        say = _to_stderr if request.as_json else shown.say
+        place = _place(request, undo, signals, say)
         known = existing.find(place, request, checked)
         if known is not None:
             checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
@@ -69,12 +70,16 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
         with stays.changed() if known is not None and not request.plan else nullcontext():
             found = survey(place.aws, _wish(request, checked, known))
             for line in offer.headline(request, checked, found):
-                shown.say(line)
+                say(line)
             if request.plan:
                 spec = known.spec if known else None
-                hidden = _other_secrets(place, checked, known)
-                for line in offer.plan(request, checked, found, spec, hidden):
-                    shown.say(line)
+                planned = offer.planned(
+                    request, checked, found, spec, _other_secrets(place, checked, known)
+                )
+                if request.as_json:
+                    print(output.to_json(planned))
+                for line in () if request.as_json else offer.plan(checked, found, planned):
+                    say(line)
                 return 0
             began, told = steady(), _earlier(known, shown.say)
             cluster = _bring_up(request, checked, found, known, place, stays, shown.say)
@@ -107,6 +112,10 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
         result = outcome(cluster, status)
         log = failures.keep_log(cluster, result) if failures.failed(result) else None
     return _conclude(request, result, log, drill, replace(stays, say=print), shared=place.shared)
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _earlier(known: Cluster | None, say: Say) -> int:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from spotelastic.aws.estimate import AS_OF, Estimate
+from spotelastic.aws.estimate import AS_OF, Estimate, Line
 from spotelastic.aws.survey import Survey
 from spotelastic.cli.request import Checked, Request
 from spotelastic.controller.seen import Policy
@@ -86,31 +87,68 @@ def _where(found: Survey) -> str:
     return best + (f" (if that has no capacity, {', '.join(others)})" if others else "")
 
 
-def plan(
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What `up` would do, for programs."""
+
+    name: str
+    is_up: bool
+    changes: tuple[str, ...]
+    """Of a cluster that is up."""
+    resources: tuple[str, ...]
+    """Of one that is not: what its stack would be made of."""
+    instance_types: tuple[str, ...]
+    zones: tuple[str, ...]
+    """In the order in which they are tried."""
+    lines: tuple[Line, ...]
+    usd_per_hour_at_min: float
+    usd_per_hour_at_max: float
+    prices_of: str
+    """Date of the on-demand prices."""
+    warnings: tuple[str, ...]
+
+
+def planned(
     request: Request,
     checked: Checked,
     found: Survey,
     known: JobSpec | None,
     secrets: Collection[str],
-) -> Iterator[str]:
-    """What `--plan` shows; `secrets`: those that are new, or have another value."""
+) -> Planned:
+    """`secrets`: those that are new, or have another value."""
+    differences = changes(request, checked, found, known, secrets) if known is not None else ()
+    return Planned(
+        name=checked.name,
+        is_up=known is not None,
+        changes=tuple(differences),
+        resources=() if known is not None else tuple(found.resources),
+        instance_types=tuple(kind.name for kind in found.types),
+        zones=tuple(zone.name for zone in found.ranking) or tuple(found.zones),
+        lines=found.estimate.lines,
+        usd_per_hour_at_min=found.estimate.low,
+        usd_per_hour_at_max=found.estimate.high,
+        prices_of=found.prices_of,
+        warnings=tuple(found.warnings),
+    )
+
+
+def plan(checked: Checked, found: Survey, planned: Planned) -> Iterator[str]:
+    """What `--plan` shows."""
     yield ""
     yield from _choice(checked, found)
     yield from _zones(found)
     yield from _table(found.estimate, found.prices_of)
     yield ""
-    if known is None:
-        yield f"would make the cluster {checked.name}: {', '.join(found.resources)}"
+    if not planned.is_up:
+        yield f"would make the cluster {checked.name}: {', '.join(planned.resources)}"
         yield BESIDE
+    elif planned.changes:
+        yield f"would change the cluster {checked.name}: {'; '.join(planned.changes)}"
     else:
-        differences = list(changes(request, checked, found, known, secrets))
-        if differences:
-            yield f"would change the cluster {checked.name}: {'; '.join(differences)}"
-        else:
-            yield (
-                f"the job of {checked.name} is as asked for: nothing would change, but for a stack "
-                "that another version of spotelastic has made, which is brought to this one's"
-            )
+        yield (
+            f"the job of {checked.name} is as asked for: nothing would change, but for a stack "
+            "that another version of spotelastic has made, which is brought to this one's"
+        )
     yield lingers(checked.linger)
     yield "nothing was made"
 

@@ -49,6 +49,8 @@ class Request:
     report: Path | None
     curve: Path | None
     plan: bool = False
+    as_json: bool = False
+    """Of the plan: nothing else is printed to stdout."""
     resume: str | None = None
     bucket: str | None = None
     placement: str = ""

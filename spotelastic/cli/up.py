@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from spotelastic.cli import up_options as options
-from spotelastic.cli.options import Region
+from spotelastic.cli.options import AsJson, Region
 from spotelastic.cli.project import FILE, SCRIPT, template
 from spotelastic.errors import UsageError
 
@@ -45,6 +45,7 @@ def up(
     name: options.ClusterName = None,
     resume: options.ResumedRun = None,
     plan: options.PlanOnly = False,
+    json: AsJson = False,
     types: options.InstanceTypes = None,
     gpus: options.Gpus = None,
     gpu_memory: options.GpuMemory = None,
@@ -96,6 +97,8 @@ def up(
     from spotelastic.cli.launch import launch
     from spotelastic.cli.request import Request
 
+    if json and not plan:
+        raise UsageError("--json goes with --plan; of a job, `spotelastic status --json` tells")
     request = Request(
         script=script or _usual_script(),
         args=tuple(args or ()),
@@ -130,6 +133,7 @@ def up(
         report=report,
         curve=curve,
         plan=plan,
+        as_json=json,
         resume=resume,
         bucket=bucket,
         placement=placement or "",

@@ -198,6 +198,9 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     steps = [{entry["step"] for entry in listed} for listed in (by_name, by_url)]
     assert set.intersection(*steps), "the job goes on meanwhile, and old ones go"
     assert "nothing would change" in user("up", "--plan", "--max", "2")
+    planned = user.json("up", "--plan", "--max", "1")
+    assert (planned["is_up"], planned["changes"]) == (True, ["max 2 -> 1"])
+    assert planned["usd_per_hour_at_min"] == planned["usd_per_hour_at_max"] > 0.0
     told = user("up", "--plan", "--max", "2", "--env", "MODE=fast", "--env", "KEY=another one")
     assert "would change the cluster train: secrets\n" in told
 
