@@ -65,13 +65,8 @@ def finishes(trial: Trial, folder: Path) -> Report:
     (folder / "stop").touch()
     trial.status(lambda status: status.state == "succeeded", "the end of the job")
     no_worker_lives(trial)
-    report, last = eventually(lambda: _last_report(trial), "its last report"), exactly.check(folder)
+    last, report = exactly.check(folder), trial.cluster.objects.report()
+    assert report is not None
     lost = sum(row.steps_lost or 0 for row in report.interruptions)
     assert (report.job.final_step, report.job.steps_run) == (last, last + lost), report
     return report
-
-
-def _last_report(trial: Trial) -> Report | None:
-    """It comes after the status."""
-    report = trial.cluster.objects.report()
-    return report if report is not None and report.job.state == "succeeded" else None
