@@ -156,7 +156,23 @@ def _runs(
             # The last second before the end may not have been published any more.
             run = Run(current, run.first_at, job.final_step, max(run.last_at, job.at))
         runs.append(run)
-    return runs
+    return [_with_what_was_resumed(run, runs) for run in runs]
+
+
+def _with_what_was_resumed(run: Run, runs: Iterable[Run]) -> Run:
+    """A later round went on from a step of this one: it was executed, whoever could tell of it."""
+    later = [each.round for each in runs if _goes_on_from(each.round.resume, run)]
+    furthest = max(later, key=lambda round: round.resume.step, default=None)
+    if furthest is None:
+        return run
+    first_at, last_at = run.first_at or run.round.started_at, run.last_at or furthest.proposed_at
+    return Run(run.round, first_at, furthest.resume.step, last_at)
+
+
+def _goes_on_from(resume: Resume, run: Run) -> bool:
+    mine = run.round.incarnation if resume.kind == "memory" else run.round.epoch
+    named = resume.incarnation if resume.kind == "memory" else resume.epoch
+    return bool(named) and named == mine and resume.step > run.last
 
 
 def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | None) -> Run:

@@ -1,6 +1,6 @@
 """The ledger against hand-made histories: one row per interruption, with the right price."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -364,6 +364,23 @@ def test_the_final_step_counts_even_if_its_point_was_not_published() -> None:
     job = Job("succeeded", last.at, final_step=50)
     result = report([], story.current, job, (), story.points, (), story.now)
     assert result.job.steps_run == 50
+
+
+@pytest.mark.parametrize("told", [0, 35])
+@pytest.mark.parametrize("resume", [memory(40, 2), Resume("store", 40, epoch=2)])
+def test_steps_that_a_later_round_went_on_from_were_run_though_nobody_could_tell_of_them(
+    told: int, resume: Resume
+) -> None:
+    story = Story().propose("start", "ab").train(30, after=1.0).end()
+    story.propose("arrival", "abc", resume=memory(30)).train(40, after=1.0)
+    assert story.current is not None
+    story.current = replace(story.current, epoch=2)
+    story.points = [point for point in story.points if point.step <= max(told, 30)]
+    story.end()
+    story.propose("loss", "d", about="abc", resume=resume).train(60, after=9.0)
+    result = story.report()
+    assert (result.job.final_step, result.job.steps_run) == (60, 60)
+    assert {row.steps_lost for row in result.interruptions} == {0}
 
 
 def test_the_bill_adds_up_hours_and_what_on_demand_would_have_cost() -> None:
