@@ -1,0 +1,259 @@
+"""A script that nobody but stock torchrun, or nobody at all, has started."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.storage.open import open_storage
+from support.faulty_s3 import FaultyS3
+from support.launcher import comm, descendants
+from support.patience import PATIENT
+from support.small_model import make, one_step
+
+import spotelastic as se
+from spotelastic.errors import SpotelasticError
+
+TESTS = Path(__file__).parent.parent
+WORLD, STEPS, STOP = 2, 10, 6
+"""Ranks wait after a step that is sealed and, by the schedule, not to be committed."""
+
+TRAIN = """
+import hashlib, os, signal, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import spotelastic as se
+from spotelastic.training import checkpointer
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+storage, steps, stop = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+def tell(*words):
+    # In one write: the ranks share the pipe.
+    os.write(1, (" ".join(map(str, (*words, os.getpid()))) + "\\n").encode())
+
+
+torch.manual_seed(rank)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+state = {"model": model, "optimizer": optimizer}
+with se.Checkpointer(state, storage=storage, snapshot_every=1, checkpoint_every=4) as saved:
+    begun = step = saved.restore()
+    while step < steps:
+        model(torch.randn(3, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        saved.step(step)
+        if step == stop:
+            tell("stopped", step)
+            signal.sigwait({signal.SIGUSR1})
+        if step == 8 and not saved.wait():
+            sys.exit("step 8 is not committed")
+weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+tell("ended", begun, step, hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+dist.destroy_process_group()
+"""
+
+
+@dataclass
+class Torchrun:
+    """Stock torchrun with the script above, on one node."""
+
+    process: "subprocess.Popen[str]"
+    errors: Path
+    workers: list[int] = field(default_factory=list)
+
+    def stopped(self) -> None:
+        """Waits until all ranks are at the step at which they wait."""
+        told = [self._hears("stopped") for _ in range(WORLD)]
+        assert {int(step) for _, step, _ in told} == {STOP}
+        self.workers = [int(pid) for *_, pid in told]
+
+    def ended(self) -> set[tuple[int, int, str]]:
+        """Where the ranks began and ended, and with what weights."""
+        told = [self._hears("ended") for _ in range(WORLD)]
+        assert self.process.wait(PATIENT) == 0, self.errors.read_text()
+        return {(int(begun), int(step), digest) for _, begun, step, digest, _ in told}
+
+    def daemon(self) -> int:
+        [daemon] = [pid for pid in descendants(self.process.pid) if comm(pid) == "se-daemon"]
+        return daemon
+
+    def _hears(self, what: str) -> list[str]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(what):
+                return line.split()
+        raise AssertionError(f"it ended without a word: {self.errors.read_text()}")
+
+
+@contextmanager
+def torchrun(folder: Path, stop: int = 0) -> Iterator[Torchrun]:
+    script = folder / "train.py"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(WORLD), script]
+    with (folder / "errors").open("ab") as errors:
+        process = subprocess.Popen(
+            [*command, str(folder / "store"), str(STEPS), str(stop)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_KEEP_LAST": "10"},
+            start_new_session=True,
+        )
+    try:
+        yield Torchrun(process, folder / "errors")
+    finally:
+        # Its workers end with it.
+        process.terminate()
+        process.wait(PATIENT)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of the weights that training without an interruption leads to."""
+    with torchrun(tmp_path_factory.mktemp("straight")) as run:
+        [(begun, step, digest)] = run.ended()
+    assert (begun, step) == (0, STEPS)
+    return digest
+
+
+def committed(folder: Path) -> int:
+    latest = Commits(open_storage(str(folder / "store")), "standalone").latest()
+    return latest.step if latest is not None else 0
+
+
+def test_a_run_that_is_killed_as_a_whole_goes_on_from_what_was_sealed_last(
+    tmp_path: Path, digest: str
+) -> None:
+    with torchrun(tmp_path, stop=STOP) as run:
+        run.stopped()
+        assert committed(tmp_path) < STOP
+        for pid in (run.process.pid, *run.workers):
+            os.kill(pid, signal.SIGKILL)
+    with torchrun(tmp_path) as run:
+        assert run.ended() == {(STOP, STEPS, digest)}
+    assert committed(tmp_path) == STEPS
+
+
+def test_a_daemon_that_is_killed_is_replaced_and_what_comes_then_is_committed(
+    tmp_path: Path, digest: str
+) -> None:
+    with torchrun(tmp_path, stop=STOP) as run:
+        run.stopped()
+        os.kill(run.daemon(), signal.SIGKILL)
+        for pid in run.workers:
+            os.kill(pid, signal.SIGUSR1)
+        assert run.ended() == {(0, STEPS, digest)}
+    assert committed(tmp_path) == STEPS
+    assert (tmp_path / "store" / "1" / "step-00000008" / ".metadata").exists()
+    told = run.errors.read_text()
+    assert told.count("the checkpoint daemon died; another has taken its place") == 1
+    assert "could not be committed" not in told
+
+
+HOSTS = """
+import os, sys
+from pathlib import Path
+import torch
+import spotelastic as se
+import support.forked
+from spotelastic.training import environment
+
+
+def train(rank, world, *folders):
+    os.environ.update(GROUP_RANK=str(rank), LOCAL_RANK="0")
+    with se.Checkpointer({"t": torch.ones(4)}, storage=folders[rank]) as saved:
+        saved.step(1)
+
+
+environment.SEEN_WITHIN = 0.5
+support.forked.run(2, train, *sys.argv[1:])
+"""
+
+
+def hosts(*folders: Path) -> "subprocess.CompletedProcess[str]":
+    """Two ranks that are each the only one of its host, whose storage is that folder there."""
+    return subprocess.run(
+        [sys.executable, "-c", HOSTS, *folders],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENT,
+        check=False,
+    )
+
+
+def test_hosts_that_have_a_folder_each_are_refused_and_told_what_to_do(tmp_path: Path) -> None:
+    told = hosts(tmp_path / "a", tmp_path / "b")
+    assert told.returncode == 1
+    assert re.search(
+        rf"UsageError: storage {tmp_path}/[ab]: what .*-0 writes there does not appear on .*-1: "
+        "name a folder that all hosts share, or s3://",
+        told.stderr,
+    )
+
+
+def test_hosts_that_share_a_folder_commit_together(tmp_path: Path) -> None:
+    told = hosts(tmp_path / "store", tmp_path / "store")
+    assert told.returncode == 0, told.stderr
+    assert committed(tmp_path) == 1
+    assert not [*(tmp_path / "store").glob(".seen-*")]
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
+    with FaultyS3(s3_endpoint, f"s3://{bucket}/run") as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield proxy
+
+
+def test_training_goes_on_without_the_right_to_write_and_the_reason_is_told_once(
+    s3: FaultyS3, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a machine with much to do a slot may come late.
+    monkeypatch.setattr("spotelastic.training.checkpointer.PATIENCE", PATIENT)
+    refused = 3
+    for _ in range(refused):
+        s3.answer("PUT", ".distcp", 403)
+    state = make()
+    with se.Checkpointer(state, storage=s3.url, checkpoint_every=1) as checkpoint:
+        checkpoint.restore()
+        for step in range(1, refused + 1):
+            checkpoint.step(step, loss=one_step(state))
+            assert not checkpoint.wait()
+        checkpoint.step(refused + 1, loss=one_step(state))
+        assert checkpoint.wait()
+    told = re.findall("^spotelastic: .*", capfd.readouterr().err, re.MULTILINE)
+    assert len(told) == 1
+    assert told[0].startswith(f"spotelastic: step 1 was not committed: {s3.url}/1/step-00000001/")
+    assert "403 AccessDenied: give these credentials the rights" in told[0]
+
+
+def test_a_bucket_that_is_not_there_is_named_before_training_begins(
+    s3: FaultyS3, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(SpotelasticError, match="there is no bucket missing: create it first"),
+        se.Checkpointer(make(), storage="s3://missing/run"),
+    ):
+        pass
+    assert not capfd.readouterr().err
