@@ -298,16 +298,18 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> list[Chunk]:
 def _pieces(
     fqn: str, path: Path, tensor: torch.Tensor, shape: tuple[int, ...], offsets: tuple[int, ...]
 ) -> list[Chunk]:
-    """Of what begins at `offsets` of a tensor of this shape: some rows each, all of it if small."""
-    rows = tensor.shape[0] if tensor.nbytes > PIECE else 1
-    if rows < 2:
+    """Of what begins at `offsets` of a tensor of this shape: all of it if small, else some rows
+    each, of the first axis that has several."""
+    axis = next((at for at, size in enumerate(tensor.shape) if size > 1), None)
+    if axis is None or tensor.nbytes <= PIECE:
         return [Chunk(fqn, path, tensor, shape, offsets, tuple(tensor.shape))]
+    rows = tensor.shape[axis]
     at_once = max(1, PIECE * rows // tensor.nbytes)
     parts = []
     for start in range(0, rows, at_once):
-        part = tensor[start : start + at_once]
-        place = (offsets[0] + start, *offsets[1:])
-        parts.append(Chunk(fqn, path, part, shape, place, tuple(part.shape)))
+        part = tensor.narrow(axis, start, min(at_once, rows - start))
+        place = (*offsets[:axis], offsets[axis] + start, *offsets[axis + 1 :])
+        parts += _pieces(fqn, path, part, shape, place)
     return parts
 
 

@@ -56,8 +56,24 @@ def test_a_sharded_tensor_saved_in_pieces_comes_back_in_place(
         assert torch.equal(part.to_local(), saved)
 
 
+@pytest.mark.parametrize("shape", [(1, 10, 6), (2, 40, 3), (1, 100), (1, 1, 1, 50)])
+def test_rows_that_are_long_themselves_are_cut_too(shape: tuple[int, ...], tmp_path: Path) -> None:
+    whole = torch.rand(shape)
+    chunks = list(chunks_of("w", ("w",), whole))
+    assert len(chunks) > 1
+    for chunk in chunks:
+        assert chunk.tensor.nbytes <= state.PIECE
+        place = tuple(slice(at, at + n) for at, n in zip(chunk.offsets, chunk.sizes, strict=True))
+        assert torch.equal(chunk.tensor, whole[place])
+    assert sum(chunk.tensor.numel() for chunk in chunks) == whole.numel()
+    saved = whole.clone()
+    OneSlot(tmp_path / "slot", {"w": whole}).save(1)
+    load(tmp_path / "slot", 1, {"w": whole.zero_()})
+    assert torch.equal(whole, saved)
+
+
 def test_what_has_no_rows_is_one_piece() -> None:
-    for tensor in (torch.tensor(1.0), torch.empty(0, 3), torch.ones(1, 100)):
+    for tensor in (torch.tensor(1.0), torch.empty(0, 3), torch.ones(1)):
         [chunk] = chunks_of("w", ("w",), tensor)
         assert (chunk.shape, chunk.sizes) == (tensor.shape, tensor.shape)
         assert chunk.offsets == (0,) * tensor.dim()
