@@ -6,7 +6,8 @@ lock says so.
 
 Must never happen: a script that dies takes along what it had sealed. So the end of the lifeline is
 followed by a last upload, of the newest save whether it was due or not, and only after that, the
-arena goes. SIGTERM leaves the arena to whoever sent it.
+arena goes. SIGTERM leaves the arena to whoever started it, and lives; SIGINT is how that one ends
+both: it may be killed before it has removed anything itself.
 """
 
 import argparse
@@ -89,10 +90,15 @@ async def _serve(options: argparse.Namespace) -> int:
             _number("SPOTELASTIC_KEEP_EVERY", options.keep_every, least=0, default=0),
         ),
     )
-    over = asyncio.Event()
+    over, deserted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def give_up() -> None:
+        deserted.set()
+        over.set()
+
     loop.add_signal_handler(signal.SIGTERM, over.set)
-    loop.add_signal_handler(signal.SIGINT, over.set)
+    loop.add_signal_handler(signal.SIGINT, give_up)
     running = loop.create_task(service.run())
     running.add_done_callback(lambda _: over.set())
 
@@ -105,9 +111,8 @@ async def _serve(options: argparse.Namespace) -> int:
     service.listen = peers.address
     unix = await _listen(options.socket, service)
 
-    lifeline = loop.create_task(_watch(options, service, over))
+    lifeline = loop.create_task(_watch(options, service, deserted, over))
     await over.wait()
-    deserted = options.lifeline is not None and lifeline.done()
     lifeline.cancel()
     unix.close()
     peers.close()
@@ -116,7 +121,7 @@ async def _serve(options: argparse.Namespace) -> int:
         raise error
     running.cancel()
     service.close()
-    if deserted:
+    if deserted.is_set() and options.lifeline is not None:
         shutil.rmtree(options.arena, ignore_errors=True)
     lock.close()
     sys.stdout.flush()
@@ -179,7 +184,9 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
     return server
 
 
-async def _watch(options: argparse.Namespace, service: Service, over: asyncio.Event) -> None:
+async def _watch(
+    options: argparse.Namespace, service: Service, deserted: asyncio.Event, over: asyncio.Event
+) -> None:
     """When whoever started us is gone, workers that are still there end with us, not without us:
     they ask whether all is committed."""
     if options.lifeline is None:
@@ -189,6 +196,7 @@ async def _watch(options: argparse.Namespace, service: Service, over: asyncio.Ev
     with os.fdopen(options.lifeline, "rb", buffering=0) as pipe, suppress(OSError):
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         await reader.read(1)
+    deserted.set()
     try:
         ending.mark(options.arena, options.owner, options.storage)
         await service.clients.deserted(LAST_UPLOAD)

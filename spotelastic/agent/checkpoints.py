@@ -78,7 +78,7 @@ class Checkpoints:
             if self._process is None:
                 _end(self.socket)
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_TIMEOUT)
             self._process.kill()

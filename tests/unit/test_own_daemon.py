@@ -13,6 +13,7 @@ from spotelastic_checkpoints import ending
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
+from spotelastic_checkpoints.launch import start_daemon
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Schedule
 from spotelastic_checkpoints.worker import WorkerClient
@@ -94,6 +95,25 @@ def test_one_that_is_told_to_end_leaves_its_slots_to_the_next(
     worker.client._connection.close()
     daemon.close()
     assert committed(tmp_path) == 1
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_its_agent_ends_takes_its_slots_along(sig: signal.Signals, tmp_path: Path) -> None:
+    """The agent may be killed before it has removed them itself."""
+    reading, lifeline = os.pipe()
+    process = start_daemon(
+        socket=tmp_path / "socket",
+        arena=tmp_path / "arena",
+        storage=str(tmp_path / "storage"),
+        owner="run",
+        node="node",
+        lifeline=reading,
+    )
+    os.close(reading)
+    process.send_signal(sig)
+    assert process.wait(PATIENT) == 0
+    os.close(lifeline)
+    assert (tmp_path / "arena").exists() == (sig == signal.SIGTERM)
 
 
 def test_while_none_can_be_started_this_is_told_once(
