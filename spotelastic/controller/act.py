@@ -120,7 +120,8 @@ class Actor:
                 self._handlers[type(action)](action)
                 done.append(action)
             except (Unavailable, EnvironmentFailure) as error:
-                failed |= {action.cause} - {""}
+                if action.cause:
+                    failed.add(action.cause)
                 self._complain(str(error))
         return tuple(done)
 

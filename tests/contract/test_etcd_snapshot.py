@@ -2,10 +2,10 @@
 
 import contextlib
 from pathlib import Path
-from typing import IO
 
 import msgspec
 import pytest
+from support.bucket import Bucket
 from support.etcd import HOST, EtcdMember
 
 from spotelastic.controller import snapshots
@@ -14,25 +14,6 @@ from spotelastic.errors import EnvironmentFailure
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.server import MemberConfig, find_binary, free_ports
 from spotelastic.store.snapshot import restore, take
-
-
-class Bucket:
-    """As much of `Objects` as is needed."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def names(self, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name in self.kept if name.startswith(prefix)))
-
-    def get(self, name: str) -> bytes | None:
-        return self.kept.get(name)
-
-    def put(self, name: str, data: IO[bytes]) -> None:
-        self.kept[name] = data.read()
-
-    def delete(self, name: str) -> None:
-        del self.kept[name]
 
 
 def config(folder: Path) -> MemberConfig:

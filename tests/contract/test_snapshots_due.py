@@ -2,34 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import IO
 
+from support.bucket import Bucket
 from support.etcd import EtcdMember, wait_until
 
 from spotelastic.controller.snapshots import EVERY, PREFIX, Snapshots
 
 
-class Bucket:
-    """As much of `Objects` as is needed."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    def names(self, prefix: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name in self.kept if name.startswith(prefix)))
-
-    def get(self, name: str) -> bytes | None:
-        return self.kept.get(name)
-
-    def put(self, name: str, data: IO[bytes]) -> None:
-        self.kept[name] = data.read()
-
-    def delete(self, name: str) -> None:
-        del self.kept[name]
-
-    @property
-    def times(self) -> list[int]:
-        return [int(name.removeprefix(PREFIX).removesuffix(".db")) for name in self.names(PREFIX)]
+def times(bucket: Bucket) -> list[int]:
+    return [int(name.removeprefix(PREFIX).removesuffix(".db")) for name in bucket.names(PREFIX)]
 
 
 class Watch:
@@ -58,22 +39,22 @@ def test_one_is_taken_every_ten_minutes_and_another_leaders_counts(
     assert EVERY == 600.0
     bucket, watch = Bucket(), Watch(1000.5)
     with of_a_leader(bucket, etcd_member, watch) as turn:
-        wait_until(lambda: bucket.times == [1000], "the first is taken at once")
+        wait_until(lambda: times(bucket) == [1000], "the first is taken at once")
         watch.now = 1300.0
         assert turn() == 300.0
         watch.now = 1599.0
         assert turn() == 1.0
-        assert bucket.times == [1000]
+        assert times(bucket) == [1000]
         watch.now = 1600.0
         assert turn() == EVERY
-        assert bucket.times == [1000, 1600]
+        assert times(bucket) == [1000, 1600]
     watch.now = 1900.0
     with of_a_leader(bucket, etcd_member, watch) as turn:
         assert turn() == 300.0
-        assert bucket.times == [1000, 1600]
+        assert times(bucket) == [1000, 1600]
         watch.now = 2200.0
         assert turn() == EVERY
-        assert bucket.times == [1000, 1600, 2200]
+        assert times(bucket) == [1000, 1600, 2200]
         watch.now = 100.0  # a clock that was set back waits no longer than ever
         assert turn() == EVERY
     assert all(bucket.kept.values())
