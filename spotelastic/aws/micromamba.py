@@ -4,16 +4,14 @@ The images that workers boot have none. It is fetched by the node that builds an
 where it is published, in one version whose SHA-256 is known.
 """
 
-import hashlib
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 
-from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.aws import releases
+from spotelastic.errors import Unavailable
 
-FETCH_TIMEOUT = 60.0
 TRIES = 3
 """The job fails when it cannot be had, and nodes are paid for by then."""
 PAUSE = 2.0
@@ -44,13 +42,7 @@ def ensure(folder: Path, release: Release) -> Path:
     program = folder / f"micromamba-{release.version}" / "micromamba"  # it goes by its file's name
     if program.exists():
         return program
-    data = _fetch(release)
-    found = hashlib.sha256(data).hexdigest()
-    if found != release.sha256:
-        raise EnvironmentFailure(
-            f"{release.url} is not micromamba as it was released: its SHA-256 is {found[:12]}, "
-            f"expected {release.sha256[:12]}"
-        )
+    data = releases.checked(_fetch(release.url), release.sha256, "micromamba", release.url)
     program.parent.mkdir(parents=True, exist_ok=True)
     beside = program.with_name(".micromamba")
     beside.write_bytes(data)
@@ -58,20 +50,9 @@ def ensure(folder: Path, release: Release) -> Path:
     return beside.rename(program)
 
 
-def _fetch(release: Release) -> bytes:
+def _fetch(url: str) -> bytes:
     for _ in range(TRIES - 1):
         with suppress(Unavailable):
-            return _fetch_once(release)
+            return releases.fetch(url)
         time.sleep(PAUSE)
-    return _fetch_once(release)
-
-
-def _fetch_once(release: Release) -> bytes:
-    import urllib.request  # which a worker, that seldom has a use for it, need not hold
-
-    try:
-        with urllib.request.urlopen(release.url, timeout=FETCH_TIMEOUT) as answer:
-            data: bytes = answer.read()
-    except (OSError, HTTPException) as error:
-        raise Unavailable(f"cannot fetch {release.url}: {error}") from error
-    return data
+    return releases.fetch(url)

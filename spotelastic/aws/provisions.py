@@ -9,22 +9,19 @@
 `boot.sh` installs the wheel; etcd is installed by `spotelastic boot` on control nodes.
 """
 
-import hashlib
 import io
 import re
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from spotelastic.aws import wheel
+from spotelastic.aws import releases, wheel
 from spotelastic.aws.objects import Objects
-from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.errors import Unavailable
 
 CURRENT = "boot/current"
-FETCH_TIMEOUT = 60.0
 _TORCH = re.compile(r"torch>=([\d.]+)")
 """What spotelastic requires where it trains."""
 PROGRAMS = ("etcd", "etcdutl")
@@ -111,21 +108,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def fetch(etcd: Release) -> bytes:
     """Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file."""
-    import urllib.request  # which a worker, that has no use for it, need not hold
-
-    try:
-        with urllib.request.urlopen(etcd.url, timeout=FETCH_TIMEOUT) as answer:
-            data: bytes = answer.read()
-    except (OSError, HTTPException) as error:
-        raise Unavailable(f"cannot fetch {etcd.url}: {error}") from error
-    return _checked(etcd, data, etcd.url)
+    return _checked(etcd, releases.fetch(etcd.url), etcd.url)
 
 
 def _checked(etcd: Release, data: bytes, where: str) -> bytes:
-    found = hashlib.sha256(data).hexdigest()
-    if found != etcd.sha256:
-        raise EnvironmentFailure(
-            f"{where} is not etcd {etcd.version} as it was released: its SHA-256 is "
-            f"{found[:12]}, expected {etcd.sha256[:12]}"
-        )
-    return data
+    return releases.checked(data, etcd.sha256, f"etcd {etcd.version}", where)
