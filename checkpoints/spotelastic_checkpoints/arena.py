@@ -23,10 +23,12 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from spotelastic_checkpoints import stages
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.populate import populate
 from spotelastic_checkpoints.room import Room, mib, room
+from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.wire import Item
 
 PRIVATE = 0o700
@@ -260,10 +262,12 @@ class Arena:
         slot = self._slot(path)
         if slot is None:
             raise ArenaFull(f"{path} was given up while it was made")
+        stages.reached(Stage.FURNISH_ALLOCATED)
         try:
             populate(slot.memory)
         except OSError as error:
             raise ArenaFull(f"{path}: {error.strerror}; {self.room()}") from error
+        stages.reached(Stage.FURNISH_POPULATED)
         return slot
 
     def allocate(self, path: Path, size: int) -> None:

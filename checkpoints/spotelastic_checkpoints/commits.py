@@ -187,7 +187,11 @@ class Commits:
         data: memoryview,
         progress: Callable[[int], None] = unseen,
     ) -> None:
-        self.storage.put(f"{folder(commit)}/{name}", data, progress)
+        def part_put(nbytes: int) -> None:
+            stages.reached(Stage.SHARD_PART_PUT)
+            progress(nbytes)
+
+        self.storage.put(f"{folder(commit)}/{name}", data, part_put)
         stages.reached(Stage.SHARD_PUT)
 
     def put_manifest(self, content: Manifest) -> None:

@@ -211,7 +211,7 @@ async def _upload_all(service: Service) -> None:
     A part that is there without the others' may be committed by them, or by the next claim."""
     if not await _sent(service.pipeline):
         return
-    service._want_due(every_save=True)
+    service.want_due(every_save=True)
     if not await _sent(service.pipeline):
         return
     deadline = time.monotonic() + LAST_RECORD

@@ -90,7 +90,7 @@ class Service:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._want_due()
+        self.want_due()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._upload())
             group.create_task(self._collector.run())
@@ -122,7 +122,7 @@ class Service:
         """A worker that went without a word may have sealed a slot without a word, too."""
         self.clients.remove(client)
         if client.attached:
-            self._want_due()
+            self.want_due()
             self._grant_waiting()
 
     def tell_problem(self, message: str) -> None:
@@ -202,7 +202,7 @@ class Service:
                 page.set_deadline(self._hurried)
                 page.set_schedule(round_.schedule)
         self._adopt_round()
-        self._want_due()
+        self.want_due()
         self._grant_waiting()
 
     def _adopt_round(self) -> None:
@@ -222,7 +222,7 @@ class Service:
         self.arena.drop_torn()
         self._emit_points(all_written=True)
         self._restores.forget()
-        self._want_due()
+        self.want_due()
 
     def _set_target(self, request: wire.SetTarget) -> list[wire.WorkerStep]:
         self._check_current(request.round)
@@ -293,7 +293,7 @@ class Service:
     async def flush(self, timeout: float) -> bool:
         """Wait until what is due is committed; False when it was not, or time (s) ran out."""
         self._waited_for += 1
-        self._want_due()
+        self.want_due()
         try:
             return await self._committed_within(timeout)
         finally:
@@ -333,7 +333,7 @@ class Service:
         self._hurried, self._collector.on, self.pipeline.deadline = deadline, False, deadline
         for page in self.arena.pages:
             page.set_deadline(deadline)
-        self._want_due(every_save=True)
+        self.want_due(every_save=True)
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -410,7 +410,7 @@ class Service:
             waiting = all(c.waiting for c in workers)
             self.clients.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
             if self._passes(request, round_):
-                self._want_due()
+                self.want_due()
         return _LATER
 
     def _passes(self, request: wire.Sealing, round_: RoundInfo) -> bool:
@@ -434,7 +434,7 @@ class Service:
         return _LATER
 
     def _urge(self) -> object:
-        self._want_due()
+        self.want_due()
         return _LATER
 
     def _complain(self, message: str) -> object:
@@ -444,12 +444,12 @@ class Service:
     def _leave(self, client: Client, request: wire.Leave) -> None:
         self._emit_points(all_written=True)
         self.clients.emit(wire.Left(client.rank, request.step, request.clean))
-        self._want_due()
+        self.want_due()
         self.clients.detach(client)
 
     # -- saves ------------------------------------------------------------------------------------
 
-    def _want_due(self, *, every_save: bool = False) -> None:
+    def want_due(self, *, every_save: bool = False) -> None:
         """Hand the newest complete save that is due (or just the newest) to the pipeline."""
         round_ = self.round
         if round_ is None:
@@ -471,7 +471,7 @@ class Service:
             await asyncio.sleep(POINTS_EVERY)
             self._emit_points(all_written=False)
             if self._cadence.has_paused(time.monotonic()):
-                self._want_due()
+                self.want_due()
 
     def _emit_points(self, *, all_written: bool) -> None:
         points = self.arena.pages[0].take_points(all_written=all_written)

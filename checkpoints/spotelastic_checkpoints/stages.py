@@ -18,9 +18,23 @@ class Stage(StrEnum):
     SLOT_SEALED = "slot-sealed"
     """Sealed; the daemon has not been told."""
     SLOT_REPORTED = "slot-reported"
-    # the daemon
+    # the worker that restores
+    RESTORE_OPENED = "restore-opened"
+    """It knows what there is; nothing of it is here."""
+    RESTORE_FETCHED = "restore-fetched"
+    """Some of it is, and may be in the tensors."""
+    RESTORE_READ = "restore-read"
+    """It has all, and the daemon knows."""
+    # the daemon, which makes slots
+    FURNISH_ALLOCATED = "furnish-allocated"
+    """The slot's file has its length."""
+    FURNISH_POPULATED = "furnish-populated"
+    """It is in memory; the worker has not been told."""
+    # the daemon, which commits
     UPLOAD_STARTED = "upload-started"
     SHARD_HASHED = "shard-hashed"
+    SHARD_PART_PUT = "shard-part-put"
+    """Of a large shard not all; of one that goes up in one request, all."""
     SHARD_PUT = "shard-put"
     MANIFEST_PUT = "manifest-put"
     STEP_COMPLETE = "step-complete"
@@ -40,9 +54,16 @@ class Stage(StrEnum):
     """All has, and matches; the worker has not been told."""
 
 
-WORKER_STAGES = tuple(stage for stage in Stage if stage.startswith("slot-"))
-FETCH_STAGES = tuple(stage for stage in Stage if stage.startswith("fetch-"))
-DAEMON_STAGES = tuple(stage for stage in Stage if stage not in WORKER_STAGES + FETCH_STAGES)
+def _named(prefix: str) -> tuple[Stage, ...]:
+    return tuple(stage for stage in Stage if stage.startswith(prefix))
+
+
+WORKER_STAGES = _named("slot-")
+RESTORE_STAGES = _named("restore-")
+FURNISH_STAGES = _named("furnish-")
+FETCH_STAGES = _named("fetch-")
+_OTHERS = {*WORKER_STAGES, *RESTORE_STAGES, *FURNISH_STAGES, *FETCH_STAGES}
+COMMIT_STAGES = tuple(stage for stage in Stage if stage not in _OTHERS)
 
 _DIE_AT = os.environ.get("SPOTELASTIC_DIE_AT", "")
 

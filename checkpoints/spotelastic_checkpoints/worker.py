@@ -88,7 +88,9 @@ class WorkerClient:
 
     def open(self, resume: wire.Resume, timeout: float) -> wire.RestoreSet:
         """What the named source holds; raises `RestoreFailed` where it is not whole."""
-        return self._insist(wire.Open(resume), wire.RestoreSet, timeout)
+        found = self._insist(wire.Open(resume), wire.RestoreSet, timeout)
+        stages.reached(Stage.RESTORE_OPENED)
+        return found
 
     def fetch(
         self,
@@ -109,6 +111,7 @@ class WorkerClient:
         if ranges or ahead:
             request = wire.Fetch(ident, tuple(ranges), tuple(ahead), passed)
             self._connection.call(request, type(None), timeout)
+        stages.reached(Stage.RESTORE_FETCHED)
 
     def find(
         self, timeout: float, *, step: int | None = None, before: wire.Commit | None = None
@@ -123,6 +126,7 @@ class WorkerClient:
             self._connection.call(wire.Restored(ident), type(None), ANSWER_WITHIN)
         except DaemonUnavailable:
             self._reconnect(REPLACED_WITHIN)
+        stages.reached(Stage.RESTORE_READ)
 
     # -- saving -----------------------------------------------------------------------------------
 

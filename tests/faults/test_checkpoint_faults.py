@@ -10,7 +10,15 @@ import torch
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.commits import folder
 from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
-from spotelastic_checkpoints.stages import DAEMON_STAGES, FETCH_STAGES, WORKER_STAGES, Stage
+from spotelastic_checkpoints.stages import (
+    COMMIT_STAGES,
+    FETCH_STAGES,
+    FURNISH_STAGES,
+    RESTORE_STAGES,
+    WORKER_STAGES,
+    Stage,
+)
+from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import (
     Branch,
     Commit,
@@ -66,7 +74,7 @@ def test_a_worker_that_dies_while_saving_leaves_its_last_whole_save(
         worker.client.leave(clean=True)
 
 
-@pytest.mark.parametrize("stage", DAEMON_STAGES)
+@pytest.mark.parametrize("stage", COMMIT_STAGES)
 def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
     tmp_path: Path, stage: str
 ) -> None:
@@ -103,6 +111,8 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         assert Commit(epoch, 6) == max(commits_of(node.storage))
         eventually(lambda: len(commits_of(node.storage)) == 3)
         assert restored_from_store(node, Commit(epoch, 6), 6)
+        node.agent.claim("test", timeout=10)
+        eventually(lambda: open_storage(node.storage).unfinished() == [])
 
 
 @pytest.mark.parametrize("stage", FETCH_STAGES)
@@ -131,6 +141,57 @@ def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
         node.start()
         assert not list(node.arena.glob("restore-*"))
         assert restored_from_store(node, Commit(epoch, 1), 1)
+
+
+@pytest.mark.parametrize("stage", RESTORE_STAGES)
+@pytest.mark.parametrize("source", ["memory", "store"])
+def test_a_worker_that_dies_while_it_restores_takes_nothing_from_the_next(
+    tmp_path: Path, stage: str, source: str
+) -> None:
+    with cluster(tmp_path) as [node]:
+        epoch, worker = started(node)
+        worker.save(1)
+        assert worker.client.flush(PATIENT)
+        worker.client.leave(clean=True)
+        node.agent.end()
+        [saved] = node.agent.status().snapshots
+        resume = {
+            "memory": Resume("memory", 1, "r1", saved.layout),
+            "store": Resume("store", 1, epoch=epoch),
+        }[source]
+
+        lineage = [Branch("r1", 1)]
+        node.begin(round_info("r2", 0, ["n0"], 1, 0, lineage=lineage))
+        assert node.spawn("r2", 0, (1, 1), steps=1, die_at=stage, resume=resume) == -9
+        node.agent.end()
+        assert not list(node.arena.glob("restore-*"))
+
+        node.begin(round_info("r3", 0, ["n0"], 1, 0, lineage=lineage))
+        assert node.spawn("r3", 0, (1, 1), steps=0, die_at="", resume=resume) == 0
+
+
+@pytest.mark.parametrize("stage", FURNISH_STAGES)
+def test_a_daemon_that_dies_while_it_makes_slots_leaves_some_that_the_next_can_use(
+    tmp_path: Path, stage: str
+) -> None:
+    with cluster(tmp_path) as [node]:
+        node.stop()
+        node.start(die_at=stage)
+        epoch = node.agent.claim("test", timeout=10).epoch
+        begun = round_info("r1", 0, ["n0"], 1, epoch)
+        node.begin(begun)
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(Worker, str(node.socket), "r1", 0, 0, plan_of(1, 1))
+            eventually(node.died)
+            node.agent.close()
+            node.start()
+            node.begin(begun)
+            worker = starting.result(PATIENT)
+        for step in range(1, 5):
+            worker.save(step)
+        assert worker.client.flush(PATIENT)
+        worker.client.leave(clean=True)
+        assert restored_from_store(node, Commit(epoch, 4), 4)
 
 
 def test_a_restore_outlives_the_daemon_that_was_bringing_it(

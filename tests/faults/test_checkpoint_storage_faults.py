@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import torch
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.parts import WHOLE
 from spotelastic_checkpoints.wire import Commit, Committed, DaemonEvent, Failed, Resume, Schedule
 from support.checkpoints import (
     Worker,
@@ -137,6 +137,7 @@ KINDS = {
     "not carried out": Fault(deaf=True),
     "answer lost": Fault(),
     "answer cut short": Fault(keep=20),
+    "late": Fault(late=1.0),
 }
 
 
@@ -219,25 +220,28 @@ def test_a_shard_that_has_lost_its_end_is_found_and_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.soak
-def test_an_upload_that_died_with_its_daemon_is_ended_by_the_next_epoch(
-    tmp_path: Path, s3: FaultyS3
+def test_an_upload_whose_daemon_is_killed_between_two_parts_is_ended_by_the_next_epoch(
+    tmp_path: Path, s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    state = {"words": bytes(WHOLE + 1)}  # tensors are cut: one value alone is ever as large
+    second = s3.hold("PUT", "partNumber=2")
     with cluster(tmp_path, storage=s3.url) as [node]:
-        epoch, worker = started(node)
-        worker.client.leave(clean=True)
-        # What a daemon that is killed between two parts leaves.
-        bucket, _, prefix = s3.url.removeprefix("s3://").partition("/")
-        key = f"{prefix}/{epoch}/step-00000001/__0_0.distcp"
-        boto3.client("s3").create_multipart_upload(Bucket=bucket, Key=key)
-        storage = open_storage(s3.url)
-        assert len(storage.unfinished()) == 1
-
-        node.agent.end()
-        _, worker = started(node, "r2")
-        worker.save(2)
-        assert worker.client.flush(PATIENT)
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch, Schedule(1, 1)),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            checkpoint.step(1)
+            assert second.there.wait(PATIENT)
+            node.kill()
+            storage = open_storage(s3.url)
+            assert len(storage.unfinished()) == 1
+            second.go_on.set()
+            node.start()
+            node.begin(round_info("r1", 0, ["n0"], 1, 1, schedule=Schedule(1, 1)))
+            assert checkpoint.wait()
+        node.agent.claim("test", timeout=20)
         eventually(lambda: storage.unfinished() == [])
-        worker.client.leave(clean=True)
+        assert verified(s3.url) == [Commit(1, 1)]
 
 
 # -- full -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Checkpoint daemons and torch-free workers, for tests of what happens when one of them dies.
 
 Run as a script it is one worker: `python -m support.checkpoints SOCKET ROUND` and
-rank, local rank, world size, workers per node, and steps.
+rank, local rank, world size, workers per node, steps, and what it resumes from, if anything.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.json import encode
+from msgspec.json import decode, encode
 from spotelastic_checkpoints import arena, encoding, layout, wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.contents import Contents
@@ -225,12 +225,21 @@ class Node:
     def begin(self, round_: wire.RoundInfo) -> None:
         self.agent.begin(round_)
 
-    def spawn(self, round_: str, rank: int, plan: tuple[int, int], steps: int, die_at: str) -> int:
+    def spawn(
+        self,
+        round_: str,
+        rank: int,
+        plan: tuple[int, int],
+        steps: int,
+        die_at: str,
+        resume: wire.Resume | None = None,
+    ) -> int:
         """Runs a worker process to its end; its exit code."""
         world_size, per_node = plan
         child = subprocess.run(
             [sys.executable, "-m", "support.checkpoints", str(self.socket), round_]
-            + [str(n) for n in (rank, rank % per_node, world_size, per_node, steps)],
+            + [str(n) for n in (rank, rank % per_node, world_size, per_node, steps)]
+            + ([] if resume is None else [encode(resume).decode()]),
             env={**os.environ, "SPOTELASTIC_DIE_AT": die_at},
             cwd=Path(__file__).parent.parent,
             timeout=PATIENT,
@@ -321,8 +330,13 @@ def cluster(
 
 def main() -> None:
     socket, round_ = sys.argv[1:3]
-    rank, local_rank, world_size, per_node, steps = map(int, sys.argv[3:])
+    rank, local_rank, world_size, per_node, steps = map(int, sys.argv[3:8])
     worker = Worker(socket, round_, rank, local_rank, plan_of(world_size, per_node))
+    for told in sys.argv[8:]:
+        resume = decode(told, type=wire.Resume)
+        restored = fetched(worker.client, resume)
+        assert is_content_of(restored, resume.step)
+        worker.client.restored(restored.id)
     for step in range(1, steps + 1):
         worker.step(step)
     worker.client.flush(PATIENT)

@@ -34,6 +34,8 @@ class Fault:
     """Answered without asking the server; 0: ask it, and then"""
     keep: int = 0
     """pass on so many bytes of its answer, and hang up."""
+    late: float = 0.0
+    """Ask the server so many seconds later, and pass on its answer."""
     deaf: bool = False
     """Hang up without asking the server."""
     hold: "Hold | None" = None
@@ -150,6 +152,9 @@ def _handler(proxy: FaultyS3) -> Callable[..., BaseHTTPRequestHandler]:
             if fault is not None and fault.hold is not None:
                 fault.hold.there.set()
                 fault.hold.go_on.wait(60)
+                fault = None
+            if fault is not None and fault.late:
+                time.sleep(fault.late)
                 fault = None
             if proxy.away or (fault is not None and fault.deaf):
                 self.close_connection = True

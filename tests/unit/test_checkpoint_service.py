@@ -142,7 +142,7 @@ def sealing(daemon: Service, client: Client, *steps: int, waiting: bool = False)
     """Of the steps that are sealed now, to be committed, those whose sealing begins an upload."""
     begun: list[int] = []
     for step in steps:
-        daemon._want_due = lambda step=step, **_: begun.append(step)  # type: ignore[method-assign]
+        daemon.want_due = lambda step=step, **_: begun.append(step)  # type: ignore[method-assign]
         daemon._sealing(client, Sealing(step, "", waiting, due=True))
     return begun
 
