@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,11 +27,13 @@ from spotelastic.aws import autoscaling, stack, teardown
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import SWITCH, Names
-from spotelastic.aws.objects import STATUS
+from spotelastic.aws.objects import STATUS, Objects
 from spotelastic.aws.request import Request
 from spotelastic.aws.survey import Wish, survey
+from spotelastic.cli import existing
 from spotelastic.cli.place import Place
 from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
 
 pytestmark = pytest.mark.faults
@@ -53,6 +57,10 @@ class Trial:
     def down(self) -> None:
         keep, bucket = self.keep_data, self.request.bucket
         teardown.delete(NAME, bucket=bucket, keep_data=keep, aws=self.laptop.aws)
+
+    def command_down(self) -> None:
+        """As the command: with a look at what there is, and one at what stays."""
+        Place(self.laptop.aws, None).down(NAME, lambda _: None, keep_data=self.keep_data)
 
     def nothing_is_left(self, told: str = "") -> None:
         assert remains(NAME) == [], told
@@ -246,13 +254,14 @@ def as_asked(trial: Trial, told: str) -> None:
 
 def test_a_down_that_goes_wrong_anywhere_can_be_run_again(trial: Trial) -> None:
     trial.up()
-    calls = trial.calls(trial.down)
+    calls = trial.calls(trial.command_down)
     assert len(calls) > 10
     for at, fault in pairs(calls):
         told = f"{fault.name} at call {at}, {calls[at - 1]}"
         trial.up()
-        clear(trial.attempt(trial.down, fault, at), fault, told)
-        trial.down()
+        clear(trial.attempt(trial.command_down, fault, at), fault, told)
+        if remains(NAME):
+            trial.command_down()
         trial.nothing_is_left(told)
 
 
@@ -325,6 +334,27 @@ def test_a_look_at_the_account_that_goes_wrong_is_one_line(trial: Trial) -> None
             outcome = trial.attempt(look, fault, at)
             if not outcome.startswith("succeeded"):  # as without today's prices
                 clear(outcome, fault, f"{fault.name} at call {at}, {calls[at - 1]}")
+    trial.nothing_is_left()
+
+
+def test_a_look_at_what_is_there_already_that_goes_wrong_is_one_line(trial: Trial) -> None:
+    """What `up` asks of its own name and of an earlier run before it makes anything."""
+    cluster = trial.up()
+    Objects(cluster.aws, cluster.bucket, "earlier").put("checkpoints/LATEST", b"{}")
+    place = Place(trial.laptop.aws, None)
+    for name, resume in ((NAME, None), ("another", "earlier")):
+        request: Any = SimpleNamespace(bucket=cluster.bucket, resume=resume, subnets=())
+        checked: Any = SimpleNamespace(name=name, capacity=Capacity(max_cost=100.0))
+
+        def look(request: Any = request, checked: Any = checked) -> None:
+            existing.find(place, request, checked)
+
+        calls = trial.calls(look)
+        assert len(calls) > 3
+        for at, fault in pairs(calls):
+            told = f"{fault.name} at call {at}, {calls[at - 1]}"
+            clear(trial.attempt(look, fault, at), fault, told)
+    trial.down()
     trial.nothing_is_left()
 
 

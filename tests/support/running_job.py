@@ -1,16 +1,22 @@
 """A whole job on a local cloud of its own that tells every step it makes (`train_exactly`)."""
 
+import math
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from support import exactly
 from support.exactly import SCRIPT, TESTS
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
 from spotelastic.aws import autoscaling
 from spotelastic.aws.autoscaling import ALIVE, Machine
+from spotelastic.aws.objects import USAGE
+from spotelastic.aws.prices import AwsPrices
+from spotelastic.cli.place import cost_of
+from spotelastic.controller.usage import Usage
 from spotelastic.local import cloud
 from spotelastic.model.interval import Interval
 from spotelastic.model.progress import Report, Status
@@ -69,4 +75,33 @@ def finishes(trial: Trial, folder: Path) -> Report:
     assert report is not None
     lost = sum(row.steps_lost or 0 for row in report.interruptions)
     assert (report.job.final_step, report.job.steps_run) == (last, last + lost), report
+    return the_bill_adds_up(trial)
+
+
+def the_bill_adds_up(trial: Trial) -> Report:
+    """Every worker is on it once, from its launch on and at EC2's price; the report of it then."""
+    known, prices = machines(trial), AwsPrices(trial.cluster.aws)
+
+    def all_ended() -> list[Usage] | None:
+        bill = msgspec.json.decode(trial.cluster.objects.get(USAGE) or b"[]", type=list[Usage])
+        workers = [item for item in bill if item.role == "worker"]
+        return workers if workers and all(item.end for item in workers) else None
+
+    bill = eventually(all_ended, "a bill on which all workers have ended")
+    assert sorted(item.instance for item in bill) == sorted(known)
+    for item in bill:
+        machine = known[item.instance]
+        price = prices.spot(TYPE, machine.zone)
+        assert (item.start, item.usd_per_hour) == (machine.launched_at, price), item
+    total = sum(item.usd(item.start, item.end or 0.0) for item in bill)
+
+    def told() -> Report | None:
+        report = trial.cluster.objects.report()
+        return report if report and math.isclose(report.cost_usd, total) else None
+
+    report = eventually(told, f"a report of {total} USD")
+    assert math.isclose(cost_of(trial.cluster).cost_usd, total)
+    parts = [row.usd for row in report.interruptions]
+    assert all(part is None or part >= 0.0 for part in parts), parts
+    assert sum(part or 0.0 for part in parts) <= total
     return report
