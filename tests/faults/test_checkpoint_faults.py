@@ -111,7 +111,12 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         assert Commit(epoch, 6) == max(commits_of(node.storage))
         eventually(lambda: len(commits_of(node.storage)) == 3)
         assert restored_from_store(node, Commit(epoch, 6), 6)
-        node.agent.claim("test", timeout=10)
+        node.agent.end()
+        # What is left half-written goes with the first commit of a later epoch.
+        _, worker = started(node, "r2")
+        worker.save(7, due=True)
+        assert worker.client.flush(PATIENT)
+        worker.client.leave(clean=True)
         eventually(lambda: open_storage(node.storage).unfinished() == [])
 
 
@@ -250,6 +255,7 @@ def test_what_is_fetched_takes_the_place_of_slots_that_are_overwritten_next(
         epoch = node.agent.claim("test", timeout=10).epoch
         node.begin(round_info("r1", 0, ["n0"], 1, epoch, schedule=Schedule(1, 0)))
         worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        assert worker.client.ready.wait(PATIENT), "three slots"
         for step in (1, 2, 3):
             worker.save(step, due=step == 1)
             assert worker.client.flush(20.0)
