@@ -71,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
     parser.add_argument("--keep-every", type=int, help="keep multiples of this step")
     parser.add_argument("--lifeline", type=int, help="descriptor whose end or first byte ends it")
+    parser.add_argument("--outlasts", action="store_true", help="only the lifeline ends it")
     return parser.parse_args()
 
 
@@ -97,7 +98,10 @@ async def _serve(options: argparse.Namespace) -> int:
         deserted.set()
         over.set()
 
-    loop.add_signal_handler(signal.SIGTERM, over.set)
+    if options.outlasts:
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+    else:
+        loop.add_signal_handler(signal.SIGTERM, over.set)
     loop.add_signal_handler(signal.SIGINT, give_up)
     running = loop.create_task(service.run())
     running.add_done_callback(lambda _: over.set())

@@ -25,17 +25,19 @@ def start_daemon(
     keep_last: int | None = None,
     keep_every: int | None = None,
     lifeline: int | None = None,
+    outlasts: bool = False,
     log: Path | None = None,
     timeout: float = 60.0,
 ) -> subprocess.Popen[bytes]:
     """The process, once its socket answers. It is in a session of its own.
 
     `lifeline` is a descriptor whose end of file, or first byte, makes the daemon finish and clean
-    up; without one it lives until SIGTERM. With `certificates` (PEM files: authority, certificate,
-    key) it speaks TLS with other daemons, those whose certificates have the common name
-    `peer_name`. What is not kept by `keep_last` and `keep_every`, which default to
-    SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY, is collected. Raises `DaemonUnavailable` with
-    what the daemon printed.
+    up; without one it lives until SIGTERM. One that `outlasts` whoever holds the lifeline is not
+    ended by SIGTERM: a scheduler that ends a job sends it to all processes, and there may be a last
+    upload. With `certificates` (PEM files: authority, certificate, key) it speaks TLS with other
+    daemons, those whose certificates have the common name `peer_name`. What is not kept by
+    `keep_last` and `keep_every`, which default to SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY,
+    is collected. Raises `DaemonUnavailable` with what the daemon printed.
     """
     command = [sys.executable, "-m", "spotelastic_checkpoints.daemon"]
     command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
@@ -50,6 +52,8 @@ def start_daemon(
         command += ["--keep-every", str(keep_every)]
     if lifeline is not None:
         command += ["--lifeline", str(lifeline)]
+    if outlasts:
+        command += ["--outlasts"]
     log = log or socket.with_suffix(".log")
     with log.open("ab") as output:
         process = subprocess.Popen(

@@ -83,6 +83,7 @@ class OwnDaemon:
                 node=self._node,
                 workers=self._workers,
                 lifeline=reading,
+                outlasts=True,
             )
         finally:
             os.close(reading)

@@ -75,7 +75,8 @@ def _fetch_or_go_back(
         message = f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
         if session.ranks.rank == 0:
             print(f"spotelastic: {message}", file=sys.stderr, flush=True)
-            client.complain(message)
+            if session.restarts:  # an agent makes an event of it; an own daemon prints it again
+                client.complain(message)
         restored, problem = _fetch(session, client, state, _from_store(commit))
         if restored is not None:
             return restored

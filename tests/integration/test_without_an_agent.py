@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,14 +140,25 @@ def committed(folder: Path) -> int:
     return latest.step if latest is not None else 0
 
 
-def test_a_run_that_is_killed_as_a_whole_goes_on_from_what_was_sealed_last(
-    tmp_path: Path, digest: str
+def killed(run: Torchrun) -> None:
+    for pid in (run.process.pid, *run.workers):
+        os.kill(pid, signal.SIGKILL)
+
+
+def told_by_a_scheduler(run: Torchrun) -> None:
+    """Which knows of all processes of the job."""
+    for pid in (run.daemon(), run.process.pid, *run.workers):
+        os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("end", [killed, told_by_a_scheduler])
+def test_a_run_that_ends_as_a_whole_goes_on_from_what_was_sealed_last(
+    tmp_path: Path, digest: str, end: Callable[[Torchrun], None]
 ) -> None:
     with torchrun(tmp_path, stop=STOP) as run:
         run.stopped()
         assert committed(tmp_path) < STOP
-        for pid in (run.process.pid, *run.workers):
-            os.kill(pid, signal.SIGKILL)
+        end(run)
     with torchrun(tmp_path) as run:
         assert run.ended() == {(STOP, STEPS, digest)}
     assert committed(tmp_path) == STEPS

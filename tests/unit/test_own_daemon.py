@@ -83,18 +83,17 @@ def test_one_that_dies_is_replaced_on_the_same_slots(
     assert capfd.readouterr().err == said
 
 
-def test_one_that_is_told_to_end_leaves_its_slots_to_the_next(
-    daemon: OwnDaemon, tmp_path: Path
+def test_a_signal_to_all_processes_of_a_job_ends_it_after_its_last_upload(
+    daemon: OwnDaemon, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As by a scheduler that ends a job by a signal to all of its processes."""
     worker = begun(daemon, Schedule(1, 0))
     worker.save(1)
-    ended = daemon._process
-    ended.send_signal(signal.SIGTERM)
-    eventually(lambda: daemon._process is not ended, "another")
+    daemon._process.send_signal(signal.SIGTERM)
     worker.client._connection.close()
     daemon.close()
+    assert daemon._process.returncode == 0
     assert committed(tmp_path) == 1
+    assert capfd.readouterr().err == "", "it was not replaced"
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
