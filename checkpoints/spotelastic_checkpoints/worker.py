@@ -78,6 +78,7 @@ class WorkerClient:
         self._told = ""
         """Why nothing is saved."""
         self._slots: dict[str, Slot] = {}
+        self._mapping = threading.Lock()
         self._written: set[str] = set()
         self.ready = threading.Event()
         """All slots are in memory and mapped: a save costs one warm copy from now on."""
@@ -167,10 +168,7 @@ class WorkerClient:
             self._reservation = 0
             return None
         self._told = ""
-        slot = self._slots.get(grant.path)
-        if slot is None or not slot.is_of(slot.path.stat()):
-            slot = self._slots[grant.path] = Slot(Path(grant.path))
-            self._written.discard(grant.path)
+        slot = self._mapped(grant.path)
         known = grant.path in self._written
         self._written.add(grant.path)
         return OpenSlot(slot, grant.owner, known=known)
@@ -237,18 +235,24 @@ class WorkerClient:
             pass
         self._connection.close()
 
+    def _mapped(self, path: str) -> Slot:
+        """The slot as this process has mapped it: once, whichever thread needs it first."""
+        with self._mapping:
+            slot = self._slots.get(path)
+            if slot is None or not slot.is_of(slot.path.stat()):
+                slot = self._slots[path] = Slot(Path(path))
+                self._written.discard(path)
+            return slot
+
     def _map_ahead(self, mapped: Callable[[str, memoryview], None]) -> None:
         """Beside training: the first save into each slot is to cost no more than the others."""
         try:
             connection = Connection.unix(self._socket, ANSWER_WITHIN)
             request = wire.AwaitSlots(self._attach.local_rank)
             for path in connection.call(request, tuple[str, ...], FURNISHED_WITHIN):
-                slot = self._slots.get(path)
-                if slot is None or not slot.is_of(slot.path.stat()):
-                    slot = Slot(Path(path))
+                slot = self._mapped(path)
                 populate(slot.memory)
                 mapped(path, slot.memory)
-                self._slots[path] = slot
             connection.close()
             self.ready.set()
         except (CheckpointsError, OSError):

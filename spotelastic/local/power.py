@@ -71,6 +71,8 @@ class Power:
         places = {
             "HOME": str(layout.home),
             "TMPDIR": str(layout.home),
+            # All would take the same one, which NCCL refuses.
+            "CUDA_VISIBLE_DEVICES": "",
             "SPOTELASTIC_SHM": str(layout.shm),
             "SPOTELASTIC_VOLUMES": str(layout.volumes),
         }

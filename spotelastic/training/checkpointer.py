@@ -241,6 +241,7 @@ class Checkpointer:
         session, client = self._entered()
         assert self._saver is not None and self._view is not None
         begun = time.perf_counter()
+        self._saver.wait()  # as the copy would: a rank's host may be steps ahead of its device
         if self._replan_is_due(session, step):
             self._plan(session, client)
         if not self._has_room and not self._prepare(client):

@@ -28,7 +28,7 @@ class Losses:
         if on_gpu:
             number = self._page.publish(step, None, now)
             arriving = loss.detach().to("cpu", non_blocking=True)
-            copied = torch.cuda.current_stream().record_event()
+            copied = torch.cuda.current_stream(loss.device).record_event()
             self._pending.append(_Pending(number, arriving, copied))
         else:
             value = loss.item() if isinstance(loss, torch.Tensor) else loss

@@ -15,7 +15,7 @@ def capture() -> dict[str, Any]:
     if numpy is not None:
         name, keys, position, has_gauss, gauss = numpy.random.get_state()
         state["numpy"] = (name, keys.tobytes(), position, has_gauss, gauss)
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # asking would do that, too
         state["cuda"] = _bytes(torch.cuda.get_rng_state())
     return state
 

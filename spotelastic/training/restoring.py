@@ -285,6 +285,12 @@ class Restored:
                 for path, leaf in flat.items()
                 if isinstance(leaf, DTensor)
             }
+            # It may keep what it is given as it is.
+            self._devices |= {
+                ".".join(map(str, path)): leaf.device
+                for path, leaf in flat.items()
+                if isinstance(leaf, torch.Tensor) and not leaf.is_meta
+            }
             value.load_state_dict(self._nested(name))
         elif state.is_value(name):
             saved = self._whole(name) if name in self._pieces else self._nested(name)
@@ -320,7 +326,8 @@ class Restored:
             return sharded
         if not first.item.is_tensor:
             return self._value(first)
-        tensor = torch.empty(first.item.shape, dtype=getattr(torch, first.item.dtype))
+        dtype, device = getattr(torch, first.item.dtype), self._devices.get(fqn)
+        tensor = torch.empty(first.item.shape, dtype=dtype, device=device)
         self._fill(fqn, tensor, (0,) * tensor.dim())
         return tensor
 

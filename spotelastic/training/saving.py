@@ -16,7 +16,6 @@ from spotelastic_checkpoints.worker import OpenSlot
 
 from spotelastic.training import pinning, values
 from spotelastic.training.environment import Ranks
-from spotelastic.training.pinning import Pinned
 from spotelastic.training.state import Cell, Chunk, Key, View
 
 
@@ -37,14 +36,23 @@ def declare(view: View) -> tuple[Declared, ...]:
     return (*(chunk.declared() for chunk in view.chunks), *cells)
 
 
+_WITHOUT = ("cpu", "meta")
+"""Devices that nothing is waited for on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where the bytes of one slot's items come from, in the order of the items."""
 
     tensors: list[torch.Tensor]
     cells: tuple[Cell, ...]
-    gpus: tuple[torch.device, ...]
+    devices: tuple[torch.device, ...]
     """Those that tensors are on; none where all are in memory."""
+
+    def wait(self) -> None:
+        """Until each device is done with what it was told so far."""
+        for device in self.devices:
+            torch.get_device_module(device).current_stream(device).synchronize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,6 @@ class SlotTensors:
 
     memory: memoryview
     tensors: list[torch.Tensor]
-    pinned: Pinned | None
 
 
 class Saver:
@@ -68,13 +75,14 @@ class Saver:
         self._layout = self._plan.slots[ranks.rank]
         self._index = arena.encode_index(self._layout.items)
         self._views: dict[str, SlotTensors] = {}
-        self._closed = False
         self._tensor_items = [item for item in self._layout.items if item.is_tensor]
         self._cell_items = [item for item in self._layout.items if not item.is_tensor]
         self._prefixes = [
             encoding.tensor_prefix(item.dtype, item.sizes) for item in self._tensor_items
         ]
         self._source = self._sources(view)
+        gpu = next((device for device in self._source.devices if device.type == "cuda"), None)
+        self._pins = pinning.pins(gpu) if gpu is not None else None
 
     @property
     def nbytes(self) -> int:
@@ -92,6 +100,10 @@ class Saver:
             raise LayoutChanged(f"{changed[0]} is new, gone, or of another shape")
         self._source = self._sources(view)
 
+    def wait(self) -> None:
+        """Until training has come so far on the devices, too."""
+        self._source.wait()
+
     @torch.no_grad()
     def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
         """Fill and seal the slot. On a GPU this returns once the copies are done."""
@@ -102,46 +114,38 @@ class Saver:
         if not slot.known:
             self._furnish(slot)
         if self._source.tensors:
-            targets = self._views[slot.path].tensors
+            targets = self._tensors_in(slot.path, slot.memory)
             torch._foreach_copy_(targets, self._source.tensors, non_blocking=True)
-        for gpu in self._source.gpus:
-            torch.cuda.current_stream(gpu).synchronize()
+        self._source.wait()
         for item, data in zip(self._cell_items, encoded, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
         slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in encoded])
 
     def look_at(self, path: str, memory: memoryview) -> None:
-        """Make the tensors that lie in a slot. Takes time, writes nothing, and may be called from
-        another thread before the first save into the slot is."""
-        before = self._views.get(path)
-        if before is not None and before.memory is memory:
-            return
-        data = memory[arena.HEADER :]
-        tensors = [tensor_at(data, item) for item in self._tensor_items]
-        gpus = self._source.gpus
-        lock = pinning.pinned(memory, gpus[0]) if gpus else None
-        # In place of those that were here, which a save may be about to use.
-        self._views[path] = SlotTensors(memory, tensors, lock)
-        _release(before)
-        if self._closed:
-            self._forget(path)
+        """Make the tensors that lie in a slot, and lock it. Takes time, writes nothing, and is
+        called beside training, before the first save into the slot is or while it is made."""
+        self._tensors_in(path, memory)
+        if self._pins is not None:
+            self._pins.add(path, memory)
 
     def close(self) -> None:
         """Slots are no longer written by this one."""
-        self._closed = True
-        for path in list(self._views):
-            self._forget(path)
-
-    def _forget(self, path: str) -> None:
-        _release(self._views.pop(path, None))
+        if self._pins is not None:
+            self._pins.close()
 
     def _furnish(self, slot: OpenSlot) -> None:
         slot.write_index(self._layout.nbytes, self._index)
         for item, prefix in zip(self._tensor_items, self._prefixes, strict=True):
             slot.data[item.offset : item.offset + len(prefix)] = prefix
-        views = self._views.get(slot.path)
-        if views is None or views.memory is not slot.memory:
-            self.look_at(slot.path, slot.memory)
+
+    def _tensors_in(self, path: str, memory: memoryview) -> list[torch.Tensor]:
+        """Two threads may make the same ones; either's will do."""
+        known = self._views.get(path)
+        if known is None or known.memory is not memory:
+            data = memory[arena.HEADER :]
+            known = SlotTensors(memory, [tensor_at(data, item) for item in self._tensor_items])
+            self._views[path] = known
+        return known.tensors
 
     def _sources(self, view: View) -> Source:
         chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
@@ -150,7 +154,7 @@ class Saver:
         return Source(
             tensors,
             tuple(cells[item.key] for item in self._cell_items),
-            gpus_of(tensors),
+            devices_of(tensors),
         )
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
@@ -175,14 +179,9 @@ class Saver:
         )
 
 
-def _release(known: SlotTensors | None) -> None:
-    if known is not None and known.pinned is not None:
-        known.pinned.release()
-
-
-def gpus_of(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
+def devices_of(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
     """Those whose copies are waited for: a process may have tensors on several."""
-    return tuple(dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda))
+    return tuple(dict.fromkeys(t.device for t in tensors if t.device.type not in _WITHOUT))
 
 
 def tensor_at(data: memoryview, item: Item) -> torch.Tensor:

@@ -201,6 +201,9 @@ class CheckpointWriter(StorageWriter, AsyncStager):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         files = shards(plan.storage_data, plan.items, self._file)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            # The threads that copy have streams of their own, which wait for none of the caller's.
+            torch.cuda.current_stream().synchronize()
         try:
             with ThreadPoolExecutor(self._at_once, thread_name_prefix="write") as pool:
                 written = list(pool.map(lambda file: self._write(file, planner), files))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.etcd import wait_until
 
+from spotelastic.agent.workers import zygote
 from spotelastic.agent.workers.pool import (
     Exited,
     Order,
@@ -148,6 +149,16 @@ SPOILERS = {
     "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
     "initialised CUDA": "import torch\ntorch.cuda.initialised = True\n",
 }
+
+
+def test_a_driver_that_torch_knows_nothing_of_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zygote, "_DRIVER", str(tmp_path / "driver"))
+    assert not zygote._has_initialised_cuda()
+    with (tmp_path / "driver-0").open("w"):
+        assert zygote._has_initialised_cuda()
+    assert not zygote._has_initialised_cuda()
 
 
 @pytest.mark.parametrize("reason", SPOILERS)

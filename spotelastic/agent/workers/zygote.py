@@ -37,6 +37,8 @@ from spotelastic.linux import (
 )
 
 PACKET = 1 << 20
+_DRIVER = "/dev/nvidia-uvm"
+"""What the driver opens when a process first uses it; one that asks NVML alone does not."""
 _SETTLE_WITHIN = 0.5
 """Seconds that threads which a module has joined take to disappear."""
 
@@ -86,17 +88,34 @@ def preload(plan: Plan) -> tuple[dict[str, str], str]:
     keeps this process from being forked, and why.
     """
     failed = dict(plan.failed)
+    # Modules that only ask whether there is a GPU leave the driver alone then.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for module in plan.base:
         _import(module, failed)
     threads = _threads()
     for module in plan.preload if plan.warm else ():
         _import(module, failed)
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
+        if _has_initialised_cuda():
             return failed, f"{module} initialised CUDA"
         if _more_threads_than(threads):
             return failed, f"{module} left a thread running"
     return failed, ""
+
+
+def _has_initialised_cuda() -> bool:
+    """Torch knows of its own use alone: not of a count of GPUs, nor of what others do."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return True
+    with os.scandir("/proc/self/fd") as found:
+        return any(_target(entry.path).startswith(_DRIVER) for entry in found)
+
+
+def _target(link: str) -> str:
+    try:
+        return os.readlink(link)  # noqa: PTH115
+    except OSError:  # closed meanwhile
+        return ""
 
 
 def _import(module: str, failed: dict[str, str]) -> None:

@@ -1,0 +1,78 @@
+"""What only a GPU can show: copies from it into slots, and what its driver refuses."""
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from spotelastic_checkpoints.wire import Commit, Resume, Schedule
+from support.checkpoints import cluster, under_agent
+from support.patience import PATIENT
+
+import spotelastic as se
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+LARGE = 100 << 20
+"""Elements: slots of 400 MiB."""
+
+
+def state(value: float) -> dict[str, Any]:
+    """Tensors of odd sizes, so that they lie across every boundary that there may be."""
+    sizes = (LARGE, 1, 8191, 3)
+    return {f"w{n}": torch.full((size,), value + n, device="cuda") for n, size in enumerate(sizes)}
+
+
+def test_what_a_gpu_computed_last_is_what_is_saved_and_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(tmp_path) as [node]:
+        saved = state(0.0)
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch, Schedule(1, 1)),
+            se.Checkpointer(saved) as checkpoint,
+        ):
+            for step in range(1, 5):  # the first ones while slots are still being locked
+                for tensor in saved.values():
+                    tensor.add_(1.0)
+                checkpoint.step(step)
+            assert checkpoint.save() and checkpoint.wait()
+        expected = {name: tensor.clone() for name, tensor in saved.items()}
+        restored = state(-1.0)
+        newest = node.agent.status().commit
+        assert newest == Commit(1, 4)
+        resume = Resume("store", 4, epoch=1)
+        with (
+            under_agent(node, "r2", resume, monkeypatch),
+            se.Checkpointer(restored) as checkpoint,
+        ):
+            assert checkpoint.restore() == 4
+        assert all(torch.equal(restored[name], expected[name]) for name in expected)
+
+
+def test_where_memory_may_not_be_locked_saves_are_slower_and_as_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, before[1]))
+    try:
+        with cluster(tmp_path) as [node]:
+            saved = state(1.0)
+            with (
+                under_agent(node, "r1", Resume(), monkeypatch, Schedule(1, 1)),
+                se.Checkpointer(saved) as checkpoint,
+            ):
+                checkpoint.step(1)
+                assert checkpoint._client is not None
+                assert checkpoint._client.ready.wait(PATIENT)
+                for tensor in saved.values():
+                    tensor.mul_(2.0)  # the next kernel of this thread
+                torch.cuda.synchronize()
+                checkpoint.step(2)
+                assert checkpoint.save() and checkpoint.wait()
+            assert node.agent.status().commit == Commit(1, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
