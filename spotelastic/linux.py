@@ -2,8 +2,11 @@
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
+import socket
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_SIOCGIFADDR = 0x8915
 STACKS = signal.SIGRTMAX - 2
 """Asks a worker for the stacks of its threads; a real-time signal, which scripts leave alone."""
 END_WITHIN = 10.0
@@ -34,6 +38,20 @@ def die_with_parent(parent: int, sig: int = signal.SIGKILL) -> None:
 def survive_parent() -> None:
     """No longer be killed when the parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+
+
+def interface_of(address: str) -> str:
+    """The network interface that has this IPv4 address; "" if none has."""
+    if address.startswith("127."):
+        return "lo"  # which has all of these, and names one
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                request = struct.pack("256s", name.encode())
+                answer = fcntl.ioctl(asked, _SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""
 
 
 def adopt_orphans() -> None:

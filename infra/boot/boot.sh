@@ -30,10 +30,16 @@ if ! [ -x "$python" ]; then
   python=$(command -v python3.13 || command -v python3.12 || command -v python3.11 || true)
 fi
 if [ -z "$python" ]; then
-  dnf -y -q install python3.11
+  more= # what packages without wheels are built with
+  [ "$role" = control ] || more="python3.11-devel git gcc-c++"
+  dnf -y -q install python3.11 $more
   python=$(command -v python3.11)
 fi
-mkdir -p "$home" "$root/etc/systemd/system"
+# By default half of the memory may be slots.
+[ "$role" = control ] || mount -o remount,size=85% /dev/shm || true
+# /tmp is memory, too small for what pip fetches.
+export TMPDIR=$home/tmp PIP_RETRIES=10
+mkdir -p "$TMPDIR" "$root/etc/systemd/system"
 get current "$home/current"
 wheel=$(cat "$home/current")
 
@@ -58,29 +64,8 @@ if ! { [ "$role" = control ] && get "$kept" "$home/kept" && tar -xzf "$home/kept
   fi
 fi
 
-cat > "$root/etc/systemd/system/spotelastic.service" <<UNIT
-[Unit]
-Description=spotelastic
-Wants=network-online.target
-After=network-online.target
-StartLimitIntervalSec=0
-
-[Service]
-Environment=HOME=/root
-Environment=PATH=$home/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
-ExecStart=$home/venv/bin/spotelastic boot
-Restart=on-failure
-RestartSec=1
-RestartPreventExitStatus=78
-ExecStopPost=/bin/sh -c '[ "\$EXIT_STATUS" != 78 ] || systemctl poweroff'
-KillMode=mixed
-LimitMEMLOCK=infinity
-LimitNOFILE=1048576
-StandardOutput=journal+console
-StandardError=journal+console
-
-[Install]
-WantedBy=multi-user.target
-UNIT
+sed "s|@HOME@|$home|g; s|@IMAGE@|${python%/*}|; s|@REGION@|$AWS_DEFAULT_REGION|" \
+  "$home"/venv/lib/python*/site-packages/spotelastic/_infra/boot/spotelastic.service \
+  > "$root/etc/systemd/system/spotelastic.service"
 systemctl daemon-reload
 systemctl enable --now spotelastic

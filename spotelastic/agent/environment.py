@@ -12,15 +12,15 @@ from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
 
 
-def base(environ: Mapping[str, str], address: str) -> dict[str, str]:
-    """What the zygote and all workers share."""
+def base(environ: Mapping[str, str], interface: str) -> dict[str, str]:
+    """What the zygote and all workers share; `interface` has the node's address, "" if none has."""
     env = dict(environ)
     env.setdefault("OMP_NUM_THREADS", "1")
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     env["PYTHONUNBUFFERED"] = "1"
-    if address.startswith("127."):
-        # All nodes are on this machine: gloo would look for an interface by the host's name.
-        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if interface:
+        # gloo would look for one by the name of the host, which may lead to a link-local address.
+        env.setdefault("GLOO_SOCKET_IFNAME", interface)
     return env
 
 

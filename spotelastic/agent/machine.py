@@ -33,7 +33,7 @@ from spotelastic.agent.workers.pool import Exited, Order, Zygote
 from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.linux import END_WITHIN, STACKS, end_marked, mark
+from spotelastic.linux import END_WITHIN, STACKS, end_marked, interface_of, mark
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import Seen
 
@@ -60,7 +60,8 @@ class Machine:
     def __init__(self, config: AgentConfig, post: Post) -> None:
         self.config = config
         self._post = post
-        self._shared_env = environment.base({**os.environ, **config.env}, config.address)
+        interface = interface_of(config.address)
+        self._shared_env = environment.base({**os.environ, **config.env}, interface)
         self._shared_env |= mark(config.state)
         # Left by an agent that was killed together with its zygote.
         end_marked(mark(config.state), END_WITHIN)

@@ -26,6 +26,7 @@ ARRAY = Path("/dev/md/spotelastic")
 TABLE = "10001"
 """The routing table of the member's interface, and the priority of the rule that leads to it."""
 APPEARS_WITHIN = 60.0
+COMMAND_WITHIN = 300.0
 _BLANK = 1 << 20
 """Bytes at a disk's start that hold something on every disk that was ever used."""
 
@@ -55,7 +56,8 @@ def format_blank(disk: Path) -> None:
     """Leaves every disk alone that holds something, or cannot be read (which raises `OSError`)."""
     with disk.open("rb") as start:
         if not any(start.read(_BLANK)):
-            _command("mkfs.ext4", "-q", str(disk))
+            # A blank disk need not be trimmed, which takes minutes where it is large.
+            _command("mkfs.ext4", "-q", "-E", "nodiscard", str(disk))
 
 
 # -- a member's interface ------------------------------------------------------------------------
@@ -114,7 +116,13 @@ def scratch(home: Path) -> Path:
     elif disks and not os.environ.get("SPOTELASTIC_VOLUMES"):
         folder = mount(_joined(disks), SCRATCH)
     else:
-        folder = home / "scratch"
+        return scratch_below(home)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def scratch_below(home: Path) -> Path:
+    folder = home / "scratch"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -137,6 +145,12 @@ def _joined(disks: Sequence[Path]) -> Path:
 
 
 def _command(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=COMMAND_WITHIN
+        )
+    except subprocess.TimeoutExpired:
+        told = f"{' '.join(words)}: did not end within {COMMAND_WITHIN:g} s"
+        raise EnvironmentFailure(told) from None
     if done.returncode:
         raise EnvironmentFailure(f"{' '.join(words)}: {done.stderr.strip()}")

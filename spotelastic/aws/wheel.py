@@ -63,7 +63,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
         for path in folder.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"{package}/{path.relative_to(folder).as_posix()}", path.read_bytes()
-    for name in ("cluster.yaml", "boot/boot.sh"):
+    for name in ("cluster.yaml", "boot/boot.sh", "boot/spotelastic.service"):
         yield f"{NAME}/_infra/{name}", infra(name).read_bytes()
 
 

@@ -38,7 +38,14 @@ SHUT_DOWN = 78
 cloud, then shut the instance down. The controller counts one that never joined as a failed boot."""
 NO_CONTAINER = 125
 """Docker's own, where it was not the container that failed."""
+FAILED = 1
+"""Exit code of an agent whose job has failed."""
 SCRATCH = "SPOTELASTIC_SCRATCH"
+PASSED_ON = (
+    *(SCRATCH, "AWS_REGION", "AWS_DEFAULT_REGION", "PIP_RETRIES"),
+    *("AWS_METADATA_SERVICE_TIMEOUT", "AWS_METADATA_SERVICE_NUM_ATTEMPTS"),
+)
+"""Variables of the node that hold in a container, too."""
 CONTAINED = "SPOTELASTIC_CONTAINED"
 """Tells an agent that it is in its container already."""
 
@@ -68,8 +75,16 @@ def boot() -> int:
 
 
 def _worker() -> int:
-    os.environ[SCRATCH] = str(hardware.scratch(home()))
+    os.environ[SCRATCH] = str(_scratch())
     return supervise((Part("agent", partial(start, "agent"), ends=_is_final),), say)
+
+
+def _scratch() -> Path:
+    try:
+        return hardware.scratch(home())
+    except EnvironmentFailure as error:  # which may stay as it is: a script that needs it is slower
+        say(f"{error}: scratch is on the root disk")
+        return hardware.scratch_below(home())
 
 
 def _is_final(code: int) -> bool:
@@ -133,7 +148,8 @@ def _agent() -> int:
         )
         try:
             code = run(config).code
-            return SHUT_DOWN if code == STUCK else code  # or its unit would start it again
+            # Its unit would start it again, and again: a job that has failed is no failure of ours.
+            return {STUCK: SHUT_DOWN, FAILED: 0}.get(code, code)
         finally:
             logs.close()
     # A node that does not match the others may have read the job just before it was changed.
@@ -145,7 +161,10 @@ def _agent() -> int:
 def _enter_container(image: str) -> None:
     """Turns this process into the client of a container that runs the agent. Never returns."""
     installed = Path(sys.prefix).parent
-    environ = {CONTAINED: "1", "HOME": str(Path.home()), SCRATCH: os.environ[SCRATCH]}
+    environ = {CONTAINED: "1", "HOME": str(Path.home())}
+    environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    # What each start of the agent installs is downloaded once; the image's Python is ours alone.
+    environ |= {"PIP_CACHE_DIR": str(home() / "pip"), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
     box = container.Box(
         image=image,
         wheel=next(installed.glob("*.whl")),

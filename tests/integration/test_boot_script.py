@@ -73,6 +73,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
         "aws": f"#!{sys.executable}\n{AWS}",
         "systemctl": f"#!{sys.executable}\n{SYSTEMCTL}",
         "python3.13": f'#!/bin/sh\nexec {python} "$@"\n',
+        "mount": "#!/bin/sh\n",
     }
     for name, source in scripts.items():
         (programs / name).write_text(source)
@@ -112,6 +113,7 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     assert visible.read_text() == f"{root}/opt/pytorch/lib\n"
     assert "control of demo" in first
     assert "the bucket has no job for the cluster demo" in first
+    the_unit_is_filled_in(root, laptop.info.region)
 
     a_worker_without_torch_installs_the_callers(laptop, objects, tmp_path)
 
@@ -119,6 +121,16 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     objects.delete(f"boot/{current}")
     shutil.rmtree(root)
     assert "the bucket has no job for the cluster demo" in boot(laptop)
+
+
+def the_unit_is_filled_in(root: Path, region: str) -> None:
+    unit = (root / "etc/systemd/system/spotelastic.service").read_text()
+    told = dict(re.findall("^Environment=(.+?)=(.+)$", unit, re.M))
+    home = root / "opt/spotelastic"
+    assert (told["AWS_REGION"], told["AWS_DEFAULT_REGION"]) == (region, region)
+    assert told["TMPDIR"] == f"{home}/tmp" and (home / "tmp").is_dir()
+    assert told["PATH"].startswith(f"{home}/venv/bin:{root}/opt/pytorch/bin:")
+    assert "@" not in unit
 
 
 def a_worker_without_torch_installs_the_callers(
@@ -153,7 +165,7 @@ def where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop: La
 
 def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) -> None:
     """As systemd runs it, which replaces no variable within a quoted word."""
-    unit = infra("boot/boot.sh").read_text()
+    unit = infra("boot/spotelastic.service").read_text()
     assert f"\nRestartPreventExitStatus={boot_command.SHUT_DOWN}\n" in unit
     assert hypervisor.SHUT_DOWN == boot_command.SHUT_DOWN == 78
     (line,) = re.findall("^ExecStopPost=(.+)$", unit, re.M)
@@ -162,7 +174,7 @@ def test_the_unit_shuts_an_instance_down_for_one_exit_code_only(tmp_path: Path) 
     told.chmod(0o755)
     for code, expected in (("78", "poweroff\n"), ("1", ""), ("0", "")):
         done = subprocess.run(
-            shlex.split(line.replace("\\$", "$")),
+            shlex.split(line),
             env={"EXIT_STATUS": code, "PATH": f"{tmp_path}:/usr/bin:/bin"},
             capture_output=True,
             text=True,

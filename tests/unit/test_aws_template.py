@@ -21,11 +21,12 @@ def test_the_template_is_clean() -> None:
     assert (found.returncode, found.stdout) == (0, "")
 
 
-def test_the_boot_script_fits_a_parameter_and_ends_in_spotelastic_boot() -> None:
+def test_the_boot_script_fits_a_parameter_and_ends_in_a_unit_that_runs_spotelastic_boot() -> None:
     script = boot_script()
     assert len(script) <= 4096
     text = base64.b64decode(script)
-    assert b"spotelastic boot\n" in text
+    assert text.endswith(b"systemctl enable --now spotelastic\n")
+    assert "/bin/spotelastic boot\n" in infra("boot/spotelastic.service").read_text()
     subprocess.run(["bash", "-n"], input=text, check=True, timeout=10)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from spotelastic.agent import environment
 from spotelastic.agent.config import AgentConfig
+from spotelastic.linux import interface_of
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
 
@@ -69,8 +70,19 @@ def test_a_worker_gets_every_variable_of_torchrun() -> None:
         "KEPT": "yes",
     }
     assert expected.items() <= env.items()
-    shared = environment.base({}, "10.0.0.2")
+    shared = environment.base({}, "")
     assert shared["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == shared["OMP_NUM_THREADS"] == "1"
+    assert "GLOO_SOCKET_IFNAME" not in shared
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"), [("127.0.0.1", "lo"), ("127.80.0.3", "lo"), ("203.0.113.7", "")]
+)
+def test_gloo_uses_the_interface_that_has_the_nodes_address(address: str, interface: str) -> None:
+    assert interface_of(address) == interface
+    assert environment.base({}, interface).get("GLOO_SOCKET_IFNAME", "") == interface
+    told = {"GLOO_SOCKET_IFNAME": "eth7"}
+    assert environment.base(told, interface)["GLOO_SOCKET_IFNAME"] == "eth7", "as the user says"
 
 
 @pytest.mark.parametrize(("visible", "device"), [("4, 7", "7"), (None, "1")])
