@@ -3,8 +3,9 @@
 import hashlib
 import os
 import subprocess
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from spotelastic.store.tls import Tls
 
 RECORD_TIMEOUT = 10.0
 SETUP_WITHIN = 1800.0
+AGAIN = 240.0
+"""Seconds after which a node tells that it still prepares: the controller gives up one that has
+told nothing for `Policy.boot_within`."""
 TOLD_LINES = 20
 
 Say = Callable[[str], None]
@@ -61,7 +65,8 @@ def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: Tls) -> World |
             record(store, keys, Event(wall(), "prepare", f"{me.instance}: {line}", me.instance))
 
     try:
-        return prepare(aws, objects, spec, me.instance, code, home(), tell)
+        with repeated(tell, AGAIN) as told:
+            return prepare(aws, objects, spec, me.instance, code, home(), told)
     except BuildFailed as error:
         say(str(error))
         if not isinstance(error, SetUpFailed):
@@ -69,6 +74,29 @@ def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: Tls) -> World |
         return None
     finally:
         store.close()
+
+
+@contextmanager
+def repeated(tell: Say, every: float) -> Iterator[Say]:
+    """`tell`, which says again and again what it was told last."""
+    over, last = threading.Event(), list[str]()
+
+    def told(line: str) -> None:
+        last[:] = [line]
+        tell(line)
+
+    def repeat() -> None:
+        while not over.wait(every):
+            for line in last:
+                tell(f"still {line}")
+
+    thread = threading.Thread(target=repeat, name="preparing", daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        over.set()
+        thread.join()
 
 
 def prepare(

@@ -199,10 +199,12 @@ def _patience(seen: Seen, machine: Machine, policy: Policy) -> float:
     if machine.id in seen.nodes:
         return math.inf
     left = seen.left.get(machine.id)
-    if left is not None:
-        again = seen.restarts(machine.id, left.incarnation)
-        return max(left.at, seen.since) + (policy.boot_within if again else policy.silent_for)
-    return max(machine.launched_at, seen.since) + policy.boot_within
+    if left is None:
+        return seen.booted_from(machine) + policy.boot_within
+    prepared = seen.preparing.get(machine.id, 0.0)
+    if prepared > left.at or seen.restarts(machine.id, left.incarnation):
+        return max(left.at, seen.since, prepared) + policy.boot_within
+    return max(left.at, seen.since) + policy.silent_for
 
 
 def _wake_at(seen: Seen, now: float, policy: Policy) -> float | None:

@@ -37,6 +37,7 @@ class Records:
     controllers: frozenset[str] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
     left: Mapping[str, Left] = field(default_factory=dict)
+    preparing: Mapping[str, float] = field(default_factory=dict)
     drains: Mapping[str, Drain] = field(default_factory=dict)
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """The last account of every node that gave one, also of those that have left."""
@@ -75,6 +76,7 @@ class Mirror:
         self._moved_at = 0
         self._zones_left: dict[str, float] = {}
         self._given_back_at = 0
+        self._preparing: dict[str, float] = {}
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
         self._healthy = False
@@ -149,6 +151,8 @@ class Mirror:
             self._failed[pool] = Failed(count, event.at, event.message, cause)
         elif event.kind == "launch":
             self._failed.pop(pool, None)
+        elif event.kind == "prepare":
+            self._preparing[event.node] = event.at
         elif event.kind == "give-back":
             self._given_back_at = max(self._given_back_at, step)
         elif event.kind == "zone":
@@ -217,6 +221,7 @@ class Mirror:
                 told=frozenset(self._told),
                 failed=dict(self._failed),
                 given_back_at=self._given_back_at,
+                preparing=dict(self._preparing),
                 moved_at=self._moved_at,
                 zones_left=dict(self._zones_left),
                 points=tuple(self._points),

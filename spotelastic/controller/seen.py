@@ -149,6 +149,8 @@ class Seen:
     """Of the nodes that train; a smaller round leaves out the highest."""
     left: Mapping[str, Left] = field(default_factory=dict)
     """Nodes that were registered and are not any more."""
+    preparing: Mapping[str, float] = field(default_factory=dict)
+    """When each node last told that it builds its environment, or sets itself up."""
     drains: Mapping[str, Drain] = field(default_factory=dict)
     told: frozenset[tuple[str, str, str]] = frozenset()
     """Events on record, each as `account` gives it."""
@@ -190,6 +192,10 @@ class Seen:
     def restarts(self, node: str, incarnation: str) -> bool:
         """Whether it went only to come back with other code."""
         return ("restart", node, f"::{incarnation}") in self.told
+
+    def booted_from(self, machine: Machine) -> float:
+        """From when on its node is waited for: it may take long to prepare, and tells so."""
+        return max(machine.launched_at, self.since, self.preparing.get(machine.id, 0.0))
 
     def is_there(self, place: Place) -> bool:
         """Its node is registered, and stays."""

@@ -330,6 +330,7 @@ class Term:
             nodes=records.nodes,
             slots={m.node: m.slot for m in records.round.members} if records.round else {},
             left=records.left,
+            preparing=records.preparing,
             drains=records.drains,
             told=records.told | self._told,
             messages=messages,

@@ -172,7 +172,7 @@ def _examinations(seen: Seen, standing: Standing, now: float, policy: Policy) ->
     for machine in seen.machines.values():
         if machine.role != "worker" or machine.id in told or machine.id in standing.joined:
             continue
-        due = max(machine.launched_at, seen.since) + policy.boot_within
+        due = seen.booted_from(machine) + policy.boot_within
         if machine.reason == "Client.InstanceInitiatedShutdown":
             yield Examine(machine, "it has shut itself down", due)
         elif machine.state in ALIVE and now >= due:

@@ -305,6 +305,17 @@ def test_a_failed_launch_that_is_on_record_twice_counts_once() -> None:
     store.close()
 
 
+def test_the_last_word_of_a_node_that_prepares_is_remembered() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    for name, at, line in (("1", 5.0, "building"), ("2", 9.0, "still building")):
+        store.put(KEYS.event(name), encode(Event(at, "prepare", line, "a")))
+    assert mirror.records().preparing == {"a": 9.0}
+    watch.close()
+    store.close()
+
+
 def test_steps_add_up_over_publications_nodes_and_what_the_leader_before_wrote() -> None:
     store = MemoryStore(lambda: 0.0)
     mirror = Mirror(KEYS, lambda: None)

@@ -258,6 +258,23 @@ def test_a_new_leader_gives_silent_nodes_their_time_again() -> None:
     assert decision.wake_at == NOW + POLICY.boot_within
 
 
+def test_a_node_that_tells_that_it_prepares_is_waited_for_longer() -> None:
+    """Its environment may take an hour to build."""
+    late = NOW + POLICY.boot_within
+    seen = replace(healthy("a"), nodes={}, machines={"a": machine("a", at=NOW)}, since=0.0)
+    assert only(decide(seen, late, POLICY), Replace)
+    told = replace(seen, preparing={"a": late - 1.0})
+    decision = decide(told, late, POLICY)
+    assert only(decision, Replace) == []
+    assert decision.wake_at == late - 1.0 + POLICY.boot_within
+    assert only(decide(told, decision.wake_at, POLICY), Replace)
+
+    again = replace(told, left={"a": Left("a-1", late - 2.0)})
+    assert decide(again, late, POLICY).wake_at == decision.wake_at, "for what it has from then on"
+    before = replace(told, left={"a": Left("a-1", late)})
+    assert decide(before, late, POLICY).wake_at == late + POLICY.silent_for
+
+
 # -- hooks and strangers -------------------------------------------------------------------------
 
 

@@ -54,6 +54,15 @@ def test_a_new_leader_postpones_the_switch_at_once_and_then_every_ten_minutes() 
     assert upkeep(seen(), LED, NOW + 600.0, POLICY).actions == (Postpone(NOW + 4200.0),)
 
 
+def test_a_node_that_prepares_itself_has_not_failed_to_boot() -> None:
+    late = NOW - 60.0 + POLICY.boot_within
+    waited = seen(machine("i-1"))
+    (examined,) = (a for a in upkeep(waited, LED, late, POLICY).actions if isinstance(a, Examine))
+    assert examined.why == "it has not joined within 900 s"
+    told = replace(waited, preparing={"i-1": late - 1.0})
+    assert not any(isinstance(a, Examine) for a in upkeep(told, LED, late, POLICY).actions)
+
+
 def test_without_a_group_and_after_the_job_there_is_no_switch_to_postpone() -> None:
     standing = replace(LED, switch_at=0.0)
     assert upkeep(replace(seen(), group=None), standing, NOW, POLICY).actions == ()
