@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from spotelastic.aws import names
-from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.clients import Aws, Rejected, calling, patient
 from spotelastic.aws.template import infra
 from spotelastic.errors import UsageError
 
@@ -91,6 +91,8 @@ def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
         return []
 
 
+# S3 makes a bucket's changes one after the other, and refuses the next one meanwhile.
+@patient(lambda error: error.code == "OperationAborted")
 def _protect(aws: Aws, bucket: str) -> None:
     with calling(f"protect the bucket {bucket}"):
         aws.s3.put_public_access_block(

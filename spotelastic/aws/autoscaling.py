@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.clients import DENIED, Aws, Rejected, calling
 from spotelastic.aws.identity import CLUSTER, MEMBER, ROLE, SUBNETS
 from spotelastic.aws.names import TERMINATE_HOOK
 
@@ -157,17 +157,24 @@ def _machine(item: dict[str, Any]) -> Machine:
 def console(aws: Aws, instance: str) -> str:
     """What the instance has printed, or the end of it; "" where AWS has nothing yet.
 
-    Without `Latest` it is what AWS took down some time after the boot; older kinds of machines know
-    no other.
+    Where the newest is not to be had, it is what AWS took down by itself, some time after the boot
+    and at the end: of older kinds of machines, and of those that are gone, AWS knows no other.
     """
     try:
-        with calling(f"read the console of {instance}"):
-            answer = aws.ec2.get_console_output(InstanceId=instance, Latest=True)
-    except Rejected as error:
-        if error.code != "UnsupportedOperation":
+        newest = _console(aws, instance, Latest=True)
+    except Rejected as refused:
+        if refused.code in DENIED:
             raise
-        with calling(f"read the console of {instance}"):
-            answer = aws.ec2.get_console_output(InstanceId=instance)
+        try:
+            return _console(aws, instance)
+        except Rejected:
+            raise refused from None
+    return newest or _console(aws, instance)
+
+
+def _console(aws: Aws, instance: str, **which: bool) -> str:
+    with calling(f"read the console of {instance}"):
+        answer = aws.ec2.get_console_output(InstanceId=instance, **which)
     return str(answer.get("Output", ""))
 
 

@@ -3,12 +3,17 @@
 boto3 is imported with the first client, so that this module costs nothing to import.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, ParamSpec, TypeVar
 
+from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 THROTTLED = frozenset(
     {
@@ -40,6 +45,8 @@ EXPIRED = frozenset(
 
 STRANGE = frozenset({"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"})
 """Of these what a region answers as well that the account has not opted in to."""
+KNOWN_WITHIN = 60.0
+"""Seconds until what was just made is known to all of AWS."""
 
 
 class Aws:
@@ -183,6 +190,41 @@ class SignedOut(Rejected):
     """The credentials are not valid, or not any more: whoever uses them has to log in again."""
 
 
+class Busy(Unavailable):
+    """AWS answered that it could not just then; `code` is its error code."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def patient(
+    passes: Callable[[Rejected | Busy], bool],
+    *,
+    clock: Clock = steady,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Makes a function that is called again, ever more rarely, while it ends with an error that
+    `passes` by itself; the error is raised after `KNOWN_WITHIN` seconds."""
+
+    def decorated(call: Callable[P, T]) -> Callable[P, T]:
+        @wraps(call)
+        def patiently(*args: P.args, **kwargs: P.kwargs) -> T:
+            deadline, pause = clock() + KNOWN_WITHIN, 0.05
+            while True:
+                try:
+                    return call(*args, **kwargs)
+                except (Rejected, Busy) as error:
+                    if clock() + pause > deadline or not passes(error):
+                        raise
+                sleep(pause)
+                pause = min(pause * 1.5, 2.0)
+
+        return patiently
+
+    return decorated
+
+
 @contextmanager
 def calling(what: str) -> Iterator[None]:
     """Turns what boto3 raises into our errors; `what` completes "cannot ..."."""
@@ -213,7 +255,7 @@ def _translated(what: str, error: Any) -> SpotelasticError:
     message = str(details.get("Message", "")) or str(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in THROTTLED or status >= 500:
-        return Unavailable(f"cannot {what}: AWS is busy ({code}: {message})")
+        return Busy(f"cannot {what}: AWS is busy ({code}: {message})", code)
     if code in EXPIRED:
         return _signed_out(what, code)
     if code in DENIED:

@@ -3,23 +3,31 @@
 An experiment's template is deleted as soon as the experiment runs; what remains is the role.
 """
 
+import re
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from spotelastic.aws import account
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.clock import Clock, steady
+from spotelastic.errors import Unavailable
 
 WARNING = 120.0
 """Seconds of notice that AWS gives, always."""
 LONGEST = 900.0
 """Seconds from the recommendation to the end of an instance at most."""
 
-
 KNOWN_WITHIN = 30.0
 """Seconds until a role that was just made is known everywhere in AWS."""
+BEGINS_WITHIN = 120.0
+"""Seconds that the service may take over beginning."""
 ASK_EVERY = 2.0
+BEGINNING = frozenset({"pending", "initiating"})
+BEGUN = frozenset({"running", "completed"})
+OF_THE_ROLE = re.compile(r"\brole\b|authori[sz]|permission", re.I)
+"""What is said of a role that cannot be taken (yet), or that cannot do anything yet."""
 
 Sleep = Callable[[float], None]
 
@@ -54,20 +62,45 @@ def interrupt(
             },
         )["experimentTemplate"]["id"]
     try:
-        while not _began(aws, instance, template, patient=clock() < patient_until):
-            sleep(ASK_EVERY)
+        _run(aws, instance, template, patient_until, clock, sleep)
     finally:
         with calling(f"delete the template of the interruption of {instance}"):
             aws.fis.delete_experiment_template(id=template)
 
 
-def _began(aws: Aws, instance: str, template: str, *, patient: bool) -> bool:
-    """False where the service cannot take the role (yet), and who asks is `patient` about it."""
-    try:
-        with calling(f"interrupt {instance}"):
-            aws.fis.start_experiment(clientToken=uuid.uuid4().hex, experimentTemplateId=template)
-    except Rejected as error:
-        if not patient or "role" not in str(error).lower():
-            raise
-        return False
-    return True
+def _run(
+    aws: Aws, instance: str, template: str, patient_until: float, clock: Clock, sleep: Sleep
+) -> None:
+    """Begins again, until then, where the role is what is in the way."""
+    while True:
+        try:
+            return _begin(aws, instance, template, clock, sleep)
+        except Rejected as error:
+            if clock() >= patient_until or not OF_THE_ROLE.search(str(error)):
+                raise
+        sleep(ASK_EVERY)
+
+
+def _begin(aws: Aws, instance: str, template: str, clock: Clock, sleep: Sleep) -> None:
+    """Waits until it has begun: only then the service has taken the role and found the instance."""
+    with calling(f"interrupt {instance}"):
+        experiment = aws.fis.start_experiment(
+            clientToken=uuid.uuid4().hex, experimentTemplateId=template
+        )["experiment"]["id"]
+    deadline = clock() + BEGINS_WITHIN
+    while (state := _state(aws, instance, experiment))["status"] in BEGINNING:
+        if clock() >= deadline:
+            raise Unavailable(
+                f"the interruption of {instance} has not begun within {BEGINS_WITHIN:.0f} s: it "
+                "may come yet"
+            )
+        sleep(ASK_EVERY)
+    if state["status"] not in BEGUN:
+        code = state.get("error", {}).get("code", state["status"])
+        raise Rejected(f"cannot interrupt {instance}: {state.get('reason')} ({code})", code)
+
+
+def _state(aws: Aws, instance: str, experiment: str) -> dict[str, Any]:
+    with calling(f"look whether the interruption of {instance} has begun"):
+        state: dict[str, Any] = aws.fis.get_experiment(id=experiment)["experiment"]["state"]
+    return state

@@ -7,17 +7,24 @@ from spotelastic.aws.clients import Aws, calling
 
 
 def zones(aws: Aws, wanted: Iterable[str]) -> dict[str, frozenset[str]]:
-    """By zone: which of the types it offers."""
+    """By zone: which of the types it offers.
+
+    Local and Wavelength Zones that the account uses are none: they are far from the others, and
+    lack what a cluster needs.
+    """
+    types = [{"Name": "instance-type", "Values": sorted(set(wanted))}]
+    usual = [{"Name": "zone-type", "Values": ["availability-zone"]}]
     with calling("find the zones that offer the instance types"):
         pages = aws.ec2.get_paginator("describe_instance_type_offerings").paginate(
-            LocationType="availability-zone",
-            Filters=[{"Name": "instance-type", "Values": sorted(set(wanted))}],
+            LocationType="availability-zone", Filters=types
         )
         offers = [item for page in pages for item in page["InstanceTypeOfferings"]]
-    by_zone: dict[str, set[str]] = {}
+        found = aws.ec2.describe_availability_zones(Filters=usual)["AvailabilityZones"]
+    by_zone: dict[str, set[str]] = {zone["ZoneName"]: set() for zone in found}
     for offer in offers:
-        by_zone.setdefault(offer["Location"], set()).add(offer["InstanceType"])
-    return {zone: frozenset(offered) for zone, offered in sorted(by_zone.items())}
+        if offer["Location"] in by_zone:
+            by_zone[offer["Location"]].add(offer["InstanceType"])
+    return {zone: frozenset(offered) for zone, offered in sorted(by_zone.items()) if offered}
 
 
 def spot_prices(aws: Aws, wanted: Sequence[str]) -> dict[str, dict[str, float]]:

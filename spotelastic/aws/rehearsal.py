@@ -13,25 +13,27 @@ SERVICE_ROLES = {
 
 
 def ensure_service_roles(aws: Aws) -> None:
-    """Makes the service-linked roles that are missing: AWS makes them only in its console."""
+    """Makes the service-linked roles that are missing: Auto Scaling makes its own with the first
+    group, but EC2 the one for spot only for who asks in AWS's console."""
     for role, service in SERVICE_ROLES.items():
         try:
             with calling(f"look for the role {role}"):
                 aws.iam.get_role(RoleName=role)
         except Rejected as error:
-            if error.code in DENIED:
-                continue  # it may be there: the first launch says so if it is not
-            if error.code != "NoSuchEntity":
+            if error.code not in {*DENIED, "NoSuchEntity"}:
                 raise
-            _make(aws, role, service)
+            # A missing role has no path yet: who may look at those of this path alone is denied it.
+            _make(aws, role, service, sure=error.code == "NoSuchEntity")
 
 
-def _make(aws: Aws, role: str, service: str) -> None:
+def _make(aws: Aws, role: str, service: str, *, sure: bool) -> None:
+    """Unless `sure` that it is missing, who may not make it may go on: the first launch tells."""
     try:
         with calling(f"make the role {role}"):
             aws.iam.create_service_linked_role(AWSServiceName=service)
     except Rejected as error:
-        if error.code != "InvalidInput":  # somebody else made it meanwhile
+        there = error.code == "InvalidInput"
+        if not there and (sure or error.code not in DENIED):
             raise
 
 

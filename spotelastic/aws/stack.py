@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import PREFIX
 from spotelastic.aws.template import infra
 from spotelastic.aws.waiting import until
-from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 
 CREATE_TIMEOUT = 900.0
 DELETE_TIMEOUT = 1200.0
@@ -29,6 +30,11 @@ UNUSABLE = frozenset(
     }
 )
 BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_IN_PROGRESS"})
+NO_REASON = "CloudFormation gives no reason"
+QUEUE_REST = 60.0
+"""Seconds after which SQS gives out the name of a queue again that was deleted."""
+QUEUE_RESTS = re.compile(r"QueueDeletedRecently|60 seconds after deleting", re.I)
+NETWORK_IN_USE = re.compile(r"(vpc|subnet) \S+ has dependencies", re.I)
 
 Say = Callable[[str], None]
 
@@ -72,7 +78,13 @@ def clusters(aws: Aws) -> tuple[str, ...]:
 
 
 def ensure(
-    aws: Aws, name: str, wanted: Mapping[str, str], say: Say, *, maker: str
+    aws: Aws,
+    name: str,
+    wanted: Mapping[str, str],
+    say: Say,
+    *,
+    maker: str,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, str]:
     """Makes the stack, or changes the one there is, and returns its outputs when it stands.
 
@@ -87,6 +99,11 @@ def ensure(
         found = None
     if found is None:
         _create(aws, name, wanted, body, maker)
+        if _lacks_a_queue(aws, name, say):
+            say(f"stack {name}: its queues' names are not free yet, again in {QUEUE_REST:.0f} s")
+            delete(aws, name)
+            sleep(QUEUE_REST)
+            _create(aws, name, wanted, body, maker)
     elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != _digest(body):
         _update(aws, name, wanted, body, tags(found).get(MAKER, maker))
     else:
@@ -95,6 +112,14 @@ def ensure(
     if found is None or not stands(found):
         raise EnvironmentFailure(f"the stack {name} failed: {_failure(aws, name)}")
     return outputs(found)
+
+
+def _lacks_a_queue(aws: Aws, name: str, say: Say) -> bool:
+    """Whether it could not be made because one of that name was deleted less than a minute ago."""
+    found = _settled(aws, name, say)
+    if found is None or stands(found):
+        return False
+    return any(QUEUE_RESTS.search(failure) for failure in _failures(aws, name))
 
 
 def _settled(aws: Aws, name: str, say: Say) -> dict[str, Any] | None:
@@ -203,10 +228,7 @@ def delete(aws: Aws, name: str) -> None:
     def gone() -> bool | None:
         left = describe(aws, name)
         if left is not None and left["StackStatus"] == "DELETE_FAILED":
-            raise EnvironmentFailure(
-                f"the stack {name} could not be deleted: {_failure(aws, name, 'DELETE_FAILED')}; "
-                "run `spotelastic down` again"
-            )
+            raise EnvironmentFailure(f"the stack {name} could not be deleted: {_kept(aws, left)}")
         return True if left is None else None
 
     until(gone, f"the stack {name} is not deleted", DELETE_TIMEOUT)
@@ -230,12 +252,51 @@ def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
     return events
 
 
-def _failure(aws: Aws, name: str, status: str = "") -> str:
-    """The reason of the first failure; with a status, of the last failure of that kind."""
-    events = _newest_operation(aws, name)
-    for event in events if status else reversed(events):
-        reason = str(event.get("ResourceStatusReason", ""))
-        failed = event["ResourceStatus"].endswith(status or "FAILED")
-        if failed and reason and "cancelled" not in reason:
-            return f"{event['LogicalResourceId']}: {reason}"
-    return "CloudFormation gives no reason"
+def _failure(aws: Aws, name: str) -> str:
+    """The reason of the first failure."""
+    return next(iter(_failures(aws, name)), NO_REASON)
+
+
+def _failures(aws: Aws, name: str, status: str = "FAILED") -> list[str]:
+    """The reasons of the failures of that kind, the first one first."""
+    return [
+        f"{event['LogicalResourceId']}: {reason}"
+        for event in reversed(_newest_operation(aws, name))
+        if event["ResourceStatus"].endswith(status)
+        and (reason := str(event.get("ResourceStatusReason", "")))
+        and "cancelled" not in reason
+    ]
+
+
+def _kept(aws: Aws, stack: Mapping[str, Any]) -> str:
+    """Why it could not be deleted, and what is to be done."""
+    failures = _failures(aws, stack["StackName"], "DELETE_FAILED") or [NO_REASON]
+    in_use = next((failure for failure in failures if NETWORK_IN_USE.search(failure)), "")
+    if not in_use:
+        return f"{failures[-1]}; run `spotelastic down` again"
+    others = ", ".join(_others(aws, tags(stack).get(CLUSTER, "")))
+    return (
+        f"{in_use}; something is in its network that is not the cluster's"
+        f"{f' ({others})' if others else ''}: delete that, and run `spotelastic down` again"
+    )
+
+
+def _others(aws: Aws, cluster: str) -> list[str]:
+    """What others have put into the network that the cluster's stack has made, as far as it can be
+    told: an endpoint shows by its interfaces."""
+    tagged = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    try:
+        with calling(f"look into the network of {cluster}"):
+            vpcs = [vpc["VpcId"] for vpc in aws.ec2.describe_vpcs(Filters=tagged)["Vpcs"]]
+            inside = [{"Name": "vpc-id", "Values": vpcs}]
+            interfaces = aws.ec2.describe_network_interfaces(Filters=inside)["NetworkInterfaces"]
+            groups = aws.ec2.describe_security_groups(Filters=inside)["SecurityGroups"]
+    except SpotelasticError:
+        return []
+    found = [(i["NetworkInterfaceId"], i.get("Description"), i.get("TagSet")) for i in interfaces]
+    found += [(g["GroupId"], g["GroupName"], g.get("Tags")) for g in groups]
+    return [
+        f"{id} ({what})" if what else id
+        for id, what, its in found
+        if what != "default" and not any(tag["Key"] == CLUSTER for tag in its or ())
+    ]

@@ -11,13 +11,14 @@ switches the machines off. For the same reason no instance is protected from sca
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from spotelastic.aws import autoscaling
-from spotelastic.aws.clients import Aws, Rejected, calling
+from spotelastic.aws.clients import Aws, Busy, Rejected, calling, patient
 from spotelastic.aws.estimate import WORKER_DISK_GIB
 from spotelastic.aws.identity import BUCKET, CLUSTER, ROLE, SUBNETS
 from spotelastic.aws.names import SWITCH, TERMINATE_HOOK, Names
@@ -34,6 +35,12 @@ LEAST_LIMIT = 0.001
 """US dollars an hour: the lowest limit of a spot price that AWS takes."""
 DELETE_WITHIN = 120.0
 """Seconds for a group that is launching or ending instances just then."""
+DELETABLE_SOON = frozenset({"ResourceContention", "ResourceInUse", "ScalingActivityInProgress"})
+"""What Auto Scaling says of such a group."""
+UNHEARD_OF = re.compile(
+    r"valid fully-formed launch template|launch template.*(does not exist|not found)", re.I
+)
+"""What it says of a launch template that was made a moment ago, or names what was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +221,13 @@ def _card(index: int, wanted: Workers) -> dict[str, Any]:
 # -- a group -------------------------------------------------------------------------------------
 
 
+def _passes(error: Rejected | Busy) -> bool:
+    """Whether Auto Scaling only has not heard yet of the launch template or of what that names, or
+    is changing the group just then."""
+    unheard = error.code == "ValidationError" and UNHEARD_OF.search(str(error))
+    return bool(unheard) or error.code == "ResourceContention"
+
+
 def _ensure_group(aws: Aws, wanted: Workers, name: str, start: int, version: str) -> None:
     """The switch stands before the group may launch anything.
 
@@ -232,23 +246,33 @@ def _ensure_group(aws: Aws, wanted: Workers, name: str, start: int, version: str
                 f"the group {name} is being deleted: wait a minute, and run `spotelastic up` again"
             )
         _tag_subnets(aws, wanted, name, found)
+    _keep_in_zones(aws, name)
+    _set_switch(aws, name)
+    size = start if found is None else found["DesiredCapacity"]
+    sizes = {"MinSize": 0, "MaxSize": max(wanted.size, size)}
+    if found is None:
+        sizes["DesiredCapacity"] = start
+    subnets = ",".join(_launched_in(wanted, found))
+    _set_group(aws, name, size, **sizes, MixedInstancesPolicy=policy, VPCZoneIdentifier=subnets)
+
+
+@patient(_passes)
+def _keep_in_zones(aws: Aws, name: str) -> None:
     with calling(f"keep the group {name} from moving nodes between zones"):
         aws.autoscaling.suspend_processes(
             AutoScalingGroupName=name, ScalingProcesses=["AZRebalance"]
         )
+
+
+@patient(_passes)
+def _set_switch(aws: Aws, name: str) -> None:
     postpone(aws, name, wall() + UNATTENDED)
-    size = start if found is None else found["DesiredCapacity"]
-    sizes = {"MaxSize": max(wanted.size, size)}
-    if found is None:
-        sizes["DesiredCapacity"] = start
+
+
+@patient(_passes)
+def _set_group(aws: Aws, name: str, size: int, **changes: Any) -> None:
     with calling(f"set the group {name} to {size}"):
-        aws.autoscaling.update_auto_scaling_group(
-            AutoScalingGroupName=name,
-            MinSize=0,
-            **sizes,
-            MixedInstancesPolicy=policy,
-            VPCZoneIdentifier=",".join(_launched_in(wanted, found)),
-        )
+        aws.autoscaling.update_auto_scaling_group(AutoScalingGroupName=name, **changes)
 
 
 def _launched_in(wanted: Workers, found: dict[str, Any] | None) -> tuple[str, ...]:
@@ -259,6 +283,7 @@ def _launched_in(wanted: Workers, found: dict[str, Any] | None) -> tuple[str, ..
     return tuple(subnet for subnet in now if subnet in wanted.subnets) or wanted.first
 
 
+@patient(_passes)
 def _tag_subnets(aws: Aws, wanted: Workers, name: str, found: dict[str, Any]) -> None:
     tag = _subnets_tag(wanted)
     if any(each["Key"] == SUBNETS and each["Value"] == tag["Value"] for each in found["Tags"]):
@@ -286,6 +311,7 @@ def _group(aws: Aws, name: str) -> dict[str, Any] | None:
     return next(iter(found["AutoScalingGroups"]), None)
 
 
+@patient(_passes)
 def _create_group(aws: Aws, wanted: Workers, name: str, policy: dict[str, Any]) -> None:
     with calling(f"create the group {name}"):
         aws.autoscaling.create_auto_scaling_group(
@@ -371,8 +397,8 @@ def delete_group(aws: Aws, name: str, cluster: str) -> None:
                 aws.autoscaling.delete_auto_scaling_group(
                     AutoScalingGroupName=name, ForceDelete=True
                 )
-        except Rejected as error:
-            if error.code == "ScalingActivityInProgress":
+        except (Rejected, Busy) as error:
+            if error.code in DELETABLE_SOON:
                 return None
             if error.code != "ValidationError":  # gone meanwhile
                 raise

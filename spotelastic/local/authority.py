@@ -154,7 +154,9 @@ def _accesses(request: Request) -> list[Access]:
     made = _MADE.get(action)
     if made is not None:
         return _making(request, action, Resource(request.arn("ec2", f"{made}/*")))
-    found = [Access(action, tuple(named) or (Resource("*"),))]
+    service = request.given.get("AWSServiceName")
+    circumstances = {"iam:AWSServiceName": service} if service else {}
+    found = [Access(action, tuple(named) or (Resource("*"),), circumstances)]
     role = request.given.get("RoleARN")
     if role and request.service == "cloudformation":
         context = {"iam:PassedToService": "cloudformation.amazonaws.com"}
@@ -237,12 +239,22 @@ def _cloudformation(request: Request) -> list[Resource]:
 
 
 def _iam(request: Request) -> list[Resource]:
+    if service := request.given.get("AWSServiceName"):  # whose role has a name of AWS's
+        return [Resource(f"arn:aws:iam::{request.account}:role/aws-service-role/{service}/*")]
     kinds = {"RoleName": "role", "InstanceProfileName": "instance-profile", "UserName": "user"}
-    return [
-        Resource(f"arn:aws:iam::{request.account}:{kind}/{request.given[name]}")
-        for name, kind in kinds.items()
-        if request.given.get(name)
+    named = [
+        f"{kind}/{request.given[name]}" for name, kind in kinds.items() if request.given.get(name)
     ]
+    there = _role_arns(request.account)
+    return [Resource(there.get(each, f"arn:aws:iam::{request.account}:{each}")) for each in named]
+
+
+def _role_arns(account: str) -> dict[str, str]:
+    """By kind and name, with their paths: of a role that is missing IAM knows none."""
+    from moto.iam.models import iam_backends
+
+    roles = list(iam_backends[account]["aws"].roles.values())
+    return {f"role/{role.name}": str(role.arn) for role in roles}
 
 
 def _logs(request: Request) -> list[Resource]:

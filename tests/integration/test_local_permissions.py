@@ -23,6 +23,7 @@ from spotelastic.aws import commands, teardown
 from spotelastic.aws.clients import Aws, Rejected
 from spotelastic.aws.identity import CLUSTER, MEMBER
 from spotelastic.aws.names import Names
+from spotelastic.aws.rehearsal import SERVICE_ROLES, ensure_service_roles
 from spotelastic.aws.survey import Wish, survey
 from spotelastic.cli.given import folders
 from spotelastic.cli.place import Place, status_of
@@ -325,6 +326,22 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
     assert cluster.objects.names("") == ()
     with pytest.raises(ClientError, match="not authorized to perform: iam:ListUsers"):
         place.aws.iam.list_users()
+
+
+@pytest.mark.parametrize("policy", [shipped, documented])
+def test_the_roles_of_aws_are_made_by_whoever_may_run_up(
+    roles: Callable[[str], boto3.Session],
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Callable[[], Policy],
+) -> None:
+    """Who may look at such roles alone is denied one that is missing."""
+    iam = boto3.client("iam", region_name=REGION)
+    for role in SERVICE_ROLES:
+        iam.delete_service_linked_role(RoleName=role)
+    place = user_with(policy(), f"{policy.__name__}-first", monkeypatch)
+    for _ in range(2):
+        ensure_service_roles(place.aws)
+    assert {role["RoleName"] for role in iam.list_roles()["Roles"]} >= set(SERVICE_ROLES)
 
 
 def test_commands_that_look_need_little(

@@ -47,10 +47,11 @@ NOT_OURS = {
     "iam:UpdateRole*": "of roles the policies change alone",
     "kms:*": "EBS's own key, which all of the account may use through EBS",
     "logs:*BearerTokenAuthentication": "not asked for",
-    "logs:*DataProtectionPolicy": "not asked for",
-    "logs:*IndexPolic*": "not asked for",
+    "logs:DeleteDataProtectionPolicy": "not asked for",
+    "logs:PutDataProtectionPolicy": "not asked for",
+    "logs:*IndexPolicy": "not asked for",
     "logs:*LogDelivery": "logs are delivered nowhere",
-    "logs:*ResourcePolic*": "not asked for",
+    "logs:*ResourcePolicy": "not asked for",
     "managed-fleets:*": "a group of one's own",
     "s3:*": "logs are delivered nowhere",
     "ssm:*": "an image by its id",
@@ -94,7 +95,13 @@ EC2 = {
     "VPCEndpoint": "vpc-endpoint/vpce-1",
     "Volume": "volume/vol-1",
 }
-WHOLE = ("autoscaling:Describe*", "ec2:Describe*", "ec2:RunInstances", "logs:DescribeLogGroups")
+WHOLE = (
+    "autoscaling:Describe*",
+    "ec2:Describe*",
+    "ec2:RunInstances",
+    "logs:DescribeLogGroups",
+    "logs:DescribeResourcePolicies",
+)
 """Calls that are permitted for all resources or for none, or are about many."""
 
 

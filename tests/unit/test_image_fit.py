@@ -36,6 +36,9 @@ class Ec2:
     def describe_instance_types(self, InstanceTypes: list[str]) -> dict[str, Any]:
         return {"InstanceTypes": [described(name) for name in InstanceTypes]}
 
+    def describe_availability_zones(self, **_: Any) -> dict[str, Any]:
+        return {"AvailabilityZones": [{"ZoneName": "eu-x-1a"}]}
+
     def get_paginator(self, operation: str) -> Any:
         self.asked.append(operation)
         zone = {"AvailabilityZone": "eu-x-1a", "Location": "eu-x-1a"}

@@ -1,7 +1,7 @@
 """Interruptions on AWS: what its Fault Injection Service is asked for, and what is left of it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,25 @@ from support.permissions import documented, shipped
 
 from spotelastic.aws import interruptions
 from spotelastic.aws.clients import Aws, Rejected
+from spotelastic.errors import Unavailable
 from spotelastic.local.iam import Access, Policy, Resource, permits
 
 REGION = "us-east-1"
 NODE = "i-0a1b2c3d4e5f60718"
+INITIATING = {"status": "initiating", "reason": "Experiment is initiating."}
+RUNNING = {"status": "running", "reason": "Experiment is running."}
+
+
+def failed(reason: str, code: str) -> dict[str, Any]:
+    return {"status": "failed", "reason": reason, "error": {"code": code}}
+
+
+FORBIDDEN = failed("Not authorized to perform the required action.", "AuthorizationFailure")
+MISSING = failed("Target resolution returned empty set.", "InvalidTarget")
+
+
+def at_once(seconds: float) -> None:
+    """There is nothing to wait for."""
 
 
 @pytest.fixture
@@ -26,8 +41,8 @@ def aws() -> Iterator[Aws]:
 
 
 def test_a_notice_is_an_experiment_on_that_instance_and_leaves_no_template(aws: Aws) -> None:
-    interruptions.interrupt(aws, "i-0a1b2c3d4e5f60718", 120.0)
-    interruptions.interrupt(aws, "i-0a1b2c3d4e5f60718", 900.0)
+    interruptions.interrupt(aws, "i-0a1b2c3d4e5f60718", 120.0, sleep=at_once)
+    interruptions.interrupt(aws, "i-0a1b2c3d4e5f60718", 900.0, sleep=at_once)
     fis = boto3.client("fis", region_name=REGION)
     assert fis.list_experiment_templates()["experimentTemplates"] == []
     found = [
@@ -46,7 +61,7 @@ def test_a_notice_is_an_experiment_on_that_instance_and_leaves_no_template(aws: 
 
 
 def test_the_role_may_interrupt_nodes_of_clusters_and_do_nothing_else(aws: Aws) -> None:
-    interruptions.interrupt(aws, "i-0a1b2c3d4e5f60718", 120.0)
+    interruptions.interrupt(aws, "i-0a1b2c3d4e5f60718", 120.0, sleep=at_once)
     iam = boto3.client("iam", region_name=REGION)
     name = f"spotelastic-fis-{REGION}"
     trust = iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"]
@@ -62,9 +77,12 @@ def test_the_role_may_interrupt_nodes_of_clusters_and_do_nothing_else(aws: Aws) 
 class Fis:
     """Refuses so many experiments, and counts what was asked."""
 
-    refusals: float
+    refusals: float = 0
     why: str = "Unable to assume role"
+    states: Sequence[dict[str, Any]] = (RUNNING,)
+    """Of an experiment, at one look after the other; the last one stays."""
     asked: int = 0
+    looks: int = 0
     templates: int = 0
 
     def create_experiment_template(self, **_: Any) -> dict[str, Any]:
@@ -74,11 +92,18 @@ class Fis:
     def delete_experiment_template(self, **_: Any) -> None:
         self.templates -= 1
 
-    def start_experiment(self, **_: Any) -> None:
+    def start_experiment(self, **_: Any) -> dict[str, Any]:
         self.asked += 1
         if self.asked <= self.refusals:
             answer: Any = {"Error": {"Code": "ValidationException", "Message": self.why}}
             raise ClientError(answer, "StartExperiment")
+        return {"experiment": {"id": f"EXP{self.asked}", "state": INITIATING}}
+
+    def get_experiment(self, id: str) -> dict[str, Any]:
+        assert id == f"EXP{self.asked}"
+        state = self.states[min(self.looks, len(self.states) - 1)]
+        self.looks += 1
+        return {"experiment": {"id": id, "state": state}}
 
 
 class Time:
@@ -123,6 +148,50 @@ def test_nothing_else_is_waited_for(aws: Aws) -> None:
     with pytest.raises(Rejected, match="assume role"):
         interrupted(aws, known)
     assert (other.asked, known.asked) == (1, 1), "the role was made by the first of them"
+
+
+def test_an_experiment_that_begins_slowly_is_waited_for(aws: Aws) -> None:
+    fis = Fis(states=(INITIATING, INITIATING, RUNNING))
+    assert interrupted(aws, fis) == 2 * interruptions.ASK_EVERY
+    assert (fis.asked, fis.looks) == (1, 3)
+
+
+def test_one_that_never_begins_is_told(aws: Aws) -> None:
+    fis = Fis(states=(INITIATING,))
+    with pytest.raises(Unavailable, match=f"of {NODE} has not begun within 120 s"):
+        interrupted(aws, fis)
+    assert fis.asked == 1
+
+
+def test_one_that_fails_because_its_role_was_just_made_is_begun_again(aws: Aws) -> None:
+    fis = Fis(states=(INITIATING, FORBIDDEN, INITIATING, RUNNING))
+    took = interrupted(aws, fis)
+    assert (fis.asked, 0 < took < interruptions.KNOWN_WITHIN) == (2, True)
+    known = Fis(states=(FORBIDDEN,))
+    with pytest.raises(Rejected, match="Not authorized"):
+        interrupted(aws, known)
+    assert known.asked == 1
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped", "cancelled"])
+def test_one_that_fails_otherwise_is_told_with_the_reason(aws: Aws, status: str) -> None:
+    fis = Fis(states=(INITIATING, {**MISSING, "status": status}))
+    with pytest.raises(Rejected, match=r"cannot interrupt .*: Target .* empty set.*InvalidTarget"):
+        interrupted(aws, fis)
+    assert fis.asked == 1
+
+
+@pytest.mark.parametrize("policy", [shipped, documented])
+def test_whoever_interrupts_may_make_every_call_for_it(
+    aws: Aws, policy: Callable[[], Policy]
+) -> None:
+    called: list[str] = []
+    aws.fis.meta.events.register("before-call", lambda model, **_: called.append(model.name))
+    interruptions.interrupt(aws, NODE, 120.0, sleep=at_once)
+    assert {"StartExperiment", "GetExperiment"} < set(called)
+    arn = f"arn:aws:fis:{REGION}:123456789012"
+    touched = (Resource(f"{arn}:experiment-template/EXT1"), Resource(f"{arn}:experiment/EXP1"))
+    assert [c for c in called if not permits([policy()], Access(f"fis:{c}", touched))] == []
 
 
 @pytest.mark.parametrize("policy", [shipped, documented])

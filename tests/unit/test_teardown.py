@@ -11,8 +11,9 @@ from support.remains import remains
 
 from spotelastic.aws import cluster as clusters
 from spotelastic.aws import stack, teardown
+from spotelastic.aws.identity import CLUSTER
 from spotelastic.aws.names import Names
-from spotelastic.errors import Unavailable
+from spotelastic.errors import EnvironmentFailure, Unavailable
 
 NAME = "quokka"
 LEFT = {"NetworkInterfaceId": "eni-1"}
@@ -57,3 +58,26 @@ def test_interfaces_that_stay_are_named_and_keep_the_stack(
     with pytest.raises(Unavailable, match=f"interfaces of {NAME} are still there: not after"):
         teardown.delete(NAME, aws=laptop.aws)
     assert stack.describe(laptop.aws, Names(NAME).stack) is not None
+
+
+def test_what_others_have_put_into_the_network_is_named_where_it_keeps_the_stack(
+    laptop: Laptop,
+) -> None:
+    """As GuardDuty does, by itself."""
+    ec2 = laptop.aws.ec2
+    tagged = [{"Name": f"tag:{CLUSTER}", "Values": [NAME]}]
+    subnet = ec2.describe_subnets(Filters=tagged)["Subnets"][0]
+    group = ec2.create_security_group(
+        GroupName="GuardDutyManagedSecurityGroup", Description="of others", VpcId=subnet["VpcId"]
+    )["GroupId"]
+    interface = ec2.create_network_interface(
+        SubnetId=subnet["SubnetId"], Groups=[group], Description="VPC Endpoint Interface vpce-1"
+    )["NetworkInterface"]["NetworkInterfaceId"]
+    with pytest.raises(EnvironmentFailure, match="has dependencies and cannot be deleted") as told:
+        teardown.delete(NAME, aws=laptop.aws)
+    found = f"{interface} (VPC Endpoint Interface vpce-1), {group} (GuardDutyManagedSecurityGroup)"
+    assert f"not the cluster's ({found}): delete that, and run `spot" in str(told.value)
+    ec2.delete_network_interface(NetworkInterfaceId=interface)
+    ec2.delete_security_group(GroupId=group)
+    teardown.delete(NAME, aws=laptop.aws)
+    assert remains(NAME) == []

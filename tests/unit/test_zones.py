@@ -1,11 +1,18 @@
 """Which zones a cluster lies in."""
 
-import pytest
+from typing import Any
 
+import pytest
+from moto import mock_aws
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend, Zone
+
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.offers import zones as offered
 from spotelastic.aws.zones import choose, given, padded, with_workers
 from spotelastic.errors import EnvironmentFailure
 
 GPU, SMALL = "p5.48xlarge", "t3.small"
+KINDS = ("local", "wavelength")
 
 
 def offers(**zones: str) -> dict[str, frozenset[str]]:
@@ -39,3 +46,23 @@ def test_more_zones_than_the_stack_has_room_for_are_left_out() -> None:
     assert found == tuple("abcdef")
     assert given(padded(found[:4])) == found[:4]
     assert padded(found[:4]).count(",") == 5
+
+
+def test_local_and_wavelength_zones_are_not_for_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come with the others where an account has opted in to them."""
+    region, zones = "us-east-1", RegionsAndZonesBackend.zones
+    strange = [Zone(f"{region}-{kind}-1a", region, kind, f"{kind}-zone") for kind in KINDS]
+    monkeypatch.setitem(zones, region, [*zones[region], *strange])
+
+    def offer(parsed: dict[str, Any], **_: object) -> None:
+        parsed["InstanceTypeOfferings"] += [
+            {"InstanceType": SMALL, "LocationType": "availability-zone", "Location": each.name}
+            for each in strange
+        ]
+
+    with mock_aws():
+        aws = Aws(region)
+        aws.ec2.meta.events.register("after-call.ec2.DescribeInstanceTypeOfferings", offer)
+        found = offered(aws, [SMALL, GPU])
+    assert {each.name for each in strange}.isdisjoint(found)
+    assert len([zone for zone, has in found.items() if SMALL in has]) >= 3

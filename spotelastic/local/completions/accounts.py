@@ -5,6 +5,7 @@ from typing import Any
 
 from moto.ec2.responses.vpcs import VPCs
 from moto.iam import models as iam
+from moto.iam.exceptions import EntityAlreadyExists, InvalidInput
 from moto.servicequotas.models import ServiceQuotasBackend
 
 from spotelastic.local.capacity import Market
@@ -23,6 +24,15 @@ def install(patches: Patches, market: Market) -> None:
     patches.addition(iam, "SERVICE_NAME_CONVERSION", "moto names the role of EC2 Spot otherwise")(
         names
     )
+
+    @patches.method(
+        iam.IAMBackend, "create_service_linked_role", "moto calls one that is there by another code"
+    )
+    def create_role(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(backend, *args, **kwargs)
+        except EntityAlreadyExists as error:
+            raise InvalidInput("Service role name has been taken in this account") from error
 
     @patches.method(ServiceQuotasBackend, "get_service_quota", "moto has none of EC2's")
     def get_service_quota(

@@ -20,7 +20,7 @@ from moto.ec2.utils import parse_user_data
 from spotelastic.local.capacity import Market
 from spotelastic.local.completions.patch import Patches
 from spotelastic.local.completions.resources import PlacementGroup, placement_groups
-from spotelastic.local.machines import Machines
+from spotelastic.local.machines import TERMINATED, Machines
 from spotelastic.local.power import Power
 
 CONSOLE_BYTES = 64 * 2**10
@@ -282,7 +282,9 @@ def _install_console(patches: Patches, power: Power) -> None:
     def get_console_output(original: Callable[..., Any], response: Any) -> Any:
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
         path = power.layout(instance.id).console
-        data = path.read_bytes()[-CONSOLE_BYTES:] if path.exists() else b""
+        # What is gone has no newest console, only the one that was taken down at its end.
+        there = not (instance._state.name == TERMINATED and response._get_bool_param("Latest"))
+        data = path.read_bytes()[-CONSOLE_BYTES:] if there and path.exists() else b""
         output = base64.b64encode(data).decode()
         return ActionResult(
             {"InstanceId": instance.id, "Timestamp": _now(), "Output": output or None}

@@ -19,6 +19,7 @@ from spotelastic.local.completions.patch import Patches
 _CODES = {"ec2": "UnauthorizedOperation", "logs": "AccessDeniedException"}
 _CODES |= {"ssm": "AccessDeniedException"}
 _PARAMETERS = (
+    "AWSServiceName",
     "AllocationId",
     "AttachmentId",
     "AutoScalingGroupName",
