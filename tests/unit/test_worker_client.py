@@ -1,5 +1,6 @@
 """What a worker asks its node's daemon for, and how long, by stand-ins for the daemon."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def test_an_urgent_save_asks_again(tmp_path: Path, urgent: bool) -> None:
     daemon: Any = Daemon(path)
     client = WorkerClient.__new__(WorkerClient)
     client._connection, client._slots, client._written = daemon, {}, set()
+    client._mapping = threading.Lock()
     client._reservation = daemon.send(wire.Reserve())
     slot = client.open_slot(worker.ANSWER_WITHIN, urgent=urgent)
     assert (slot.path if slot else None) == (str(path) if urgent else None)
@@ -69,6 +71,7 @@ def test_a_save_that_finds_no_memory_is_left_out_and_the_next_one_asks_again(
     daemon: Any = Full()
     client = WorkerClient.__new__(WorkerClient)
     client._connection, client._slots, client._written = daemon, {}, set()
+    client._mapping = threading.Lock()
     client._prepare, client._reservation, client._told = wire.Prepare(9), 1, ""
     assert [client.open_slot(0.0) for _ in range(3)] == [None] * 3
     assert daemon.told == ["nothing is saved for the moment: 1 MiB are free"]
