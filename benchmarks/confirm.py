@@ -1,11 +1,12 @@
 """Whether a cluster does what `spotelastic replay` says that it would: the same spot market, once
 with real processes on the local cloud and once played in virtual time.
 
-A job of one to three nodes meets in six minutes what every tenth node of a public trace met in
-three hours: eleven times one goes or comes. How long a node boots, how long training stands still
-until new workers step and how long a step takes are measured in the run itself (means: few nodes
-boot); they are what `--boot`, `--start-time` and `--step-time` tell a replay. Goodput is judged by
-the same function, once from what the training script itself noted and once from what was played.
+A job of one to three nodes meets, within two minutes: a node taken back whose place stays empty for
+a while, one that is replaced at once, and two at once that are replaced. How long a node boots, how
+long training stands still until new workers step and how long a step takes are measured in the run
+itself (means: few nodes boot); they are what `--boot`, `--start-time` and `--step-time` tell a
+replay. Goodput is judged by the same function, once from what the training script itself noted and
+once from what was played.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -35,45 +36,23 @@ from spotelastic.model.round import Schedule
 from spotelastic.replay.outcome import Bill, Outcome, Stretch, judge
 from spotelastic.replay.play import play
 from spotelastic.replay.scenario import Machines, Scenario
-from spotelastic.replay.trace import Span, Trace, read
+from spotelastic.replay.trace import Span, Trace
 
 NAME, TYPE = "confirm", "g5.xlarge"
 SCRIPT = Path(__file__).parent / "jobs" / "paced.py"
 LEAST, MOST = 1, 3
 STEP, NOTICE, SAVES_EVERY = 0.25, 12.0, 20
-TRACE = Path(__file__).parent / "traces" / "bamboo-p3.csv"
-FIRST, EVERY = 2, 10
-"""Which of its nodes: never more than three of them are there at a time, and always one."""
-SINCE, HOURS, SPEED = 180.0, 3.0, 30.0
-"""From when on, in seconds of the trace, for how long, and how many times faster."""
+PLAN: Sequence[tuple[float, int, int]] = (
+    (15.0, 1, 0),
+    (30.0, 0, 1),
+    (55.0, 1, 1),
+    (85.0, 2, 2),
+    (120.0, 0, 0),
+)
+"""Seconds after all train: how many nodes get their notice, and how many appear on the market. The
+last line is the end."""
 BAR = 5.0
 """Points of goodput between the two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Of the market: so many nodes get their notice, and so many appear."""
-
-    after: float
-    """Seconds after all train."""
-    taken: int
-    appear: int
-
-
-def plan() -> list[Change]:
-    """The part of the trace that is carried out; the last one is its end."""
-    nodes = read(TRACE).spans[FIRST::EVERY]
-    until = SINCE + HOURS * 3600.0
-    moments = sorted({at for node in nodes for at in (node.start, node.end) if SINCE < at <= until})
-    changes = [
-        Change(
-            (at - SINCE) / SPEED,
-            sum(node.end == at for node in nodes),
-            sum(node.start == at for node in nodes),
-        )
-        for at in moments
-    ]
-    return [*changes, Change((until - SINCE) / SPEED, 0, 0)]
 
 
 @dataclass
@@ -102,26 +81,23 @@ class Market:
             self.faults.set_capacity(TYPE, zone, count if zone == home else 0)
 
     def change(self, taken: int, appear: int) -> None:
-        now = time.time()
         staying = [name for name, span in self.spans.items() if span.end == float("inf")]
-        leaving = sum(now < span.end < float("inf") for span in self.spans.values()) + taken
         doomed = staying[:taken]
         left = len(staying) - taken
         # Whoever has its notice counts until it is gone: what appears has room beside it.
-        self.limit(left + appear + (leaving if appear else 0))
+        self.limit(left + appear + (taken if appear else 0))
+        now = time.time()
         for name in doomed:
             self.faults.interrupt(name, NOTICE)
             self.spans[name] = Span(name, self.spans[name].start, now + NOTICE)
         if appear:
             new = until(lambda: self._new(appear), f"{appear} new nodes")
-            # A trace tells when nodes were had, not when they were asked for.
-            self.spans |= {name: Span(name, at, float("inf")) for name, at in new.items()}
+            self.spans |= {name: Span(name, now, float("inf")) for name in new}
             self.limit(left + appear)
 
-    def _new(self, count: int) -> dict[str, float]:
-        """When each was launched."""
-        new = {m.id: m.launched_at for m in self.running() if m.id not in self.spans}
-        return new if len(new) == count else {}
+    def _new(self, count: int) -> list[str]:
+        new = [machine.id for machine in self.running() if machine.id not in self.spans]
+        return new if len(new) == count else []
 
 
 # -- the run -------------------------------------------------------------------------------------
@@ -194,12 +170,12 @@ class Boots:
 
 def follow(market: Market, boots: Boots, began: float) -> float:
     """Carries out the plan; returns when it ended."""
-    for change in plan():
-        while (left := began + change.after - time.time()) > 0:
+    for after, taken, appear in PLAN:
+        while time.time() < began + after:
             boots.look()
-            time.sleep(min(0.2, left))
-        if change.taken or change.appear:
-            market.change(change.taken, change.appear)
+            time.sleep(min(0.2, max(0.0, began + after - time.time())))
+        if taken or appear:
+            market.change(taken, appear)
     return time.time()
 
 
