@@ -207,6 +207,8 @@ class LightAgent:
             case do.OfferSlots(round_):
                 store.put(keys.snapshots(node.id), encode(()), self._lease)
                 return replace(local, offered=round_)
+            case do.Hurry(deadline):
+                return replace(local, hurried=deadline)
             case do.Flush(round_):
                 self.post(Flushed(round_))
                 return replace(local, flushing=round_)
