@@ -354,6 +354,15 @@ def test_a_mark_ends_only_those_that_carry_it(tmp_path: Path) -> None:
 # -- stacks ---------------------------------------------------------------------------------------
 
 
+def test_a_stack_is_told_without_what_comes_behind_it(tmp_path: Path) -> None:
+    dump = tmp_path / "rank-0.stack"
+    other = 'Thread 0x07 (most recent call first):\n  File "a.py", line 5 in help\n\n'
+    main = 'Current thread 0x08 (most recent call first):\n  File "a.py", line 9 in wait\n'
+    for text in (other + main, main + "\n" + other, other + main + "\n" + other[:60]):
+        dump.write_text(text)
+        assert read_stack(dump).rstrip() == main.rstrip()
+
+
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_worker_that_blocks_tells_the_stacks_of_its_threads(
     pool: Callable[..., Pool], warm: bool

@@ -211,4 +211,5 @@ def read_stack(path: Path) -> str:
         _, found, stack = path.read_text(errors="replace").rpartition("Current thread ")
     except OSError:
         return ""
-    return found + stack
+    # Other threads, or the beginning of a further dump, may come behind it.
+    return (found + stack).partition("\nThread ")[0]
