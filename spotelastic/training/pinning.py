@@ -48,8 +48,7 @@ class Pinned:
 class Pins:
     """The slots that are locked for one layout. Takes its time: not for the thread that trains."""
 
-    def __init__(self, device: torch.device, lock: Callable[[memoryview], Pinned]) -> None:
-        self.device = device
+    def __init__(self, lock: Callable[[memoryview], Pinned]) -> None:
         self._lock_memory = lock
         self._pinned: dict[str, tuple[memoryview, Pinned]] = {}
         self._lock = threading.Lock()
@@ -80,7 +79,7 @@ def pins(device: torch.device) -> Pins:
         with torch.cuda.device(device):
             return Pinned(memory, torch.cuda.cudart())  # type: ignore[no-untyped-call]
 
-    return Pins(device, lock)
+    return Pins(lock)
 
 
 def apart(call: Callable[[], T]) -> T:

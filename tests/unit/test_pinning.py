@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-import torch
 
 from spotelastic.training.pinning import Pinned, Pins
-
-GPU = torch.device("cuda", 0)
 
 
 class Driver:
@@ -45,7 +42,7 @@ def driver() -> Driver:
 
 @pytest.fixture
 def pins(driver: Driver) -> Iterator[Pins]:
-    with closing(Pins(GPU, lambda memory: Pinned(memory, driver))) as pins:
+    with closing(Pins(lambda memory: Pinned(memory, driver))) as pins:
         yield pins
 
 
@@ -60,7 +57,7 @@ def test_a_slot_is_locked_in_one_piece_until_it_is_released(driver: Driver) -> N
 
 def test_what_is_refused_is_not_released() -> None:
     driver = Driver(refuses=True)
-    with closing(Pins(GPU, lambda memory: Pinned(memory, driver))) as pins:
+    with closing(Pins(lambda memory: Pinned(memory, driver))) as pins:
         pins.add("slot", memory())
     assert not driver.locked
 
