@@ -120,16 +120,22 @@ def test_a_daemon_that_dies_while_committing_is_made_good_by_the_next(
         eventually(lambda: open_storage(node.storage).unfinished() == [])
 
 
+def one_step_is_saved(node: Node) -> int:
+    """By a round that has ended since; its storage epoch."""
+    epoch, worker = started(node)
+    worker.save(1)
+    assert worker.client.flush(PATIENT)
+    worker.client.leave(clean=True)
+    node.agent.end()
+    return epoch
+
+
 @pytest.mark.parametrize("stage", FETCH_STAGES)
 def test_a_daemon_that_dies_while_a_worker_restores_leaves_nothing_half_read(
     tmp_path: Path, stage: str
 ) -> None:
     with cluster(tmp_path) as [node]:
-        epoch, worker = started(node)
-        worker.save(1)
-        assert worker.client.flush(PATIENT)
-        worker.client.leave(clean=True)
-        node.agent.end()
+        epoch = one_step_is_saved(node)
         node.agent.close()
         node.stop()
 
@@ -154,11 +160,7 @@ def test_a_worker_that_dies_while_it_restores_takes_nothing_from_the_next(
     tmp_path: Path, stage: str, source: str
 ) -> None:
     with cluster(tmp_path) as [node]:
-        epoch, worker = started(node)
-        worker.save(1)
-        assert worker.client.flush(PATIENT)
-        worker.client.leave(clean=True)
-        node.agent.end()
+        epoch = one_step_is_saved(node)
         [saved] = node.agent.status().snapshots
         resume = {
             "memory": Resume("memory", 1, "r1", saved.layout),
