@@ -1,12 +1,11 @@
 """Whether a cluster does what `spotelastic replay` says that it would: the same spot market, once
 with real processes on the local cloud and once played in virtual time.
 
-A job of one to three nodes meets, within two minutes: a node taken back whose place stays empty for
-a while, one that is replaced at once, and two at once that are replaced. How long a node boots, how
-long training stands still until new workers step and how long a step takes are measured in the run
-itself (means: few nodes boot); they are what `--boot`, `--start-time` and `--step-time` tell a
-replay. Goodput is judged by the same function, once from what the training script itself noted and
-once from what was played.
+A job of one to three nodes meets in six minutes what every tenth node of a public trace met in
+three hours: eleven times one goes or comes. How long a node boots, how long training stands still
+until new workers step and how long a step takes are measured in the run itself (means: few nodes
+boot); they are what `--boot`, `--start-time` and `--step-time` tell a replay. Goodput is judged by
+the same function, once from what the training script itself noted and once from what was played.
 """
 
 import argparse
@@ -18,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,68 +35,87 @@ from spotelastic.model.round import Schedule
 from spotelastic.replay.outcome import Bill, Outcome, Stretch, judge
 from spotelastic.replay.play import play
 from spotelastic.replay.scenario import Machines, Scenario
-from spotelastic.replay.trace import Span, Trace
+from spotelastic.replay.trace import Span, Trace, read
 
 NAME, TYPE = "confirm", "g5.xlarge"
 SCRIPT = Path(__file__).parent / "jobs" / "paced.py"
 LEAST, MOST = 1, 3
 STEP, NOTICE, SAVES_EVERY = 0.25, 12.0, 20
-PLAN: Sequence[tuple[float, int, int]] = (
-    (15.0, 1, 0),
-    (30.0, 0, 1),
-    (55.0, 1, 1),
-    (85.0, 2, 2),
-    (120.0, 0, 0),
-)
-"""Seconds after all train: how many nodes get their notice, and how many appear on the market. The
-last line is the end."""
+TRACE = Path(__file__).parent / "traces" / "bamboo-p3.csv"
+FIRST, EVERY = 2, 10
+"""Which of its nodes: never more than three of them are there at a time, and always one."""
+SINCE, HOURS, SPEED = 180.0, 3.0, 30.0
+"""From when on, in seconds of the trace, for how long, and how many times faster."""
 BAR = 5.0
 """Points of goodput between the two."""
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Of the market: so many nodes get their notice, and so many appear."""
+
+    after: float
+    """Seconds after all train."""
+    taken: int
+    appear: int
+
+
+def plan() -> list[Change]:
+    """The part of the trace that is carried out; the last one is its end."""
+    nodes = read(TRACE).spans[FIRST::EVERY]
+    until = SINCE + HOURS * 3600.0
+    moments = sorted({at for node in nodes for at in (node.start, node.end) if SINCE < at <= until})
+    changes = [
+        Change(
+            (at - SINCE) / SPEED,
+            sum(node.end == at for node in nodes),
+            sum(node.start == at for node in nodes),
+        )
+        for at in moments
+    ]
+    return [*changes, Change((until - SINCE) / SPEED, 0, 0)]
+
+
 @dataclass
 class Market:
-    """The local cloud's spot market: nodes appear and are taken back as the plan says."""
+    """The local cloud's spot market: it has as many nodes as the trace has."""
 
     cluster: Cluster
     faults: Faults
     zones: tuple[str, ...]
+    capacity: int = 0
     spans: dict[str, Span] = field(default_factory=dict)
-    """By instance; seconds since the epoch."""
+    """By instance, as they were had; seconds since the epoch."""
 
     def running(self) -> list[autoscaling.Machine]:
         found = autoscaling.machines(self.cluster.aws, NAME, "worker")
         return sorted((m for m in found if m.state in autoscaling.ALIVE), key=lambda m: m.id)
 
-    def take_over(self) -> None:
-        """The nodes that there are, and no further ones."""
-        for machine in self.running():
-            self.spans[machine.id] = Span(machine.id, machine.launched_at, float("inf"))
-        self.limit(len(self.spans))
+    def look(self) -> list[autoscaling.Machine]:
+        running = self.running()
+        for machine in running:
+            new = Span(machine.id, machine.launched_at, float("inf"))
+            self.spans.setdefault(machine.id, new)
+        return running
 
-    def limit(self, count: int) -> None:
-        home = self.running()[0].zone
+    def offer(self, count: int, elsewhere: int) -> None:
+        """So many nodes, all in one zone but for those that are elsewhere: how many a whole region
+        has cannot be said."""
+        self.capacity = count
         for zone in self.zones:
-            self.faults.set_capacity(TYPE, zone, count if zone == home else 0)
+            here = zone == self.zones[0]
+            self.faults.set_capacity(TYPE, zone, max(0, count - elsewhere) if here else 0)
 
-    def change(self, taken: int, appear: int) -> None:
-        staying = [name for name, span in self.spans.items() if span.end == float("inf")]
-        doomed = staying[:taken]
-        left = len(staying) - taken
-        # Whoever has its notice counts until it is gone: what appears has room beside it.
-        self.limit(left + appear + (taken if appear else 0))
-        now = time.time()
-        for name in doomed:
-            self.faults.interrupt(name, NOTICE)
-            self.spans[name] = Span(name, self.spans[name].start, now + NOTICE)
-        if appear:
-            new = until(lambda: self._new(appear), f"{appear} new nodes")
-            self.spans |= {name: Span(name, now, float("inf")) for name in new}
-            self.limit(left + appear)
-
-    def _new(self, count: int) -> list[str]:
-        new = [machine.id for machine in self.running() if machine.id not in self.spans]
-        return new if len(new) == count else []
+    def change(self, change: Change) -> None:
+        """Nodes that are to go and were never had go unnoticed."""
+        staying = [m for m in self.look() if self.spans[m.id].end == float("inf")]
+        goes = max(0, change.taken - max(0, self.capacity - len(staying)))
+        left = staying[goes:]
+        elsewhere = sum(machine.zone != self.zones[0] for machine in left)
+        self.offer(self.capacity + change.appear - change.taken, elsewhere)
+        for machine in staying[:goes]:
+            self.faults.interrupt(machine.id, NOTICE)
+            self.spans[machine.id] = replace(self.spans[machine.id], end=time.time() + NOTICE)
 
 
 # -- the run -------------------------------------------------------------------------------------
@@ -112,6 +130,7 @@ def job(folder: Path) -> Iterator[CloudInfo]:
     (work / "train.py").write_bytes(SCRIPT.read_bytes())
     os.environ["SPOTELASTIC_HOME"] = str(folder / "home")
     flags = ["--min", LEAST, "--max", MOST, "--name", NAME, "--instance-types", TYPE]
+    flags += ["--zones", "spread"]  # a trace does not tell zones
     flags += ["--snapshot-every", SAVES_EVERY, "--checkpoint-every", SAVES_EVERY]
     command = [sys.executable, "-m", "spotelastic", "up", "--local", *map(str, flags), "train.py"]
     with (folder / "up.log").open("wb") as log:
@@ -160,7 +179,7 @@ class Boots:
 
     def look(self) -> None:
         status = self._market.cluster.objects.status()
-        launched = {machine.id: machine.launched_at for machine in self._market.running()}
+        launched = {machine.id: machine.launched_at for machine in self._market.look()}
         for node in status.nodes if status else ():
             there = node.state in ("waiting", "training", "draining")
             if there and node.id in launched and node.id not in self._known:
@@ -170,12 +189,11 @@ class Boots:
 
 def follow(market: Market, boots: Boots, began: float) -> float:
     """Carries out the plan; returns when it ended."""
-    for after, taken, appear in PLAN:
-        while time.time() < began + after:
+    for change in plan():
+        while (left := began + change.after - time.time()) > 0:
             boots.look()
-            time.sleep(min(0.2, max(0.0, began + after - time.time())))
-        if taken or appear:
-            market.change(taken, appear)
+            time.sleep(min(0.2, left))
+        market.change(change)
     return time.time()
 
 
@@ -239,7 +257,7 @@ def main() -> None:
             cluster = clusters.find(NAME, Aws(info.region))
             assert cluster is not None
             market = Market(cluster, Faults(info), info.zones)
-            market.take_over()
+            market.change(Change(0.0, 0, MOST))
             boots = Boots(market)
             ended = follow(market, boots, began)
             noted = [each for each in lines(folder / "steps") if each[0].at >= first[0].at]

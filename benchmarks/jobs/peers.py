@@ -2,12 +2,15 @@
 
 import os
 import time
+import warnings
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
 from common.measuring import machine_at_rest
 from jobs.states import Saves, Shape, WarmCopy
 from torch.distributed.checkpoint.api import CheckpointException
+
+warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process saves, here
 
 
 def _writer(kind: str, url: str) -> Any:

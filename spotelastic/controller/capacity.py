@@ -170,7 +170,7 @@ def refused_until(failed: Failed, policy: Policy) -> float:
     """Until when a group asks that pool for no more than it has; 0: it may ask."""
     if failed.count < policy.refused_after:
         return 0.0
-    doubled = policy.refused_for * 2.0 ** min(failed.count - policy.refused_after, 16)
+    doubled = policy.refused_for * 2.0 ** min(max(0, failed.tries - policy.refused_after), 16)
     return failed.at + min(policy.refused_at_most, doubled)
 
 

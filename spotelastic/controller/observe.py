@@ -23,6 +23,10 @@ from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
 
+SAME_TRY = 10.0
+"""Seconds between failed launches of which each is told, but which were asked for together. AWS
+itself waits longer until it tries again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Records:
@@ -145,10 +149,7 @@ class Mirror:
         if event.kind == "launch" and event.data.get("failed"):
             if again:  # told twice: whoever did had no answer from etcd
                 return
-            before = self._failed.get(pool)
-            count = 1 if before is None else before.count + 1
-            cause = str(event.data.get("cause", ""))
-            self._failed[pool] = Failed(count, event.at, event.message, cause)
+            self._failed[pool] = _failed_again(self._failed.get(pool), event)
         elif event.kind == "launch":
             self._failed.pop(pool, None)
         elif event.kind == "prepare":
@@ -230,6 +231,14 @@ class Mirror:
 
     def _one(self, name: str) -> Any:
         return next(iter(self._values[name].values()), None)
+
+
+def _failed_again(before: Failed | None, event: Event) -> Failed:
+    cause = str(event.data.get("cause", ""))
+    if before is None:
+        return Failed(1, event.at, event.message, cause)
+    tries = before.tries + (event.at > before.at + SAME_TRY)
+    return Failed(before.count + 1, event.at, event.message, cause, tries)
 
 
 def _moment(point: Point) -> tuple[float, int]:

@@ -60,6 +60,8 @@ class Failed:
     why: str = ""
     cause: str = ""
     """capacity, quota or other."""
+    tries: int = 1
+    """A group that misses many nodes asks for all of them at once: that is one try."""
 
 
 Pool = tuple[str, str]
@@ -92,8 +94,9 @@ class Policy:
     refused_after: int = 3
     """Failed launches in a row after which a group asks for no more than it has, for a while."""
     refused_for: float = 60.0
-    """How long at first; it doubles with every further failure."""
-    refused_at_most: float = 900.0
+    """How long at first; it doubles with every further try."""
+    refused_at_most: float = 300.0
+    """Capacity that is back waits so long for us at worst, and asking for it is free."""
     return_after: float = 3600.0
     """Until nodes may go to a zone again that was left for want of capacity."""
     remembers_for: float = 86_400.0

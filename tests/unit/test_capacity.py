@@ -168,14 +168,20 @@ def test_places_that_nobody_has_yet_are_given_up_before_anybody_goes() -> None:
 def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_that_grows() -> None:
     seen = replace(cluster(2), failed={(SPOT, ""): Failed(2, NOW, "no capacity")})
     assert wanted(seen, Policy())[SPOT] == 4
-    for count, pause in ((3, 60.0), (4, 120.0), (5, 240.0), (40, 900.0)):
-        failing = replace(seen, failed={(SPOT, ""): Failed(count, NOW, "no capacity")})
+    for count, pause in ((3, 60.0), (4, 120.0), (5, 240.0), (40, 300.0)):
+        failed = Failed(count, NOW, "no capacity", tries=count)
+        failing = replace(seen, failed={(SPOT, ""): failed})
         assert wanted(failing, Policy())[SPOT] == 2
         decision = decide(failing, NOW, Policy())
         assert decision.wake_at == NOW + pause
         (held,) = [a for a in decision.actions if isinstance(a, SetDesired)]
         assert held == SetDesired(SPOT, 2, f"{count} launches have failed: no capacity")
         assert {s.wanted for s in sizes(failing, NOW + pause, Policy())} == {4, 0}
+
+
+def test_the_while_does_not_grow_with_the_number_of_nodes_that_were_asked_for_at_once() -> None:
+    failing = replace(cluster(2), failed={(SPOT, ""): Failed(16, NOW, "no capacity", tries=1)})
+    assert decide(failing, NOW, Policy()).wake_at == NOW + Policy().refused_for
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,19 @@ def test_a_failed_launch_that_is_on_record_twice_counts_once() -> None:
     store.close()
 
 
+def test_failed_launches_that_were_asked_for_together_are_one_try() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    for id, at in enumerate((100.0, 101.0, 101.5, 161.5, 162.0)):
+        data = {"failed": True, "group": "workers", "zone": "", "id": str(id), "cause": "capacity"}
+        store.put(KEYS.event(str(id)), encode(Event(at, "launch", "no capacity", "", data)))
+    failed = mirror.records().failed["workers", ""]
+    assert (failed.count, failed.tries, failed.at) == (5, 2, 162.0)
+    watch.close()
+    store.close()
+
+
 def test_the_last_word_of_a_node_that_prepares_is_remembered() -> None:
     store = MemoryStore(lambda: 0.0)
     mirror = Mirror(KEYS, lambda: None)

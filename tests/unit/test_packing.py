@@ -262,7 +262,8 @@ class Account:
             free = [z for z in self.home if list(self.nodes.values()).count(z) < self.capacity[z]]
             if not free:
                 before = self.failed.get(pool, Failed(0, 0.0))
-                self.failed[pool] = Failed(before.count + 1, self.now, "none", "capacity")
+                again = before.count + 1
+                self.failed[pool] = Failed(again, self.now, "none", "capacity", tries=again)
                 return
             self.failed.pop(pool, None)
             self.born += 1
@@ -280,13 +281,13 @@ def test_a_job_comes_to_rest_in_one_zone_that_has_all_it_needs(
     capacity: dict[str, int], desired: int, least: int, home: str
 ) -> None:
     account = Account(capacity, desired, min(least, desired), tuple(home))
-    for turn in range(150):
+    for turn in range(400):
         there, before = len(account.nodes), account.moved_at
         went = [action for action in account.turn() if isinstance(action, Replace)]
         assert len(went) <= max(1, there - account.least), "a move leaves min"
         assert not went or account.moved_at > before, "only after a commit, and once for each"
-        account.now += 300.0
-        account.step += 10 * (turn % 3 == 0)
+        account.now += 100.0
+        account.step += 10 * (turn % 8 == 0)
     assert len(account.home) == 1
     if max(capacity.values()) >= desired:
         assert len(account.nodes) == desired
