@@ -6,12 +6,11 @@ from collections.abc import Iterator
 import pytest
 from moto import mock_aws
 from support.refusing import refuse
+from support.workers import ITS, two_workers
 
 from spotelastic.aws import account, workers
 from spotelastic.aws.clients import KNOWN_WITHIN, Aws, Busy, Rejected, patient
-from spotelastic.aws.names import Names
 
-ITS = Names("demo")
 FULLY_FORMED = "You must use a valid fully-formed launch template. "
 UNHEARD_OF = (
     FULLY_FORMED + "Value (worker) for parameter iamInstanceProfile.arn is invalid.",
@@ -27,21 +26,6 @@ def aws() -> Iterator[Aws]:
         yield Aws("us-east-1")
 
 
-def wanted(aws: Aws) -> workers.Workers:
-    return workers.Workers(
-        names=ITS,
-        types=("g4dn.xlarge",),
-        size=2,
-        spot=True,
-        image="ami-12345678",
-        bucket="bucket",
-        profile="arn:aws:iam::123456789012:instance-profile/worker",
-        security_group="sg-12345678",
-        subnets=tuple(each["SubnetId"] for each in aws.ec2.describe_subnets()["Subnets"]),
-        start=0,
-    )
-
-
 def groups(aws: Aws) -> list[str]:
     found = aws.autoscaling.describe_auto_scaling_groups()["AutoScalingGroups"]
     return sorted(each["AutoScalingGroupName"] for each in found)
@@ -53,7 +37,7 @@ def test_groups_are_made_once_their_launch_template_is_known(
     aws: Aws, operation: str, message: str
 ) -> None:
     asked = refuse(aws.autoscaling, operation, "ValidationError", message, times=2)
-    workers.ensure(aws, wanted(aws))
+    workers.ensure(aws, two_workers(aws))
     assert len(asked) == 2 + 2, "once for each group"
     assert groups(aws) == [ITS.workers, ITS.on_demand]
 
@@ -63,14 +47,14 @@ def test_groups_are_made_once_their_launch_template_is_known(
 )
 def test_a_group_is_set_up_once_nothing_else_changes_it(aws: Aws, operation: str) -> None:
     asked = refuse(aws.autoscaling, operation, "ResourceContention", PENDING, times=2, status=500)
-    workers.ensure(aws, wanted(aws))
+    workers.ensure(aws, two_workers(aws))
     assert len(asked) == 2 + 2
 
 
 def test_a_group_that_cannot_be_is_told_at_once(aws: Aws) -> None:
     asked = refuse(aws.autoscaling, "CreateAutoScalingGroup", "ValidationError", "Max bound")
     with pytest.raises(Rejected, match="Max bound"):
-        workers.ensure(aws, wanted(aws))
+        workers.ensure(aws, two_workers(aws))
     assert len(asked) == 1
 
 
@@ -79,7 +63,7 @@ def test_a_group_that_cannot_be_is_told_at_once(aws: Aws) -> None:
     [("ScalingActivityInProgress", 400), ("ResourceInUse", 400), ("ResourceContention", 500)],
 )
 def test_a_group_goes_once_nothing_else_changes_it(aws: Aws, code: str, status: int) -> None:
-    workers.ensure(aws, wanted(aws))
+    workers.ensure(aws, two_workers(aws))
     asked = refuse(aws.autoscaling, "DeleteAutoScalingGroup", code, times=2, status=status)
     workers.delete(aws, ITS)
     assert len(asked) == 2 + 2

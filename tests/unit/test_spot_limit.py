@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 from moto import mock_aws
+from support.workers import ITS, two_workers
 
 from spotelastic.aws import workers
 from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
-
-ITS = Names("demo")
 
 
 @pytest.fixture
@@ -38,20 +36,7 @@ def limits(aws: Aws) -> tuple[str | None, str | None]:
 def test_no_type_of_the_spot_group_may_cost_more_than_the_limit_which_up_may_change(
     aws: Aws,
 ) -> None:
-    subnets = tuple(each["SubnetId"] for each in aws.ec2.describe_subnets()["Subnets"])
-    wanted = workers.Workers(
-        names=ITS,
-        types=("g4dn.xlarge", "g4dn.2xlarge"),
-        size=2,
-        spot=True,
-        image="ami-12345678",
-        bucket="bucket",
-        profile="arn:aws:iam::123456789012:instance-profile/worker",
-        security_group="sg-12345678",
-        subnets=subnets,
-        start=0,
-        max_price=0.2,
-    )
+    wanted = replace(two_workers(aws), types=("g4dn.xlarge", "g4dn.2xlarge"))
     told = []
     for limit in (0.2, 0.00001, None, 1.5):
         workers.ensure(aws, replace(wanted, max_price=limit))

@@ -1,0 +1,22 @@
+"""A group of two workers, asked for in an account of moto's."""
+
+from spotelastic.aws.clients import Aws
+from spotelastic.aws.names import Names
+from spotelastic.aws.workers import Workers
+
+ITS = Names("demo")
+
+
+def two_workers(aws: Aws) -> Workers:
+    return Workers(
+        names=ITS,
+        types=("g4dn.xlarge",),
+        size=2,
+        spot=True,
+        image="ami-12345678",
+        bucket="bucket",
+        profile="arn:aws:iam::123456789012:instance-profile/worker",
+        security_group="sg-12345678",
+        subnets=tuple(each["SubnetId"] for each in aws.ec2.describe_subnets()["Subnets"]),
+        start=0,
+    )
