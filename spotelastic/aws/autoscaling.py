@@ -35,6 +35,8 @@ class Group:
     """Those that it launches in, of"""
     offered: tuple[str, ...] = ()
     """those that it may launch in."""
+    suspended: bool = False
+    """AWS has stopped its launches, as it does where all have failed for a day."""
 
     def place(self, instance: str) -> Place | None:
         return next((place for place in self.places if place.instance == instance), None)
@@ -92,7 +94,14 @@ def _group(item: dict[str, Any]) -> Group:
         tuple(places),
         subnets_of(item.get("VPCZoneIdentifier", "")),
         subnets_of(tags.get(SUBNETS, "")),
+        any(map(_by_aws, item.get("SuspendedProcesses", ()))),
     )
+
+
+def _by_aws(suspended: dict[str, Any]) -> bool:
+    """Not by a person, who may have a reason."""
+    why = suspended.get("SuspensionReason", "")
+    return suspended["ProcessName"] == "Launch" and why != "" and not why.startswith("User")
 
 
 def subnets_of(listed: str) -> tuple[str, ...]:
@@ -233,6 +242,11 @@ def set_subnets(aws: Aws, group: str, subnets: Sequence[str]) -> None:
         aws.autoscaling.update_auto_scaling_group(
             AutoScalingGroupName=group, VPCZoneIdentifier=",".join(subnets)
         )
+
+
+def resume(aws: Aws, group: str) -> None:
+    with calling(f"let {group} launch again"):
+        aws.autoscaling.resume_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
 
 
 def end(aws: Aws, instances: Sequence[str]) -> None:

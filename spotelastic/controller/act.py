@@ -31,6 +31,7 @@ from spotelastic.controller.seen import (
     Reply,
     Rescale,
     Resettle,
+    Resume,
     Revive,
     SetDesired,
     SetSubnets,
@@ -87,6 +88,7 @@ class Actor:
             Forget: self._forget,
             SetDesired: self._set_desired,
             SetSubnets: self._set_subnets,
+            Resume: self._resume,
             AskToEnd: self._ask_to_end,
             EndJob: self._end_job,
             Revive: self._revive,
@@ -196,6 +198,10 @@ class Actor:
     def _set_subnets(self, action: SetSubnets) -> None:
         print(f"controller: {action.group} goes to other subnets: {action.reason}", flush=True)
         autoscaling.set_subnets(self._aws, action.group, action.subnets)
+
+    def _resume(self, action: Resume) -> None:
+        print(f"controller: {action.group} may launch again", flush=True)
+        autoscaling.resume(self._aws, action.group)
 
     def _revive(self, action: Revive) -> None:
         """The round that it ended with is over, and counts for nothing but its number: what comes

@@ -19,6 +19,7 @@ from spotelastic.controller.seen import (
     Policy,
     Remove,
     Replace,
+    Resume,
     Seen,
     SetDesired,
     Tell,
@@ -41,9 +42,7 @@ def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
     """Of every group that there is."""
     state = seen.job.state if seen.job else "starting"
     on_demand = 0 if seen.on_demand is None else _on_demand(seen, now, policy)
-    spot = max(0, seen.desired - on_demand)
-    if seen.desired == seen.least and not seen.hopeless and _held_for_spot(seen, policy):
-        spot += 1  # a node that can be spared is what one on demand is given back for
+    spot = max(0, seen.desired - on_demand) + _spare(seen, policy)
     wanted = ((seen.group, spot), (seen.on_demand, on_demand))
     if seen.ended:
         stays = kept(seen, policy)
@@ -55,6 +54,18 @@ def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
         for group, size in wanted
         if group is not None
     )
+
+
+def wanting(seen: Seen, policy: Policy) -> int:
+    """How many nodes are missing, that which is to be spared included."""
+    there = sum(staying(group) for group in seen.groups)
+    return max(0, seen.desired + _spare(seen, policy) - there)
+
+
+def _spare(seen: Seen, policy: Policy) -> int:
+    """In a job of fixed size a node that can be spared is what one on demand is given back for."""
+    fixed = seen.desired == seen.least and not seen.hopeless
+    return int(fixed and _held_for_spot(seen, policy))
 
 
 def kept(seen: Seen, policy: Policy) -> frozenset[str]:
@@ -97,12 +108,18 @@ def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
         return size
     if seen.ending is not None:
         return Size(size.group, there, "the job is being ended")
-    if size.group is seen.group and (why := too_dear(seen, policy)):
-        return Size(size.group, there, why)
-    failed = seen.failed.get(seen.pool(size.group))
+    why = held(seen, size.group, now, policy)
+    return Size(size.group, there, why) if why else size
+
+
+def held(seen: Seen, group: Group, now: float, policy: Policy) -> str:
+    """Why the group asks for no more than it has for now; "" where it may."""
+    if group is seen.group and (why := too_dear(seen, policy)):
+        return why
+    failed = seen.failed.get(seen.pool(group))
     if failed is not None and now < refused_until(failed, policy):
-        return Size(size.group, there, f"{failed.count} launches have failed: {failed.why}")
-    return size
+        return f"{failed.count} launches have failed: {failed.why}"
+    return ""
 
 
 def too_dear(seen: Seen, policy: Policy) -> str:
@@ -113,13 +130,13 @@ def too_dear(seen: Seen, policy: Policy) -> str:
     return f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"
 
 
-def affordable(seen: Seen, end: Replace, policy: Policy) -> Replace | Remove:
-    """Nobody takes the place of who goes while a spot node is too dear: the group is smaller then,
-    and asked for more again when the price allows."""
-    group, why = seen.group, too_dear(seen, policy)
-    if not why or seen.ended or group is None or group.place(end.instance) is None:
-        return end
-    return Remove(end.instance, f"{end.reason}, and {why}", end.cause)
+def within_reach(seen: Seen, end: Replace, now: float, policy: Policy) -> Replace | Remove:
+    """Nobody takes the place of who goes while its group may not ask for more: it is smaller then,
+    and asked for more again. It would else be made smaller while it launches, and AWS would choose
+    who goes for that."""
+    group = next((each for each in seen.groups if each.place(end.instance)), None)
+    why = "" if group is None or seen.ended else held(seen, group, now, policy)
+    return Remove(end.instance, f"{end.reason}, and {why}", end.cause) if why else end
 
 
 def _tell_of_price(
@@ -190,11 +207,22 @@ def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
         asked = max(size.wanted, min(there, group.desired)) if by_name else 0
         if group.desired != asked:
             yield SetDesired(group.name, asked, size.reason)
+        if group.suspended and size.wanted > there:
+            yield from _resume(group, now)
         if by_name:
             surplus += _surplus(seen, group, there - size.wanted, kept(seen, policy))
     yield from surplus
     if not seen.ended and not surplus:
         yield from _give_back(seen, now, policy)
+
+
+def _resume(group: Group, now: float) -> Iterator[Action]:
+    """AWS gives up on a group all of whose launches have failed for a day, and says so nowhere."""
+    resumes = Resume(group.name)
+    yield resumes
+    yield Tell(
+        Event(now, "resume", f"AWS had suspended the launches of {group.name}"), "", (resumes,)
+    )
 
 
 def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Iterator[Remove]:

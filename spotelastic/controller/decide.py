@@ -72,7 +72,7 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
     for group in seen.groups:
         actions += _drained(seen, group, now, policy)
     actions = [
-        capacity.affordable(seen, action, policy) if isinstance(action, Replace) else action
+        capacity.within_reach(seen, action, now, policy) if isinstance(action, Replace) else action
         for action in actions
     ]
     actions.sort(key=_rank)
@@ -99,6 +99,11 @@ def urgent(seen: Seen, nodes: Set[str], now: float, policy: Policy) -> tuple[Act
         return its or (bool(action.cause) and action.cause in causes)
 
     return tuple(filter(concerns, decide(seen, now, policy).actions))
+
+
+def ends(seen: Seen, now: float, policy: Policy) -> tuple[Action, ...]:
+    """What a limit asks for, whatever AWS answers: it is for etcd alone."""
+    return tuple(_end(seen, now, policy)) if seen.groups else ()
 
 
 def _with_orders(seen: Seen, actions: Sequence[Action]) -> tuple[Seen, set[str]]:
@@ -147,15 +152,17 @@ def _replacements(
 ) -> Iterator[Replace]:
     for place in group.places:
         machine = seen.machines.get(place.instance)
-        if place.leaving or machine is None or machine.state not in ALIVE:
+        if place.leaving or machine is None:
             continue
         if seen.ended:
-            if group.desired == 0:
+            if group.desired == 0 and machine.state in ALIVE:
                 yield Replace(place.instance, "the job has ended")
         elif place.instance in removed:
             continue
         elif seen.ending is not None:
             continue  # nobody new is needed any more
+        elif machine.state in GONE:  # which its group may find out a minute later
+            yield Replace(place.instance, f"EC2 says that it is {machine.state}")
         elif place.instance in seen.drains:
             drain = seen.drains[place.instance]
             reason = f"it has a {drain.notice.kind}"

@@ -3,8 +3,9 @@
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from spotelastic.aws import commands
 from spotelastic.aws.clients import Aws, calling
@@ -24,6 +25,8 @@ RETRY_AT_MOST = 30.0
 
 
 class Received(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     @property
     def receipt(self) -> str: ...
 
@@ -63,6 +66,7 @@ class Inbox(Generic[T]):
         self._complain = Complaint(_say)
         self._lock = threading.Lock()
         self._pending: dict[str, T] = {}
+        """By SQS's own id, which stays when a message is delivered once more."""
         self._handled: deque[str] = deque(maxlen=REMEMBERED)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
@@ -86,13 +90,17 @@ class Inbox(Generic[T]):
             for action in done:
                 match action:
                     case Discard(message, fate):
-                        self._pending.pop(message.receipt, None)
+                        self._forget(message.receipt)
                         if fate == "handled":
                             self._handled.append(message.event.id)
                     case Reply(order, answer):
-                        self._pending.pop(order.receipt, None)
+                        self._forget(order.receipt)
                         if answer is not None:
                             self._handled.append(answer.id)
+
+    def _forget(self, receipt: str) -> None:
+        found = (id for id, each in self._pending.items() if each.receipt == receipt)
+        self._pending.pop(next(found, ""), None)
 
     def close(self) -> None:
         """Nothing is called any more. What was not dealt with, and what a receive under way still
@@ -114,18 +122,21 @@ class Inbox(Generic[T]):
                 continue
             self._backoff.succeeded()
             if batch and not self._keep(batch):
-                self._hand_back(batch)
+                self._hand_back(batch.values())
 
-    def _keep(self, batch: Sequence[T]) -> bool:
-        """False once it is closed."""
+    def _keep(self, batch: Mapping[str, T]) -> bool:
+        """False once it is closed. What comes again is what came before: only its new receipt is
+        sure to delete it."""
         with self._lock:
             if self._closed.is_set():
                 return False
-            self._pending |= {message.receipt: message for message in batch}
+            for id, each in batch.items():
+                before = self._pending.get(id, each)
+                self._pending[id] = replace(before, receipt=each.receipt)
         self._arrived()
         return True
 
-    def _hand_back(self, messages: Sequence[T]) -> None:
+    def _hand_back(self, messages: Iterable[T]) -> None:
         """Otherwise nobody sees them until the queue itself gives up on who received them."""
         for message in messages:
             try:
@@ -136,7 +147,7 @@ class Inbox(Generic[T]):
             except SpotelasticError as error:
                 self._complain(str(error))
 
-    def _receive(self) -> list[T]:
+    def _receive(self) -> dict[str, T]:
         with calling("receive messages"):
             answer: Any = self._aws.sqs.receive_message(
                 QueueUrl=self.url,
@@ -145,7 +156,7 @@ class Inbox(Generic[T]):
                 AttributeNames=["SentTimestamp"],
             )
         now = self._clock()
-        return [self._read(item, now) for item in answer.get("Messages", ())]
+        return {item["MessageId"]: self._read(item, now) for item in answer.get("Messages", ())}
 
 
 def _say(line: str) -> None:

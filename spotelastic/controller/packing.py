@@ -6,11 +6,11 @@ missing is launched there at once, and what still trains where it was follows af
 time no more nodes than have arrived, so that a zone that promised too much costs little.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from spotelastic.aws.packing import Zone, ranked
-from spotelastic.controller.capacity import refused_until, staying, too_dear
+from spotelastic.controller.capacity import refused_until, too_dear, wanting
 from spotelastic.controller.seen import Action, Policy, Replace, Seen, SetSubnets, Tell
 from spotelastic.model.progress import Event
 
@@ -22,8 +22,9 @@ def undecided(seen: Seen, now: float, policy: Policy) -> bool:
     home = seen.home
     if home is None:
         return True
-    missing = sum(staying(group) for group in seen.groups) < seen.desired
-    return missing and is_dry(seen, home.name, now, policy)
+    if not wanting(seen, policy):
+        return False
+    return is_dry(seen, home.name, now, policy) or bool(too_dear(seen, policy))
 
 
 def is_dry(seen: Seen, zone: str, now: float, policy: Policy) -> bool:
@@ -44,8 +45,9 @@ def change(seen: Seen, now: float, policy: Policy, removed: Collection[str]) -> 
 
 
 def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
-    """Nothing where all other zones are dry too. Zones that were left within the day are tried in
-    turn after all others, so that two that have too little each do not keep a third one out."""
+    """Nothing where all other zones are dry, or too dear, too. Zones that were left within the day
+    are tried in turn after all others, so that two that have too little each do not keep a third
+    one out."""
     home = seen.home
     there = [zone for place in _staying(seen) if (zone := _zone(seen, place))]
     zones = [
@@ -53,11 +55,12 @@ def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
         for zone in seen.zones
         if zone != home and not is_dry(seen, zone.name, now, policy)
     ]
+    zones = _payable(seen, zones, now, policy)
     if not zones:
         return
     since = now - policy.remembers_for
     best = min(ranked(zones), key=lambda zone: max(since, seen.zones_left.get(zone.name, since)))
-    why = f"{home.name} has no capacity" if home is not None else "all nodes are to be in one zone"
+    why = _why(seen, home, now, policy)
     moves = tuple(SetSubnets(group.name, best.subnets, why) for group in seen.groups)
     yield from moves
     price = f" at ${best.usd:.4g} an hour" if best.usd else ""
@@ -68,16 +71,35 @@ def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     yield Tell(Event(now, "zone", text, data=data), after=moves)
 
 
+def _payable(seen: Seen, zones: Sequence[Zone], now: float, policy: Policy) -> list[Zone]:
+    """Those that cost no more than they may. Where there is no zone yet one that does is better
+    than none; a price that is not known is no reason to leave one that has capacity."""
+    home, limit = seen.home, policy.capacity.max_price
+    if limit is None:
+        return list(zones)
+    unknown = home is None or is_dry(seen, home.name, now, policy)
+    found = [zone for zone in zones if zone.usd <= limit and (zone.usd or unknown)]
+    return found or ([] if home is not None else list(zones))
+
+
+def _why(seen: Seen, home: Zone | None, now: float, policy: Policy) -> str:
+    if home is None:
+        return "all nodes are to be in one zone"
+    if is_dry(seen, home.name, now, policy):
+        return f"{home.name} has no capacity"
+    return f"in {home.name} {too_dear(seen, policy)}"
+
+
 def _follow(
     seen: Seen, now: float, home: Zone, policy: Policy, removed: Collection[str]
 ) -> Iterator[Action]:
     """Only once nothing is missing, which shows that there is capacity, and after a commit; and not
     to a zone that was left just now, lest nodes wander between two that have too little each."""
-    if too_dear(seen, policy):
+    if seen.hopeless or too_dear(seen, policy):
         return
     stays = [place for place in _staying(seen) if place in seen.nodes and place not in seen.drains]
     behind = [name for name in stays if _zone(seen, name) not in ("", home.name)]
-    missing = len(stays) < max(seen.desired, len(_staying(seen)))
+    missing = wanting(seen, policy) or len(stays) < len(_staying(seen))
     if not behind or missing or removed or seen.committed <= seen.moved_at:
         return
     if now - seen.zones_left.get(home.name, float("-inf")) < policy.return_after:

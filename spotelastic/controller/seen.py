@@ -280,6 +280,14 @@ class SetSubnets:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Let the group launch again, which AWS has suspended."""
+
+    group: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AskToEnd:
     """Have the nodes save, and end the job then."""
 
@@ -358,6 +366,7 @@ Action = (
     | Forget
     | SetDesired
     | SetSubnets
+    | Resume
     | AskToEnd
     | EndJob
     | Revive

@@ -30,8 +30,8 @@ from spotelastic.controller.act import Actor
 from spotelastic.controller.asking import Asking
 from spotelastic.controller.backoff import Backoff, Complaint, Draw
 from spotelastic.controller.config import ControllerConfig
-from spotelastic.controller.decide import decide, settled, urgent
-from spotelastic.controller.inbox import Inbox, Received
+from spotelastic.controller.decide import decide, ends, settled, urgent
+from spotelastic.controller.inbox import Inbox
 from spotelastic.controller.leader import EtcdLeader
 from spotelastic.controller.news import Membership, acted, warned
 from spotelastic.controller.observe import Mirror, Records
@@ -42,6 +42,7 @@ from spotelastic.controller.seen import (
     Discard,
     Message,
     Money,
+    Order,
     Policy,
     Remove,
     Replace,
@@ -116,7 +117,7 @@ class Term:
         self._membership: Membership | None = None
         self._rest = Rest(BUSY, IDLE, draw)
         self._answers = Answers(BUSY, draw)
-        self._received: frozenset[str] = frozenset()
+        self._received: frozenset[object] = frozenset()
         """What had come when it was decided last."""
         self._complain = Complaint(say)
         self._told: set[tuple[str, str, str]] = set()
@@ -203,6 +204,8 @@ class Term:
         records = self._mirror.records()
         if (rest := self._resting(records)) > 0.0:
             if self._looked_at:  # else the leader before knew more
+                # A limit holds while AWS does not answer as well.
+                self._perform(ends(self._seen(records, ()), unbroken(), self._policy))
                 self._publish(records)
             return max(0.0, min(rest, self._answers.again_at - steady()))
         seen = self._observe(records)
@@ -253,16 +256,20 @@ class Term:
             raise
 
     def _has_news(self, records: Records) -> bool:
-        come = _receipts(self._inbox.messages) | _receipts(self._orders.messages)
+        come = _news(self._inbox.messages, self._orders.messages)
         return Membership.of(records) != self._membership or not come <= self._received
 
     def _presses(self, records: Records) -> bool:
         """Somebody waits for an answer, or a node is warned that AWS has not shown yet."""
-        now = unbroken()
-        if any(now - order.sent_at <= commands.LIFETIME for order in self._orders.messages):
+        if self._asked():
             return True
         told = {*records.drains, *(message.warns for message in self._inbox.messages)}
         return not (told & records.nodes.keys()) <= self._machines.keys()
+
+    def _asked(self) -> bool:
+        """Somebody waits for a command to be carried out."""
+        now = unbroken()
+        return any(now - order.sent_at <= commands.LIFETIME for order in self._orders.messages)
 
     def _answer_warnings(self) -> None:
         """Replaces nodes that are warned without a look (at the rest) of AWS, once a turn each."""
@@ -285,13 +292,14 @@ class Term:
         """AWS is asked again when it tells of a change, when etcd does, and from time to time. What
         a message tells was so before it came: those that come meanwhile wait for the next look."""
         messages, orders = self._inbox.messages, self._orders.messages
-        self._received = _receipts(messages) | _receipts(orders)
+        self._received = _news(messages, orders)
         membership = Membership.of(records)
         if messages or orders or membership != self._membership or steady() >= self._look_at:
             self._membership, self._look_at = membership, 0.0  # due until it has come to its end
             self._look()
-        pending = self._inbox.messages
-        messages = tuple(message for message in messages if message in pending)
+        # Those that were answered meanwhile are gone; a receipt may be another one by now.
+        before = {message.event for message in messages}
+        messages = tuple(each for each in self._inbox.messages if each.event in before)
         seen = replace(self._seen(records, messages), orders=orders)
         if packing.undecided(seen, unbroken(), self._policy):
             seen = replace(seen, zones=self._offered(seen))
@@ -369,7 +377,10 @@ class Term:
             boots=tuple(
                 event for event in records.events if event.kind == upkeep.BOOT and event.at > began
             ),
-            examined=frozenset(self._examined),
+            # Of those from before a restart EC2 knows for an hour.
+            examined=frozenset(
+                (*self._examined, *(e.node for e in records.events if e.kind == upkeep.BOOT))
+            ),
             asked_at=self._asked_at,
         )
 
@@ -411,7 +422,9 @@ class Term:
 
     def _look_at_job(self) -> None:
         """While S3 is away as well somebody has to hold off the dead man's switch."""
-        if (found := self._description.ask(self._read_job)) is not None:
+        if self._asked():  # an order is not carried out on what was so before: it expires
+            self._go_by(*self._read_job())
+        elif (found := self._description.ask(self._read_job)) is not None:
             self._go_by(*found)
 
     def _read_job(self) -> tuple[bool, JobSpec | None]:
@@ -450,8 +463,9 @@ def _failed(
     return [each for each in actions if each not in done and not isinstance(each, Tell)]
 
 
-def _receipts(received: Iterable[Received]) -> frozenset[str]:
-    return frozenset(each.receipt for each in received)
+def _news(messages: Iterable[Message], orders: Iterable[Order]) -> frozenset[object]:
+    """Not the receipts: what is not dealt with comes again and again, and is no news."""
+    return frozenset((*(each.event for each in messages), *(each.command for each in orders)))
 
 
 def _own(machines: Iterable[Machine], born_at: float) -> tuple[Machine, ...]:

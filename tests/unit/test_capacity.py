@@ -23,6 +23,7 @@ from spotelastic.controller.seen import (
     Policy,
     Remove,
     Replace,
+    Resume,
     Seen,
     SetDesired,
     Tell,
@@ -182,6 +183,32 @@ def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_th
 def test_the_while_does_not_grow_with_the_number_of_nodes_that_were_asked_for_at_once() -> None:
     failing = replace(cluster(2), failed={(SPOT, ""): Failed(16, NOW, "no capacity", tries=1)})
     assert decide(failing, NOW, Policy()).wake_at == NOW + Policy().refused_for
+
+
+def test_while_launches_are_refused_who_goes_is_not_replaced_and_aws_chooses_nobody() -> None:
+    """A place that is to be filled and is taken away the moment after may be one that is."""
+    notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
+    seen = replace(cluster(3), drains={"s1": Drain("s1", notice)})
+    assert only(seen, Policy(), Replace, Remove) == [Replace("s1", "it has a notice")]
+    refused = replace(seen, failed={(SPOT, ""): Failed(3, NOW, "no capacity", tries=3)})
+    why = "it has a notice, and 3 launches have failed: no capacity"
+    assert only(refused, Policy(), Replace, Remove) == [Remove("s1", why)]
+    left = replace(refused, group=group(SPOT, ["s0", "s2"], 2), drains={})
+    assert only(left, Policy(), SetDesired, Remove, Replace) == []
+    assert wanted(replace(left, failed={}), Policy())[SPOT] == 4
+
+
+def test_launches_that_aws_has_suspended_are_resumed_where_any_are_wanted() -> None:
+    seen = cluster(2)
+    assert seen.group is not None
+    suspended = replace(seen, group=replace(seen.group, suspended=True))
+    (resumes,) = only(suspended, Policy(), Resume)
+    (told,) = only(suspended, Policy(), Tell)
+    assert isinstance(told, Tell)
+    assert (resumes, told.after) == (Resume(SPOT), (resumes,))
+    refused = {(SPOT, ""): Failed(3, NOW, "no capacity", tries=3)}
+    assert only(replace(suspended, failed=refused), Policy(), Resume) == [], "not now"
+    assert only(replace(suspended, desired=2), Policy(), Resume) == []
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,15 @@ def everything() -> Seen:
         job=Job("running", 100.0),
         wanted=SPEC.settings,
         group=Group(
-            "workers", 3, tuple(Place(name, state) for name, state in states.items()), ("net-a",)
+            "workers",
+            3,
+            tuple(Place(name, state) for name, state in states.items()),
+            ("net-a",),
+            suspended=True,
         ),
         on_demand=Group("on-demand", 1, (Place("i-dear", "InService"),), ("net-a",)),
         zones=(Zone("a", ("net-a",)), Zone("b", ("net-b",))),
-        failed={("workers", "a"): Failed(3, NOW - 1.0, "none left", "capacity")},
+        failed={("on-demand", "a"): Failed(3, NOW - 1.0, "none left", "capacity")},
         machines=machines,
         nodes={"i-noticed": Node("i-noticed", "n1", "", "z", Fingerprint())},
         messages=(

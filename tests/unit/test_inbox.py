@@ -4,6 +4,7 @@ import json
 import queue
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from spotelastic.controller.backoff import Backoff
 from spotelastic.controller.inbox import Inbox, message
-from spotelastic.controller.seen import Message
+from spotelastic.controller.seen import Discard, Message
 from spotelastic.errors import Unavailable
 
 WARNING = {
@@ -31,13 +32,18 @@ class Queue:
         self.handed_back: queue.Queue[tuple[str, int]] = queue.Queue()
 
     def bring(self, *receipts: str) -> None:
+        """Each of a message of its own, unless it is named: `name/receipt`."""
         self._arriving.put(list(receipts))
 
     def receive_message(self, **_: Any) -> dict[str, Any]:
         body = json.dumps(WARNING)
         return {
             "Messages": [
-                {"ReceiptHandle": receipt, "Body": body}
+                {
+                    "MessageId": receipt.rpartition("/")[0] or receipt,
+                    "ReceiptHandle": receipt,
+                    "Body": body,
+                }
                 for receipt in self._arriving.get(timeout=30)
             ]
         }
@@ -74,6 +80,23 @@ def test_what_is_received_stays_until_it_is_dealt_with(
     assert sqs.handed_back.empty()
 
 
+def test_what_is_delivered_again_is_there_once_with_its_new_receipt(
+    inbox: Inbox[Message], sqs: Queue, arrived: threading.Event
+) -> None:
+    """While AWS is away nothing is dealt with, and everything comes again every few seconds."""
+    sqs.bring("m/r1", "other")
+    assert arrived.wait(30)
+    first, other = inbox.messages
+    arrived.clear()
+    sqs.bring("m/r2")
+    assert arrived.wait(30)
+    assert inbox.messages == (replace(first, receipt="m/r2"), other), "seen when it came first"
+    inbox.settle([Discard(first, "handled")])
+    assert len(inbox.messages) == 2, "the receipt that is known does not delete it any more"
+    inbox.settle([Discard(inbox.messages[0], "duplicate")])
+    assert inbox.messages == (other,)
+
+
 def test_who_leads_no_more_hands_back_what_he_has_and_what_he_still_gets(
     inbox: Inbox[Message], sqs: Queue, arrived: threading.Event
 ) -> None:
@@ -99,7 +122,8 @@ class Throttled:
         self._left -= 1
         if self._left != -1:
             raise Unavailable("AWS is busy")
-        return {"Messages": [{"ReceiptHandle": "r1", "Body": json.dumps(WARNING)}]}
+        body = json.dumps(WARNING)
+        return {"Messages": [{"MessageId": "m1", "ReceiptHandle": "r1", "Body": body}]}
 
     def draw(self, _: float, high: float) -> float:
         """No pause is waited for but the first after the message."""

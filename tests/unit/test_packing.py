@@ -18,6 +18,7 @@ from spotelastic.controller.seen import (
     Action,
     Failed,
     Message,
+    Money,
     Policy,
     Remove,
     Replace,
@@ -26,7 +27,7 @@ from spotelastic.controller.seen import (
     SetSubnets,
     Tell,
 )
-from spotelastic.model.job import Job
+from spotelastic.model.job import Capacity, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
 from spotelastic.store.codec import encode
@@ -205,6 +206,74 @@ def test_one_subnet_has_room_for_all_nodes() -> None:
 
 
 # -- the whole way -------------------------------------------------------------------------------
+
+
+def test_nobody_goes_to_a_zone_in_which_none_boots() -> None:
+    """What is missing is not asked for then, which looks as if there were enough."""
+    seen = job("b", n1="a", n2="a", n3="a")
+    assert len(only(seen, Replace)) == 1
+    assert only(replace(seen, hopeless=True), Replace, Remove) == []
+
+
+def test_a_job_of_fixed_size_on_demand_looks_for_spot_in_other_zones_too() -> None:
+    """As many nodes as it should have are there, but one spot node more is asked for."""
+    policy = Policy(capacity=Capacity("fallback"))
+    seen = job("a", n1="a", n2="a")
+    assert seen.group is not None
+    bought = replace(seen.group, name="on-demand")
+    seen = replace(
+        seen,
+        least=2,
+        group=replace(seen.group, places=(), desired=1),
+        on_demand=bought,
+        given_back_at=500,
+        failed={("workers", "a"): DRY},
+    )
+    moved = [a for a in decide(seen, NOW, policy).actions if isinstance(a, SetSubnets)]
+    assert {(each.group, each.subnets) for each in moved} == {
+        ("workers", ("subnet-b",)),
+        ("on-demand", ("subnet-b",)),
+    }
+
+
+# -- a zone that is too dear ---------------------------------------------------------------------
+
+LIMITED = Policy(capacity=Capacity(max_price=1.5))
+
+
+def choice(seen: Seen, policy: Policy = LIMITED) -> list[tuple[str, ...]]:
+    actions = decide(seen, NOW, policy).actions
+    return [each.subnets for each in actions if isinstance(each, SetSubnets)]
+
+
+def priced(a: float, b: float, c: float) -> tuple[Zone, ...]:
+    return tuple(replace(zone, usd=usd) for zone, usd in zip(ZONES, (a, b, c), strict=True))
+
+
+def test_a_zone_that_has_become_too_dear_is_left_for_one_that_is_not() -> None:
+    seen = replace(job("a", n1="a"), desired=2, money=Money(spot=2.0), zones=priced(2.0, 1.8, 1.4))
+    assert choice(seen) == [("subnet-c",)]
+    (told,) = (a for a in decide(seen, NOW, LIMITED).actions if isinstance(a, Tell) and a.after)
+    assert told.event.message.endswith("in a a spot node costs $2 an hour (--max-price 1.5)")
+    assert choice(replace(seen, desired=1)) == [], "nothing is missing"
+    assert choice(replace(seen, zones=priced(2.0, 1.8, 1.6))) == []
+    assert choice(replace(seen, zones=priced(0.0, 0.0, 0.0))) == [], "prices are not known"
+
+
+def test_a_dry_zone_is_not_left_for_one_that_is_too_dear() -> None:
+    seen = replace(job("a", n1="a"), desired=2, failed={("workers", "a"): DRY})
+    seen = replace(seen, money=Money(spot=1.0))
+    assert choice(replace(seen, zones=priced(1.0, 1.6, 1.7))) == []
+    assert choice(replace(seen, zones=priced(1.0, 1.6, 1.4))) == [("subnet-c",)]
+    assert choice(replace(seen, zones=priced(0.0, 0.0, 0.0))) == [("subnet-b",)]
+
+
+def test_the_first_zone_is_one_that_may_be_paid_where_there_is_one() -> None:
+    seen = replace(job("abc"), desired=2)
+    likely = (replace(priced(1.6, 1.4, 0.0)[0], score=9), replace(ZONES[1], usd=1.4, score=5))
+    assert choice(replace(seen, zones=likely), POLICY) == [("subnet-a",)]
+    assert choice(replace(seen, zones=likely)) == [("subnet-b",)]
+    assert choice(replace(seen, zones=priced(1.8, 1.6, 1.7))) == [("subnet-b",)]
 
 
 @dataclass

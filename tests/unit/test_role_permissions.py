@@ -70,6 +70,7 @@ THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
         "autoscaling:CompleteLifecycleAction": GROUPS,
         "autoscaling:DeleteAutoScalingGroup": GROUPS,
         "autoscaling:PutScheduledUpdateGroupAction": GROUPS,
+        "autoscaling:ResumeProcesses": GROUPS,
         "autoscaling:SetDesiredCapacity": GROUPS,
         "autoscaling:TerminateInstanceInAutoScalingGroup": GROUPS,
         "autoscaling:UpdateAutoScalingGroup": GROUPS,

@@ -14,11 +14,12 @@ from spotelastic.aws.packing import Zone
 from spotelastic.clock import unbroken
 from spotelastic.controller.seen import Message
 from spotelastic.controller.term import Term
+from spotelastic.controller.upkeep import BOOT
 from spotelastic.errors import Unavailable
 from spotelastic.model.job import Capacity, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Status
+from spotelastic.model.progress import Event, Status
 from spotelastic.store.codec import encode
 from spotelastic.store.memory import MemoryStore
 
@@ -141,6 +142,17 @@ def test_prices_and_scores_that_may_not_be_asked_for_hold_up_no_decision(
     assert account.calls.count("postpone") == 4
     assert account.calls.count("launch in subnet-a") == 2
     assert capsys.readouterr().err.count("not allowed") == 1
+
+
+def test_a_boot_that_is_on_record_from_before_a_restart_is_not_examined_again(
+    term: Term, store: MemoryStore
+) -> None:
+    """EC2 shows the machine for an hour: another leader would find the restarted job hopeless."""
+    failed = Event(unbroken() - 60.0, BOOT, "no", "i-1", {"launched": 1.0, "cause": "", "said": ""})
+    store.put(KEYS.event("1"), encode(failed))
+    store.put(KEYS.job, encode(Job("pending", unbroken(), "restarted: it had failed")))
+    standing = term._standing(term._mirror.records())
+    assert (standing.boots, standing.examined) == ((), {"i-1"})
 
 
 def test_types_that_up_has_changed_are_those_that_are_priced(term: Term) -> None:

@@ -13,8 +13,9 @@ from spotelastic.controller.rest import LOOKING, PRESSING
 from spotelastic.controller.seen import Order
 from spotelastic.controller.term import Term
 from spotelastic.model.command import Command
+from spotelastic.model.job import Capacity, Ending
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.store.codec import encode
+from spotelastic.store.codec import decode, encode
 from spotelastic.store.memory import MemoryStore
 
 DOUBLING = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
@@ -141,3 +142,46 @@ def test_progress_is_told_while_aws_is_left_in_peace(
     told.clear()
     term._turn()
     assert [set(each.machines) for each in told] == [set(NODES)]
+
+
+def test_a_limit_holds_while_aws_does_not_answer(
+    term: Term, account: Account, store: MemoryStore, time: Time
+) -> None:
+    """What ends a job is written to etcd: hours without EC2 are none beyond the deadline."""
+    account.throttled = frozenset({"machines"})
+    turns(term, time, 10.0)
+    assert store.get(KEYS.ending) is None
+    over = replace(SPEC, capacity=Capacity(deadline=unbroken() - 1.0))
+    term._go_by(False, over)
+    turns(term, time, 2 * terms.TURN)
+    held = store.get(KEYS.ending)
+    assert held is not None
+    assert decode(held.data, Ending).state == "timed out"
+
+
+def test_messages_that_are_delivered_again_and_again_are_no_news(
+    term: Term, account: Account, time: Time
+) -> None:
+    """Each would else be a reason to try once more what has failed."""
+    term._wanted = replace(SPEC.settings, max_nodes=4)
+    receipts = [f"r{turn}" for turn in range(400)]
+    account.throttled = frozenset({"size", *(f"delete {receipt}" for receipt in receipts)})
+    message = warns("i-of-somebody-else")
+    for receipt in receipts:
+        term._inbox.pending = {"m": replace(message, receipt=receipt)}  # type: ignore[attr-defined]
+        turns(term, time, terms.TURN, busy=False)
+    assert account.calls.count("size") <= 11
+
+
+def test_a_command_is_not_carried_out_on_what_the_job_was_before(
+    term: Term, account: Account, time: Time
+) -> None:
+    """A restart with another deadline would end at the old one; without an answer it expires."""
+    account.throttled = frozenset({"stopping"})
+    pending = term._orders.pending  # type: ignore[attr-defined]
+    pending["o"] = Order("o", Command("c", "scale", 1, 3), unbroken())
+    turns(term, time, 4.0)
+    assert "put demo/commands/c.json" not in account.calls
+    account.throttled = frozenset()
+    turns(term, time, PRESSING + 2 * terms.TURN)
+    assert account.calls.count("put demo/commands/c.json") == 1
