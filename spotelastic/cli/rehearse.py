@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,9 +137,16 @@ def is_due(entry: Entry, status: Status, elapsed: float) -> bool:
     return status.step >= entry.step
 
 
-def victim(entry: Entry, status: Status, draw: random.Random) -> str | None:
-    """The node that it is for now; None: there is none at the moment."""
-    training = [node for node in status.nodes if node.state == "training" and node.ranks]
+def victim(
+    entry: Entry, status: Status, draw: random.Random, going: Collection[str] = ()
+) -> str | None:
+    """The node that it is for now; None: there is none at the moment. Those that are `going` are in
+    the status for a moment yet."""
+    training = [
+        node
+        for node in status.nodes
+        if node.state == "training" and node.ranks and node.id not in going
+    ]
     rank = _RANK.fullmatch(entry.node)
     if entry.node == "any":
         names = sorted(node.id for node in training)
@@ -165,7 +172,8 @@ def run(
             raise JobFailed(
                 f"{cluster.name} has {status.state} after {len(done)} of {len(plan)} interruptions"
             )
-        node = victim(entry, status, draw) if is_due(entry, status, elapsed) else None
+        going = {each.node for each in done if each.kind != "rebalance"}
+        node = victim(entry, status, draw, going) if is_due(entry, status, elapsed) else None
         if node is None:
             threading.Event().wait(LOOK_EVERY)
             continue

@@ -106,13 +106,15 @@ def test_an_entry_is_due_at_its_time_or_its_step() -> None:
 def test_a_node_is_named_drawn_or_found_by_its_rank() -> None:
     now = status(5, b=(1,), a=(0,), c=())
 
-    def struck(node: str, seed: int = 0, seen: Status = now) -> str | None:
-        return victim(Entry(0.0, 0, "loss", node, 0), seen, random.Random(seed))
+    def struck(node: str, seed: int = 0, seen: Status = now, going: str = "") -> str | None:
+        return victim(Entry(0.0, 0, "loss", node, 0), seen, random.Random(seed), {going})
 
     assert {struck("any", seed) for seed in range(20)} == {"a", "b"}
     assert struck("any", 3) == struck("any", 3), "the same draw each time"
     assert (struck("rank 1"), struck("rank 7"), struck("i-9")) == ("b", None, "i-9")
     assert struck("any", 0, status(5)) is None
+    assert {struck("any", seed, going="b") for seed in range(20)} == {"a"}, "b goes already"
+    assert struck("rank 1", going="b") is None, "until another node has that rank"
 
 
 def test_an_interruption_of_no_known_kind_is_refused() -> None:
