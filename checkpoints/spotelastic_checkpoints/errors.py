@@ -1,7 +1,7 @@
 """Everything that the checkpoint service raises on purpose.
 
     CheckpointsError
-    ├── DaemonUnavailable    the node's daemon did not answer in time, or is gone
+    ├── DaemonUnavailable    the node's daemon did not answer in time, is gone, or new to the round
     ├── StorageUnavailable   the object store did not answer in time; a later try may succeed
     ├── StorageRefused       the store said no, or belongs to another owner; trying again is no use
     ├── Fenced               another round has claimed the store since; nothing may be committed
@@ -18,7 +18,8 @@ class CheckpointsError(Exception):
 
 
 class DaemonUnavailable(CheckpointsError):
-    """The daemon did not answer before its deadline, or its connection was lost."""
+    """The daemon did not answer before its deadline, its connection was lost, or it has taken
+    another's place and not been told of the round yet."""
 
 
 class StorageUnavailable(CheckpointsError):

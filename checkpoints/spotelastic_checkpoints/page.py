@@ -72,15 +72,27 @@ class Page:
 
     # -- the daemon -------------------------------------------------------------------------------
 
-    def reset(self, round_: str, rank: int) -> None:
+    def is_of(self, round_: str) -> bool:
+        """Whether it was reset for this round, by whichever daemon."""
+        return self._words[Field.ROUND] == token(round_)
+
+    def reset(
+        self,
+        round_: str,
+        rank: int,
+        schedule: Schedule = Schedule(),  # noqa: B008
+        deadline: float = 0.0,
+    ) -> None:
         """For a new round, while no worker is there. How long a save took in the last round stands
         there, as a negative number, until one of this round has: a notice may come before."""
         stall = self._reals[Field.STALL]
         for field in Field:
             self._words[field] = 0
         self._reals[Field.STALL] = -abs(stall)
-        self._words[Field.ROUND] = token(round_)
         self._words[Field.RANK] = rank
+        self.set_schedule(schedule)
+        self.set_deadline(deadline)
+        self._words[Field.ROUND] = token(round_)  # last: it says that all of this is done
 
     @property
     def target(self) -> int:

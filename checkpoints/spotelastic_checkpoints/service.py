@@ -21,7 +21,11 @@ from spotelastic_checkpoints.cadence import Cadence
 from spotelastic_checkpoints.collector import Collector
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.connections import Client, Connections
-from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+from spotelastic_checkpoints.errors import (
+    CheckpointsError,
+    DaemonUnavailable,
+    StorageUnavailable,
+)
 from spotelastic_checkpoints.furnishing import Furnishing
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.patience import Patience
@@ -193,17 +197,30 @@ class Service:
     def begin(self, round_: RoundInfo) -> None:
         known = self.round is not None and self.round.incarnation == round_.incarnation
         self._remembered = self._remembered.begun(round_)
-        remembered.keep(self.arena.folder, self._remembered)
         if not known:
             self._restores.forget()
             self._cadence = Cadence()
-            for local, page in enumerate(self.arena.pages):
-                page.reset(round_.incarnation, round_.own.first_rank + local)
-                page.set_deadline(self._hurried)
-                page.set_schedule(round_.schedule)
+        # The pages say themselves of which round they are: its workers may be at them already,
+        # where the daemon before this one could not write down what it was told.
+        for local, page in enumerate(self.arena.pages):
+            if not page.is_of(round_.incarnation):
+                rank = round_.own.first_rank + local
+                page.reset(round_.incarnation, rank, round_.schedule, self._hurried)
         self._adopt_round()
         self.want_due()
         self._grant_waiting()
+        self._keep()
+
+    def _keep(self) -> None:
+        """Last, as it is only for the next daemon. One that finds an earlier round does nothing for
+        this one until it is told of it; what that round may still commit, its epoch limits."""
+        try:
+            remembered.keep(self.arena.folder, self._remembered)
+        except OSError as error:
+            self.tell_problem(
+                f"{self.arena.folder}: {error.strerror}: a daemon that takes this one's place waits"
+                " to be told of the round"
+            )
 
     def _adopt_round(self) -> None:
         round_ = self.round
@@ -245,7 +262,7 @@ class Service:
 
     def _check_current(self, incarnation: str) -> None:
         if self.round is None or self.round.incarnation != incarnation:
-            raise CheckpointsError(f"round {incarnation} is not the current one on this node")
+            raise DaemonUnavailable(f"round {incarnation} is not the current one on this node")
 
     async def _claim(self, request: wire.ClaimEpoch) -> wire.Claim:
         self.owner = request.owner

@@ -12,11 +12,20 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from spotelastic_checkpoints.commits import Commits
-from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
+from spotelastic_checkpoints.errors import ArenaFull, DaemonUnavailable, RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
-from spotelastic_checkpoints.wire import Commit, Committed, DaemonEvent, Failed, Resume, Schedule
+from spotelastic_checkpoints.wire import (
+    Branch,
+    Commit,
+    Committed,
+    DaemonEvent,
+    Failed,
+    Resume,
+    Schedule,
+)
 from support.checkpoints import (
     Worker,
     cluster,
@@ -310,6 +319,48 @@ def test_shared_memory_that_others_fill_up_takes_no_slot_away(tmp_path: Path) ->
         [newest] = [s for s in node.agent.status().snapshots if s.step == 5]
         memory = Resume("memory", 5, "r1", newest.layout)
         assert is_content_of(fetched(worker.client, memory), 5)
+        worker.client.leave(clean=True)
+
+
+def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "shm", 8) as shm, cluster(tmp_path) as [node]:
+        node.stop()
+        node.arena = shm / "arena"
+        node.start()
+        _, worker = started(node)
+        assert worker.client.ready.wait(PATIENT)
+        worker.save(1)
+        assert worker.client.flush(PATIENT)
+        worker.client.leave(clean=True)
+        node.agent.end()
+        fill(shm)
+
+        events: list[DaemonEvent] = []
+        node.agent.subscribe(events.append)
+        epoch = node.agent.claim("test", timeout=20).epoch
+        schedule, lineage = Schedule(1, 0), [Branch("r1", 1)]
+        unclaimed = round_info("r2", 0, ["n0"], 1, 0, schedule=schedule, lineage=lineage)
+        node.begin(unclaimed)
+        worker = Worker(str(node.socket), "r2", 0, 0, plan_of(1, 1))
+        claimed = replace(unclaimed, epoch=epoch)
+        node.begin(claimed)
+        worker.step(2)
+        assert node.agent.status().workers[0].step == 2
+        told = [event.message for event in events if isinstance(event, Failed)]
+        assert len(told) == 2
+        assert "No space left on device: a daemon that takes this one's place waits" in told[0]
+
+        # The next daemon knows of the first round only, until it is told.
+        node.kill()
+        node.start()
+        with pytest.raises(DaemonUnavailable, match="r2 is not the current one"):
+            node.agent.set_target("r2", "p1", 3)
+        node.begin(claimed)
+        [found] = node.agent.status().workers
+        assert (found.step, found.attached) == (2, True), "its page is still its own"
+        worker.save(3, due=True)
+        assert worker.client.flush(PATIENT)
+        assert committed(node.storage) == Commit(epoch, 3)
         worker.client.leave(clean=True)
 
 
