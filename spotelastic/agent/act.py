@@ -2,7 +2,7 @@
 
 Nothing here decides. What happens on this machine alone is in `machine.py`; here is what is written
 to etcd. A store that does not answer postpones further writes (`Local.write_at`); a daemon that
-does not answer is started again.
+does not answer is started again; one that refuses something is asked again (`Local.ask_at`).
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from functools import singledispatchmethod
 from typing import Any
 
 from spotelastic_checkpoints import wire
-from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions
@@ -49,6 +49,7 @@ from spotelastic.store.port import Store
 from spotelastic.store.session import Session
 
 WRITE_RETRY = 0.2
+ASK_RETRY = 0.5
 
 
 class Actor:
@@ -69,6 +70,15 @@ class Actor:
             return replace(local, write_at=unbroken() + WRITE_RETRY)
         except DaemonUnavailable:
             return replace(local, daemon="")
+        except CheckpointsError as error:
+            return self._refused(local, action, error)
+
+    def _refused(self, local: Local, action: actions.Action, error: CheckpointsError) -> Local:
+        """By a daemon that lives, and lacks something: memory, for instance."""
+        topic, again = f"refused {type(action).__name__}", unbroken() + ASK_RETRY
+        if topic not in local.said:
+            self.config.say(f"checkpoints: {error}")
+        return replace(local, said=local.said | {topic}, write_at=again, ask_at=again)
 
     def close(self) -> None:
         self._machine.close()

@@ -69,6 +69,8 @@ def decide(local: Local, seen: Seen, now: float, new_id: Callable[[], str]) -> D
     for step in _steps(local, seen, now, new_id):
         if isinstance(step, Wake):
             wake_at = min(wake_at, step.at)
+        elif now < local.ask_at and isinstance(step, _ASKS_THE_DAEMON):
+            wake_at = min(wake_at, local.ask_at)
         elif can_write or isinstance(step, _NEEDS_NO_STORE):
             actions.append(step)
             if isinstance(step, Exit):
@@ -95,6 +97,17 @@ _NEEDS_NO_STORE = (
     Say,
     Exit,
 )
+_ASKS_THE_DAEMON = (
+    StartDaemon,
+    LookAtSteps,
+    EndRound,
+    StartWorkers,
+    AdoptEpoch,
+    Hurry,
+    Flush,
+    Release,
+)
+"""Of these; those that need the store wait for `Local.write_at`."""
 
 
 def _steps(

@@ -129,6 +129,8 @@ class Local:
     """Since when this node may not join, because of another that may be gone already."""
     write_at: float = 0.0
     """No write to the store before this: the last one found it unavailable."""
+    ask_at: float = 0.0
+    """The daemon is asked for nothing before this: it has refused something."""
     workers: Workers | None = None
     store: RoundStore | None = None
     claim: StorageClaim | None = None
