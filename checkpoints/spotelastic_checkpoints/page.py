@@ -12,6 +12,7 @@ from pathlib import Path
 
 import xxhash
 
+from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.wire import Schedule, StepPoint, WorkerStep
 
 SIZE = 1 << 16
@@ -58,13 +59,16 @@ def token(name: str) -> int:
 
 
 class Page:
-    """Created where it does not exist."""
+    """Created where it does not exist, with all its memory: a worker that found none later, where
+    others have filled it, would be ended by a SIGBUS. Raises `ArenaFull`."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, SIZE)
+            os.posix_fallocate(descriptor, 0, SIZE)
             memory = memoryview(mmap.mmap(descriptor, SIZE))
+        except OSError as error:
+            raise ArenaFull(f"no memory for {path}: {error.strerror}") from error
         finally:
             os.close(descriptor)
         self._words = memory.cast("q")

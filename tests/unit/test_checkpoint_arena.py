@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spotelastic_checkpoints import page as pages
 from spotelastic_checkpoints import restore
 from spotelastic_checkpoints.arena import HEADER, Arena, Slot, State
 from spotelastic_checkpoints.contents import Contents
@@ -17,6 +18,7 @@ from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.restore import Opened
 from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.wire import RestoreSet, Resume
+from support.small_disk import small_disk
 
 SIZE = 2 * HEADER
 
@@ -120,3 +122,16 @@ def test_what_a_save_takes_is_known_from_the_last_round_until_the_first_save_of_
         assert page.read(0).stall == 8.0
     page.saved(2.0)
     assert page.read(0).stall == 2.0
+
+
+def test_a_page_has_all_its_memory_from_the_beginning(tmp_path: Path) -> None:
+    Page(tmp_path / "page")
+    assert (tmp_path / "page").stat().st_blocks * 512 >= pages.SIZE
+
+
+def test_a_page_without_room_is_refused(tmp_path: Path) -> None:
+    with (
+        small_disk(tmp_path / "disk", pages.SIZE // 2048) as disk,
+        pytest.raises(ArenaFull, match=r"no memory for .*/page: No space left on device"),
+    ):
+        Page(disk / "page")
