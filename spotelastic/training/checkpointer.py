@@ -314,6 +314,9 @@ class Checkpointer:
         self, session: Session, client: WorkerClient, step: int, change: LayoutChanged
     ) -> None:
         """This save is incomplete. At the next one, which all ranks reach, all plan anew."""
+        if _has_left(session):
+            client.complain(f"step {step} was not saved: {change}")
+            return
         client.complain(f"step {step} was not saved: {change}; the next save will be")
         if session.ranks.group is None:
             self._plan(session, client)
@@ -322,8 +325,9 @@ class Checkpointer:
 
     def _replan_is_due(self, session: Session, step: int) -> bool:
         """Whether a rank asked at an earlier step. Steps depend on each other through training's
-        own collectives, so that what was asked for before this step is seen by all now."""
-        if session.ranks.group is None:
+        own collectives, so that what was asked for before this step is seen by all now. Who has
+        left the process group plans no more."""
+        if session.ranks.group is None or _has_left(session):
             return False
         store, key = _default_store(), self._plan_key(session)
         return bool(store.check([key])) and int(store.get(key)) < step
@@ -335,16 +339,13 @@ class Checkpointer:
         """The last step is what the run was for: it is committed before we leave."""
         if self._saver is None:
             # It may have been restored from memory, and be the last one.
-            left = session.ranks.group is not None and not dist.is_initialized()
-            if left or self._last_committing == self._last_step:
+            if _has_left(session) or self._last_committing == self._last_step:
                 return
             self._plan(session, client)
         saved = self._last_committing == self._last_step or self._save(
             self._last_step, AGREED_PATIENCE, due=True, urgent=True
         )
-        # A script may have left the process group before it leaves us.
-        together = session.ranks.group is not None and dist.is_initialized()
-        if not all(session.ranks.gather(saved) if together else [saved]):
+        if not _has_left(session) and not all(session.ranks.gather(saved)):
             self._plan(session, client)
             saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
         committed = client.finish(COMMIT_WITHIN)
@@ -377,6 +378,11 @@ class Checkpointer:
 
 def _falls_on(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
+
+
+def _has_left(session: Session) -> bool:
+    """Whether the script has left the process group before it leaves us."""
+    return session.ranks.group is not None and not dist.is_initialized()
 
 
 def _own_cell(name: str, get: Any, rank: int = SHARED) -> Cell:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from support.faulty_s3 import FaultyS3
@@ -228,6 +229,67 @@ def test_hosts_that_share_a_folder_commit_together(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     assert committed(tmp_path) == 1
     assert not [*(tmp_path / "store").glob(".seen-*")]
+
+
+LEAVING = """
+import sys
+import torch
+import torch.distributed as dist
+import spotelastic as se
+import support.forked
+from spotelastic.training import checkpointer
+
+checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+if sys.argv[2] != "4":
+    checkpointer.COMMIT_WITHIN = 1.0  # what never comes is waited for
+
+
+def train(rank, world, storage, rows):
+    state = {"t": torch.zeros(4), "step": 0}
+    with se.Checkpointer(state, storage=storage, snapshot_every=2, checkpoint_every=2) as saved:
+        for step in (1, 2, 3):
+            state["t"] += 1
+            state["step"] = step
+            saved.step(step)
+        dist.destroy_process_group()
+        if rank == 1:
+            state["t"] = torch.full((int(rows),), 3.0)
+
+
+support.forked.run(2, train, *sys.argv[1:])
+"""
+
+
+def left(folder: Path, rows: int) -> "subprocess.CompletedProcess[str]":
+    """Two ranks that leave the process group before the Checkpointer; the state of one of them has
+    so many rows then."""
+    return subprocess.run(
+        [sys.executable, "-c", LEAVING, folder / "store", str(rows)],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENT,
+        check=False,
+    )
+
+
+def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(tmp_path: Path) -> None:
+    told = left(tmp_path, 4)
+    assert told.returncode == 0, told.stderr
+    assert committed(tmp_path) == 3
+    state = {"t": torch.zeros(4), "step": 0}
+    with se.Checkpointer(state, storage=str(tmp_path / "store")) as checkpoint:
+        assert checkpoint.restore() == 3
+    assert (state["step"], state["t"].tolist()) == (3, [3.0] * 4)
+
+
+def test_a_layout_that_nobody_can_agree_on_any_more_is_told(tmp_path: Path) -> None:
+    told = left(tmp_path, 5)
+    assert told.returncode == 0, told.stderr
+    assert committed(tmp_path) == 2
+    assert "step 3 was not saved: t is new, gone, or of another shape" in told.stderr
+    assert "step 3 could not be committed" in told.stderr
 
 
 @pytest.fixture

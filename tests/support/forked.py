@@ -43,7 +43,8 @@ def _fork(
             "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world
         )
         function(rank, world, *arguments)
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
         code = 0
     except BaseException:
         print(f"rank {rank} of {world}:", file=sys.stderr)
