@@ -202,9 +202,8 @@ class Service:
             self._cadence = Cadence()
         # The pages say themselves of which round they are: its workers may be at them already,
         # where the daemon before this one could not write down what it was told.
-        for local, page in enumerate(self.arena.pages):
+        for page, rank in zip(self.arena.pages, round_.ranks, strict=False):
             if not page.is_of(round_.incarnation):
-                rank = round_.own.first_rank + local
                 page.reset(round_.incarnation, rank, round_.schedule, self._hurried)
         self._adopt_round()
         self.want_due()

@@ -24,12 +24,12 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Member(Value, frozen=True):
-    """A node's place in a round. `slot` is its group rank, `first_rank` its first global rank."""
+    """A node's place in a round. `slot` is its group rank, `ranks` its global ones, by local rank:
+    some starters deal them out one by one over the nodes."""
 
     slot: int
     node: str
-    first_rank: int
-    workers: int
+    ranks: tuple[int, ...]
 
 
 class Branch(Value, frozen=True):
@@ -84,8 +84,8 @@ class RoundInfo(Value, frozen=True):
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The global ranks of this node."""
-        return tuple(range(self.own.first_rank, self.own.first_rank + self.own.workers))
+        """The global ranks of this node, by local rank."""
+        return self.own.ranks
 
 
 class Commit(Value, frozen=True, order=True):

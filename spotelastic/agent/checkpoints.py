@@ -95,10 +95,7 @@ class Checkpoints:
                 number=round_.number,
                 world_size=round_.world_size,
                 slot=member.slot,
-                members=tuple(
-                    wire.Member(m.slot, m.node, round_.first_rank(m.slot), m.workers)
-                    for m in round_.members
-                ),
+                members=tuple(wire.Member(m.slot, m.node, round_.ranks(m)) for m in round_.members),
                 epoch=round_.epoch,
                 lineage=convert(round_.lineage, tuple[wire.Branch, ...], from_attributes=True),
                 schedule=convert(round_.schedule, wire.Schedule, from_attributes=True),

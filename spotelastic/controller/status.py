@@ -150,8 +150,7 @@ def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
     member = round_.member(node) if round_ else None
     if round_ is None or member is None:
         return ()
-    first = round_.first_rank(member.slot)
-    return tuple(range(first, first + member.workers))
+    return round_.ranks(member)
 
 
 def _instance_of_member(machines: Iterable[Machine], member: str) -> str:

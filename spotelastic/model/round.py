@@ -182,6 +182,11 @@ class Round:
         """The global rank of the first worker of the node in `slot`."""
         return sum(m.workers for m in self.members if m.slot < slot)
 
+    def ranks(self, member: Member) -> tuple[int, ...]:
+        """The global ranks of its workers."""
+        first = self.first_rank(member.slot)
+        return tuple(range(first, first + member.workers))
+
 
 @dataclass(frozen=True, slots=True)
 class RoundEnd:

@@ -123,21 +123,15 @@ def _on_our_own(
         except (CheckpointsError, OSError) as error:
             problem = str(error)
     try:
-        places = ranks.gather((ranks.node, path, problem))
-        _raise_first(problem for _, _, problem in places)
-        path = next(path for node, path, _ in places if path and node == ranks.node)
-        nodes = list(dict.fromkeys(node for node, _, _ in places))
+        places = ranks.gather((ranks.node, ranks.local_rank, path, problem))
+        _raise_first(problem for *_, problem in places)
+        path = next(path for node, _, path, _ in places if path and node == ranks.node)
+        nodes = list(dict.fromkeys(node for node, *_ in places))
         claim = _claim(ranks, path, take_over=take_over)
         if len(nodes) > 1:
             _check_shared(ranks, url, nodes)
         members = tuple(
-            wire.Member(
-                slot,
-                node,
-                min(rank for rank, place in enumerate(places) if place[0] == node),
-                sum(place[0] == node for place in places),
-            )
-            for slot, node in enumerate(nodes)
+            wire.Member(slot, node, _ranks_of(node, places)) for slot, node in enumerate(nodes)
         )
         commit = claim.claim.commit
         resume = wire.Resume("store", commit.step, epoch=commit.epoch) if commit else wire.Resume()
@@ -161,6 +155,13 @@ def _on_our_own(
     end = daemon.close if daemon is not None else _nothing
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     return Session(ranks, path, claim.round, resume, restarted, end)
+
+
+def _ranks_of(node: str, places: Sequence[tuple[str, int, str, str]]) -> tuple[int, ...]:
+    """The node's own, by local rank, however a starter has dealt them out. `places` are told by
+    rank, with node and local rank first."""
+    own = [(local, rank) for rank, (name, local, *_) in enumerate(places) if name == node]
+    return tuple(rank for _, rank in sorted(own))
 
 
 @dataclass(frozen=True, slots=True)

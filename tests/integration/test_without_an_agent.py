@@ -231,6 +231,49 @@ def test_hosts_that_share_a_folder_commit_together(tmp_path: Path) -> None:
     assert not [*(tmp_path / "store").glob(".seen-*")]
 
 
+DEALT = """
+import os, sys
+from pathlib import Path
+import torch
+import spotelastic as se
+import support.forked
+from spotelastic.training import checkpointer
+from spotelastic_checkpoints.client import DaemonClient
+from support.patience import eventually
+
+checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+
+
+def train(rank, world, storage):
+    del os.environ["LOCAL_RANK"]
+    os.environ["SPOTELASTIC_NODE"] = "ab"[rank % 2]
+    with se.Checkpointer({"t": torch.ones(4)}, storage=storage, checkpoint_every=1) as saved:
+        saved.step(1)
+        eventually((Path(storage) / "1" / "step-00000001" / ".metadata").exists)
+        client = DaemonClient(saved._session.socket)
+        told = [(worker.rank, worker.step) for worker in client.status().workers]
+        client.close()
+        assert told == [(rank % 2, 1), (rank % 2 + 2, 1)], told
+
+
+support.forked.run(4, train, *sys.argv[1:])
+"""
+
+
+def test_ranks_that_a_starter_deals_out_over_hosts_commit_by_the_schedule(tmp_path: Path) -> None:
+    """As `mpirun --map-by node` and `srun --distribution=cyclic` do."""
+    told = subprocess.run(
+        [sys.executable, "-c", DEALT, tmp_path / "store"],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENT,
+        check=False,
+    )
+    assert told.returncode == 0, told.stderr
+
+
 LEAVING = """
 import sys
 import torch

@@ -271,7 +271,7 @@ def round_info(
         world_size=len(nodes) * per_node,
         slot=slot,
         members=tuple(
-            wire.Member(number, name, number * per_node, per_node)
+            wire.Member(number, name, tuple(range(number * per_node, (number + 1) * per_node)))
             for number, name in enumerate(nodes)
         ),
         epoch=epoch,

@@ -98,7 +98,7 @@ def header(incarnation: str, step: int, *, rank: int = 0, ranks: tuple[int, ...]
     )
 
 
-ROUND = RoundInfo("now", 2, 1, 0, (Member(0, "n0", 0, 1),), lineage=(Branch("before", 20),))
+ROUND = RoundInfo("now", 2, 1, 0, (Member(0, "n0", (0,)),), lineage=(Branch("before", 20),))
 
 
 def view(number: int, content: SlotHeader | None, state: State = State.SEALED) -> SlotView:
