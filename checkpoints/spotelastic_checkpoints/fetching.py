@@ -69,7 +69,8 @@ class Source(Protocol):
 
 class Fetcher:
     """One checkpoint's way into one file; used by all `readers` local ranks, each of which enters,
-    fetches from its own thread, and passes."""
+    fetches from its own thread, and passes. Raises `ArenaFull` where there is no room for a file.
+    """
 
     def __init__(
         self, path: Path, items: Sequence[Placed], sources: Sequence[Source], readers: int = 1
@@ -94,12 +95,20 @@ class Fetcher:
         self._working: list[Reader] = []
         self._work = Work([source.lanes for source in sources])
         self._pool = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="fetch")
-        path.touch(0o600)
-        self._file = path.open("rb+", buffering=0)
-        # Pages come as they are written: what nobody needs takes no memory.
         last = items[-1].item if items else None
-        self._file.truncate(last.offset + last.length if last else 0)
+        try:
+            path.touch(0o600)
+            self._file = path.open("rb+", buffering=0)
+            # Pages come as they are written: what nobody needs takes no memory.
+            self._file.truncate(last.offset + last.length if last else 0)
+        except OSError as error:
+            raise ArenaFull(f"{path}: {error.strerror}") from error
         stages.reached(Stage.FETCH_OPENED)
+
+    @property
+    def shortage(self) -> str:
+        """What room was missing, if that has ended it: another may find it by now."""
+        return str(self._failed) if isinstance(self._failed, ArenaFull) else ""
 
     # -- local ranks ------------------------------------------------------------------------------
 

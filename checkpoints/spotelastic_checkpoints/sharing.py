@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from spotelastic_checkpoints import restore
-from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.fetching import END, Fetcher
 from spotelastic_checkpoints.restore import Opened, Surroundings
 from spotelastic_checkpoints.wire import Commit, Fetch, RestoreSet, Resume
@@ -37,11 +37,19 @@ class Restores:
         self._around: Surroundings | None = None
         """Of this round's restores: what they wait for ends with it."""
         self._restores: dict[bytes, _Restore] = {}
+        self._shortages: dict[int, str] = {}
+        """Of restores that have been begun anew: the next who asks for one hears the same."""
         self._last = 0
 
     async def open(self, resume: Resume, local_rank: int) -> RestoreSet:
-        """Once per source, whoever asks. Raises what opening it raised."""
+        """Once per source, whoever asks; anew where room was missing for what was to be fetched.
+        Raises what opening it raised."""
         key = msgspec.msgpack.encode(resume)
+        known = self._restores.get(key)
+        if known is not None and known.opened is not None and known.opened.fetcher.shortage:
+            self._shortages[known.opened.restore_set.id] = known.opened.fetcher.shortage
+            known.opened.fetcher.remove()
+            del self._restores[key]
         if key not in self._restores:
             self._last += 1
             work = asyncio.to_thread(restore.open_source, self._last, resume, self._of_round())
@@ -68,6 +76,8 @@ class Restores:
             if each.opened is not None and each.opened.restore_set.id == request.id:
                 await asyncio.to_thread(_fetch, each.opened.fetcher, request, local_rank)
                 return
+        if request.id in self._shortages:
+            raise ArenaFull(self._shortages[request.id])
         raise RestoreFailed("what was to be restored has been put away: another round has begun")
 
     def done(self, ident: int, local_rank: int) -> None:
@@ -91,6 +101,7 @@ class Restores:
             else:
                 each.task.add_done_callback(_remove_copies)
         self._restores.clear()
+        self._shortages.clear()
 
     def _of_round(self) -> Surroundings:
         if self._around is None:

@@ -2,7 +2,8 @@
 
 Every rank fetches the source, then all hear how it went: a source that one of them cannot have (a
 damaged shard, a peer that died since) is left by all, for the newest commit before it. A store or a
-daemon that does not answer says nothing about the source: nobody goes back for that.
+daemon that does not answer says nothing about the source, nor does a node without room for what it
+fetches: nobody goes back for that.
 
 Tensors are filled while the rest still comes. Who goes back fills all of them again.
 
@@ -16,13 +17,14 @@ from collections.abc import Iterable, Sequence
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.contents import Contents
 from spotelastic_checkpoints.errors import (
+    ArenaFull,
     CheckpointsError,
     DaemonUnavailable,
     StorageUnavailable,
 )
 from spotelastic_checkpoints.worker import WorkerClient
 
-from spotelastic.errors import SpotelasticError, Unavailable, UsageError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 from spotelastic.training.environment import Session
 from spotelastic.training.restoring import Restored
 from spotelastic.training.state import State
@@ -30,6 +32,10 @@ from spotelastic.training.streaming import AHEAD, Window
 
 FETCH_WITHIN = 600.0
 """Seconds without anything coming to this node; the daemon's own deadlines are shorter."""
+ROOM_WITHIN = 60.0
+"""Seconds for others to give back memory that what is fetched needs,"""
+LOOK_EVERY = 0.5
+"""and between attempts."""
 FIND_WITHIN = 400.0
 """For a look into the store, which the daemon waits for when it is away."""
 BRANCH = "branch"
@@ -89,24 +95,44 @@ def _fetch_or_go_back(
 def _fetch(
     session: Session, client: WorkerClient, state: State, source: wire.Resume
 ) -> tuple[Restored | None, str]:
-    """By all ranks: all have it, or none has, and why. Raises `Unavailable` where that is none of
-    the source's fault."""
-    restored, problem, away = None, "", False
+    """By all ranks: all have it, or none has, and why. Raises `Unavailable`, or where room is
+    missing `EnvironmentFailure`, when that is none of the source's fault."""
+    restored, problem = None, ""
+    other: type[SpotelasticError] | None = None
     try:
-        restored = _brought(session, client, state, source)
+        restored = _brought_into_room(session, client, state, source)
     except (DaemonUnavailable, StorageUnavailable) as error:
-        problem, away = str(error), True
+        problem, other = str(error), Unavailable
+    except ArenaFull as error:
+        problem, other = f"{session.ranks.node}: {error}", EnvironmentFailure
     except CheckpointsError as error:
         problem = str(error)
-    problems = [told for told in session.ranks.gather((problem, away)) if told[0]]
+    problems = [told for told in session.ranks.gather((problem, other)) if told[0]]
     if not problems:
         return restored, ""
     if restored is not None:
         client.restored(restored.ident)
-    unanswered = next((problem for problem, away in problems if away), "")
-    if unanswered:
-        raise Unavailable(f"cannot resume from step {source.step}: {unanswered}")
+    for problem, other in problems:
+        if other is not None:
+            raise other(f"cannot resume from step {source.step}: {problem}")
     return None, problems[0][0]
+
+
+def _brought_into_room(
+    session: Session, client: WorkerClient, state: State, source: wire.Resume
+) -> Restored:
+    """Room that is missing is waited for, which is told once."""
+    deadline, told = time.monotonic() + ROOM_WITHIN, False
+    while True:
+        try:
+            return _brought(session, client, state, source)
+        except ArenaFull as error:
+            if time.monotonic() > deadline:
+                raise
+            if not told:
+                client.complain(f"a restore waits for room: {error}")
+            told = True
+            time.sleep(LOOK_EVERY)
 
 
 def _brought(session: Session, client: WorkerClient, state: State, source: wire.Resume) -> Restored:

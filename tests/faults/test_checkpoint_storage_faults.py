@@ -4,8 +4,10 @@ goes on, and what is committed in the end is complete."""
 import os
 import resource
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -409,6 +411,45 @@ def test_a_state_that_outgrows_shared_memory_trains_on_and_is_saved_once_there_i
             checkpoint.step(6)
             assert checkpoint.save() and checkpoint.wait()
             assert committed(node.storage) == Commit(1, 6)
+
+
+def test_a_restore_waits_for_room_and_goes_back_to_nothing_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {"rows": torch.zeros(1 << 18)}
+    with small_disk(tmp_path / "shm", 8) as shm, cluster(tmp_path) as [node]:
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch, Schedule(1, 1)),
+            se.Checkpointer(state) as checkpoint,
+        ):
+            for step in (1, 2):
+                state["rows"] += 1
+                checkpoint.step(step)
+                assert checkpoint.save() and checkpoint.wait()
+        node.agent.close()
+        node.stop()
+
+        node.arena = shm / "arena"
+        node.start()
+        ballast = fill(shm)
+        waits = threading.Event()
+
+        def hear(event: DaemonEvent) -> None:
+            if isinstance(event, Failed) and "a restore waits for room" in event.message:
+                waits.set()
+
+        node.agent.subscribe(hear)
+        with (
+            under_agent(node, "r2", Resume("store", 2, epoch=1), monkeypatch),
+            se.Checkpointer(state) as checkpoint,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            state["rows"].zero_()
+            restoring = pool.submit(checkpoint.restore)
+            assert waits.wait(PATIENT)
+            ballast.unlink()
+            assert restoring.result(PATIENT) == 2
+        assert torch.equal(state["rows"], torch.full((1 << 18,), 2.0))
 
 
 def test_one_slot_is_enough_where_it_was_asked_for(

@@ -1,19 +1,21 @@
-"""An object store that is away during a restore is waited for, and never taken for damage."""
+"""What is away or missing during a restore is waited for, and never taken for damage."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from spotelastic_checkpoints import manifest, patience, restore
+from spotelastic_checkpoints import fetching, manifest, patience, restore
 from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.commits import Commits
-from spotelastic_checkpoints.errors import StorageUnavailable
+from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed, StorageUnavailable
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.manifest import Manifest, Shard
 from spotelastic_checkpoints.patience import Patience
 from spotelastic_checkpoints.restore import Surroundings
+from spotelastic_checkpoints.room import Room
 from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.port import Blob
@@ -134,6 +136,47 @@ def test_nobody_waits_for_a_store_once_the_round_is_over(storage: Absent) -> Non
         assert await restores.find(None, None) == Commit(1, 2), "the next round's"
 
     asyncio.run(main())
+
+
+def test_room_that_is_missing_is_looked_for_anew_by_all_local_ranks(
+    storage: Absent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume = Resume("store", 2, epoch=1)
+
+    async def main() -> None:
+        restores = Restores(2, lambda: around(storage, lambda _: None))
+        first = [await restores.open(resume, local) for local in range(2)]
+        assert first[0] == first[1]
+        wanted = ((0, LENGTH),)
+        with monkeypatch.context() as full:
+            full.setattr(fetching, "room", lambda _: Room(0, "here", "make room"))
+            with pytest.raises(ArenaFull, match="0 MiB are free here"):
+                await restores.fetch(Fetch(first[0].id, wanted), 0)
+        again = await restores.open(resume, 0)
+        await restores.fetch(Fetch(again.id, wanted), 0)
+        with pytest.raises(ArenaFull, match="0 MiB are free here"):
+            await restores.fetch(Fetch(first[1].id, wanted), 1)
+        assert await restores.open(resume, 1) == again
+        await restores.fetch(Fetch(again.id, wanted), 1)
+        for local in range(2):
+            restores.done(again.id, local)
+        assert not Path(again.file).exists()
+        restores.forget()
+        with pytest.raises(RestoreFailed, match="another round has begun"):
+            await restores.fetch(Fetch(first[1].id, wanted), 1)
+
+    asyncio.run(main())
+
+
+def test_a_file_that_cannot_be_made_is_no_fault_of_the_checkpoint(
+    storage: Absent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    with pytest.raises(ArenaFull, match="restore-1: No space left on device"):
+        restore.open_source(1, Resume("store", 2, epoch=1), around(storage, lambda _: None))
 
 
 def test_an_end_is_noticed_within_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:

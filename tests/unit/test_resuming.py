@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.errors import (
+    ArenaFull,
     CheckpointsError,
     DaemonUnavailable,
     RestoreFailed,
@@ -13,7 +14,7 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.wire import Commit, Item, Range, RestoreSet, Resume
 
-from spotelastic.errors import Unavailable
+from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.training import resuming
 from spotelastic.training.environment import Ranks, Session
 from spotelastic.training.state import State
@@ -29,6 +30,7 @@ class Daemons:
         self._faults = list(faults)
         self.opened: list[int] = []
         self.released: list[int] = []
+        self.told: list[str] = []
         self.before_next: Callable[[], None] = lambda: None
         self.slow = 0
         """Fetches that end before all has come, each with more than the one before it."""
@@ -63,7 +65,8 @@ class Daemons:
     def restored(self, ident: int) -> None:
         self.released.append(ident)
 
-    def complain(self, message: str) -> None: ...
+    def complain(self, message: str) -> None:
+        self.told.append(message)
 
 
 def resumed(daemons: Daemons) -> int:
@@ -101,6 +104,29 @@ def test_nobody_goes_back_for_who_does_not_answer(
     monkeypatch.setattr(resuming, "FETCH_WITHIN", -1.0)
     daemons = Daemons(tmp_path, fault)
     with pytest.raises(Unavailable, match=f"cannot resume from step 7: {fault}"):
+        resumed(daemons)
+    assert daemons.opened == [7]
+
+
+def test_room_for_what_is_fetched_is_waited_for_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "LOOK_EVERY", 0.0)
+    full = ArenaFull("8 MiB more for a restore; 2 MiB are free")
+    daemons = Daemons(tmp_path, full, full)
+    assert resumed(daemons) == 7
+    assert daemons.opened == [7, 7, 7]
+    assert daemons.released == [1, 1]
+    assert daemons.told == [f"a restore waits for room: {full}"]
+
+
+def test_a_node_that_stays_without_room_is_named_with_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "ROOM_WITHIN", -1.0)
+    daemons = Daemons(tmp_path, ArenaFull("8 MiB more for a restore; 2 MiB are free"))
+    told = "cannot resume from step 7: n0: 8 MiB more for a restore; 2 MiB are free"
+    with pytest.raises(EnvironmentFailure, match=told):
         resumed(daemons)
     assert daemons.opened == [7]
 
