@@ -259,15 +259,21 @@ class Restored:
     def _load_hyper_parameters(self, state: State) -> None:
         for name, optimizer, by_parameter in state.optimizers():
             for number, group in enumerate(optimizer.param_groups):
-                for key, value in group.items():
-                    pieces = self._pieces.get(f"{name}.param_groups.{number}.{key}")
-                    if key != "params" and pieces and not isinstance(value, torch.Tensor):
-                        group[key] = self._hyper_parameter(pieces[0])
+                self._load_values(f"{name}.param_groups.{number}", group, leave="params")
             for parameter, own in by_parameter.items():
-                for key, value in own.items():
-                    pieces = self._pieces.get(f"{name}.state.{parameter}.{key}")
-                    if pieces and not isinstance(value, torch.Tensor):
-                        own[key] = self._hyper_parameter(pieces[0])
+                self._load_values(f"{name}.state.{parameter}", own)
+
+    def _load_values(self, fqn: str, held: Any, leave: str = "") -> None:
+        """What is no tensor now, in a container of an optimizer's and in those within."""
+        entries = held.items() if isinstance(held, Mapping) else enumerate(held)
+        for key, value in list(entries):
+            pieces = self._pieces.get(f"{fqn}.{key}")
+            if key == leave or isinstance(value, torch.Tensor):
+                continue
+            if pieces:
+                held[key] = self._hyper_parameter(pieces[0])
+            elif isinstance(value, Mapping | list):
+                self._load_values(f"{fqn}.{key}", value)
 
     def _hyper_parameter(self, piece: Piece) -> Any:
         """Of a group where it is no tensor now, though it may have been one."""

@@ -8,7 +8,7 @@ optimizer. Whether they are still the right ones is a comparison of addresses.
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from spotelastic.errors import UsageError
 from spotelastic.training.data import ElasticSampler
 from spotelastic.training.fitting import Kind
 from spotelastic.training.following import (
+    Container,
     Followed,
     Path,
     Place,
@@ -328,21 +329,46 @@ def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
 
 
 def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
-    def tensors() -> list[torch.Tensor]:
-        return [
-            value
-            for state in optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, torch.Tensor)
-        ]
+    def held() -> tuple[list[Any], list[Any]]:
+        objects: list[Any] = []
+        keys: list[Any] = []
+        for state in optimizer.state.values():
+            _note(state, objects, keys)
+        for group in optimizer.param_groups:
+            _note(group, objects, keys)
+        return objects, keys
 
     def is_current() -> bool:
-        now = tensors()
-        return len(now) == len(known) and all(map(operator.is_, now, known))
+        objects, keys = held()
+        return (
+            len(objects) == len(known)
+            and all(map(operator.is_, objects, known))
+            and keys == known_keys
+        )
 
-    # The tensors themselves: the ids of those that are gone are given to others.
-    known = tensors()
+    # The objects themselves: the ids of those that are gone are given to others.
+    known, known_keys = held()
     return is_current
+
+
+def _note(container: Container, objects: list[Any], keys: list[Any]) -> None:
+    """The containers and tensors of an optimizer, and the keys by which all else is read."""
+    if isinstance(container, list):
+        before = len(objects)
+        entries: Iterable[Any] = container
+    else:
+        objects.append(container)
+        keys.append((*container,))
+        entries = container.values()
+    for entry in entries:
+        if isinstance(entry, torch.Tensor):
+            objects.append(entry)
+        elif isinstance(entry, Mapping | list):
+            _note(entry, objects, keys)
+    # A list of values alone is one itself.
+    if isinstance(container, list) and len(objects) > before:
+        objects.append(container)
+        keys.append(len(container))
 
 
 def _same(values: Mapping[str, Any], name: str, tensor: torch.Tensor) -> Callable[[], bool]:
@@ -377,18 +403,28 @@ def _optimizer_readers(
 ) -> dict[Path, Callable[[], Any]]:
     """Hyper-parameters change under a scheduler; the names of the parameters do not.
 
-    The state of a parameter is the optimizer's own dictionary, that of a group is a copy.
+    The state of a parameter is the optimizer's own dictionary, that of a group is a copy. Either
+    may hold containers, of values too.
     """
-
-    def live(number: int, key: str) -> Callable[[], Any]:
-        return lambda: optimizer.param_groups[number][key]
-
     readers: dict[Path, Callable[[], Any]] = {}
     for path in _values(flat):
-        if len(path) == 4 and path[1] == "param_groups" and path[3] != "params":
-            readers[path] = live(int(path[2]), str(path[3]))
-        elif len(path) == 4 and path[1] == "state":
-            readers[path] = _reader(state["state"][path[2]], str(path[3]))
+        if len(path) > 3 and path[1] == "param_groups" and path[3] != "params":
+            readers[path] = _reader_within(optimizer.param_groups[int(path[2])], path[3:])
+        elif len(path) > 3 and path[1] == "state":
+            readers[path] = _reader_within(state["state"][path[2]], path[3:])
         else:
             readers[path] = _reader(flat, path)
     return readers
+
+
+def _reader_within(container: Container, path: Path) -> Callable[[], Any]:
+    """Of what stands there at that moment; DCP makes all keys strings."""
+
+    def entry(held: Any, key: str | int) -> Any:
+        if isinstance(held, list):
+            return held[int(key)]
+        if key in held:
+            return held[key]
+        return next(value for known, value in held.items() if str(known) == key)
+
+    return lambda: functools.reduce(entry, path, container)

@@ -135,3 +135,68 @@ def test_moments_that_were_replaced_are_seen_even_where_ids_would_come_again() -
         others.append(torch.zeros(2, 2))
     moments["exp_avg_sq"] = others[-1]
     assert not is_current()
+
+
+class Counting(torch.optim.Optimizer):
+    """Keeps counts and averages in containers, some of which it makes anew."""
+
+    def __init__(self, parameters: Any) -> None:
+        groups = {"lr": 0.1, "seen": {"steps": 0, 3: "x"}, "scale": torch.ones(1)}
+        super().__init__(parameters, groups)
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["seen"]["steps"] += 1
+            group["scale"] = group["scale"] * 2
+            for p in group["params"]:
+                own = self.state[p]
+                own["counts"] = {"n": own.get("counts", {"n": 0})["n"] + 1}
+                own.setdefault("deep", [{"n": 0}, [0, 0]])[0]["n"] += 1
+                own["averages"] = [torch.full((2,), float(own["counts"]["n"]))] * 2
+                own["recent"] = [own["counts"]["n"]] * 2
+
+
+def counting() -> tuple[nn.Module, Counting]:
+    model = nn.Linear(2, 1)
+    return model, Counting(model.parameters())
+
+
+def test_what_an_optimizer_keeps_in_containers_is_saved_as_it_is_then(tmp_path: Path) -> None:
+    model, optimizer = counting()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    slot = OneSlot(tmp_path / "slot", {"model": model, "optimizer": optimizer})
+    for step in (2, 3):
+        optimizer.step()
+        slot.save(step)
+    again, other = counting()
+    load(tmp_path / "slot", 3, {"model": again, "optimizer": other})
+    for own in other.state.values():
+        assert own["counts"] == {"n": 3} and own["deep"][0] == {"n": 3} and own["recent"] == [3, 3]
+        assert [average.tolist() for average in own["averages"]] == [[3.0, 3.0]] * 2
+    [group] = other.param_groups
+    assert (group["seen"], group["scale"].tolist()) == ({"steps": 3, 3: "x"}, [8.0])
+
+
+def test_what_an_optimizer_keeps_is_looked_for_where_it_is(tmp_path: Path) -> None:
+    model, optimizer = counting()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    is_current = _optimizer_check(optimizer)
+    own, [group] = optimizer.state[model.weight], optimizer.param_groups
+    own["deep"][0]["n"] += 1
+    own["recent"] = [7]
+    group["lr"] = 0.2
+    assert is_current(), "these are read anew"
+    for change in (
+        lambda: own["averages"].__setitem__(0, torch.zeros(2)),
+        lambda: own["deep"][0].update(m=1),
+        lambda: own["deep"].__setitem__(0, {"n": 9, "m": 1}),
+        lambda: own.update(counts={"n": 9}),
+        lambda: group.update(scale=torch.ones(1)),
+        lambda: optimizer.state.__setitem__(model.weight, dict(own)),
+    ):
+        is_current = _optimizer_check(optimizer)
+        assert is_current()
+        change()
+        assert not is_current()
