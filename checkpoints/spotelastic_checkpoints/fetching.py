@@ -222,12 +222,22 @@ class Fetcher:
         if request is None:
             return
         buffer = self._buffer(source.most)
-        reader: Reader | None = None
+        reader = self._idle(number)
+        may_have_ended = reader is not None
         try:
-            reader = self._reader(number)
+            reader = reader or self._opened(number)
             while request is not None:
-                for run in cells.runs(request.cells, number, source.most):
-                    self._bring(run, number, reader, memoryview(buffer))
+                try:
+                    self._bring_all(request, number, reader, memoryview(buffer))
+                except RestoreFailed:
+                    if not may_have_ended or self._failed is not None:
+                        raise
+                    # Whoever holds something ends connections that have been idle for long.
+                    self._drop(reader)
+                    reader = None
+                    reader = self._opened(number)
+                    self._bring_all(request, number, reader, memoryview(buffer))
+                may_have_ended = False
                 work.done(request)
                 request = work.take(number)
             self._leave(number, reader)
@@ -243,22 +253,30 @@ class Fetcher:
         finally:
             with self._lock:
                 self._buffers.append(buffer)
-                if reader is not None:
-                    self._working.remove(reader)
-                    reader.close()
+            if reader is not None:
+                self._drop(reader)
 
-    def _reader(self, number: int) -> Reader:
+    def _idle(self, number: int) -> Reader | None:
         """A connection that is there already saves a handshake."""
         with self._lock:
             there = self._connected[number]
-            reader = there.pop() if there else None
-        if reader is None:
-            reader = self._sources[number].open()
+            return self._at_work(there.pop()) if there else None
+
+    def _opened(self, number: int) -> Reader:
+        reader = self._sources[number].open()
         with self._lock:
-            self._working.append(reader)
-            if self._failed is not None:
-                reader.abort()
+            return self._at_work(reader)
+
+    def _at_work(self, reader: Reader) -> Reader:
+        self._working.append(reader)
+        if self._failed is not None:
+            reader.abort()
         return reader
+
+    def _drop(self, reader: Reader) -> None:
+        with self._lock:
+            self._working.remove(reader)
+            reader.close()
 
     def _leave(self, number: int, reader: Reader) -> None:
         with self._lock:
@@ -276,6 +294,10 @@ class Fetcher:
                 return bytearray(most)
             self._buffers.remove(fitting[0])
             return fitting[0]
+
+    def _bring_all(self, request: Request, number: int, reader: Reader, buffer: memoryview) -> None:
+        for run in cells.runs(request.cells, number, self._sources[number].most):
+            self._bring(run, number, reader, buffer)
 
     def _bring(self, run: Sequence[Cell], number: int, reader: Reader, buffer: memoryview) -> None:
         """Cells that are neighbours in the source."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
+from typing import Any
 
 import pytest
 import xxhash
@@ -19,6 +20,7 @@ from spotelastic_checkpoints.manifest import BLOCK, DIGITS
 from spotelastic_checkpoints.peer_wire import Shelf
 from spotelastic_checkpoints.wire import Item, Range
 from spotelastic_checkpoints.work import LATE, Work
+from support.patience import eventually
 
 
 @pytest.fixture
@@ -272,6 +274,60 @@ class Whole:
     def abort(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Connection:
+    """To a source that ends it when it has been idle for too long, or was made on a bad day."""
+
+    def __init__(self, source: Whole) -> None:
+        self._source = source
+        self.ended = False
+
+    def read(self, file: object, offset: int, target: memoryview) -> None:
+        if self.ended:
+            raise RestoreFailed("lost the checkpoint daemon")
+        self._source.read(file, offset, target)
+
+    def abort(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Connected(Whole):
+    """A source over connections, of which so many fail at once."""
+
+    lanes = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections: list[Connection] = []
+        self.bad = 0
+
+    def open(self) -> Any:
+        self.connections.append(Connection(self))
+        self.connections[-1].ended = self.bad > 0
+        self.bad -= 1
+        return self.connections[-1]
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_connection_that_was_ended_while_it_was_idle_is_no_loss_of_its_source(
+    tmp_path: Path, bad: int
+) -> None:
+    source = Connected()
+    items = [(item(f"t{n}", n * SIZE, SIZE), (Place(0, "f", n * SIZE),)) for n in range(2)]
+    fetcher = Fetcher(tmp_path / "restore-1", cells.placed(items), [source])
+    fetcher.fetch([(0, SIZE)])
+    eventually(lambda: fetcher._connected[0])
+    source.connections[0].ended, source.bad = True, bad
+    if bad:
+        with pytest.raises(RestoreFailed, match="lost the checkpoint daemon"):
+            fetcher.fetch([(SIZE, 2 * SIZE)])
+    else:
+        fetcher.fetch([(SIZE, 2 * SIZE)])
+        assert fetcher.path.read_bytes() == source.data[: 2 * SIZE]
+    assert len(source.connections) == 2, "a new one is tried once"
+    fetcher.remove()
 
 
 def streamed(path: Path, readers: int) -> tuple[Fetcher, Whole, list[Range]]:
