@@ -10,7 +10,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,21 +53,57 @@ class Save:
 class Progress:
     """Of one attempt at an upload; told from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, found: int = 0) -> None:
+        """`found` bytes are in the store already."""
         self._lock = threading.Lock()
         self._begun = time.monotonic()
-        self.done = 0
+        self._found = self.done = found
         self.error: Exception | None = None
-        """Of the first file that did not go up; no others are begun then."""
+        """Of the first file that did not go up, or why the save was given up before; no files are
+        begun then."""
 
     def add(self, nbytes: int) -> None:
         with self._lock:
             self.done += nbytes
 
+    def find(self, nbytes: int) -> None:
+        """They are in the store already."""
+        with self._lock:
+            self.done += nbytes
+            self._found += nbytes
+
     @property
     def rate(self) -> float:
         """Bytes per second since the attempt began."""
-        return self.done / max(time.monotonic() - self._begun, 1e-3)
+        return (self.done - self._found) / max(time.monotonic() - self._begun, 1e-3)
+
+
+class Files:
+    """Of one save, those that are in the store: an attempt goes on where the one before it ended.
+
+    They count while the slot holds what they were sent from.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, tuple[int, dict[int, Shard]]] = {}
+
+    def of(self, rank: int, generation: int) -> dict[int, Shard]:
+        """By number; to be added to."""
+        known = self._ranks.get(rank)
+        if known is None or known[0] != generation:
+            known = self._ranks[rank] = generation, {}
+        return known[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(_nbytes, (files for _, files in self._ranks.values())))
+
+    def __len__(self) -> int:
+        return sum(len(files) for _, files in self._ranks.values())
+
+
+def _nbytes(files: Mapping[int, Shard]) -> int:
+    return sum(file.nbytes for file in files.values())
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
@@ -119,6 +155,8 @@ class Pipeline:
         """All of the active save's parts are in the store, with their manifests."""
         self._outrun: Save | None = None
         self._progress = Progress()
+        self._files = Files()
+        """Of the active save."""
         self._outage = ""
         self.commit_time = 0.0
         """Seconds that the last commit of ours took, without what an outage took before."""
@@ -233,19 +271,21 @@ class Pipeline:
                 self._changed.clear()
                 await self._changed.wait()
             save, self._wanted = self._wanted, None
-            self._active, self._sent = save, False
+            self._active, self._sent, self._files = save, False, Files()
             try:
                 await self._finish(save)
             finally:
+                self._files = Files()
                 if self._active is save:
                     self._active = None
                 self._moved_on()
 
     async def _finish(self, save: Save) -> None:
         """Until the save is committed, given up, or replaced by a newer one."""
-        wait = _RETRY_FIRST
+        wait, spent = _RETRY_FIRST, 0.0
         while self._active is save:
-            self._begun = time.monotonic()
+            before = len(self._files)
+            self._begun = time.monotonic() - spent
             try:
                 await self._shards(save)
                 self._sent, self._sent_in = True, time.monotonic() - self._begun
@@ -253,9 +293,12 @@ class Pipeline:
                 self._moved_on()
                 committed = await self._record(save)
             except StorageUnavailable as error:
-                self._complain(str(error))
-                if self._wanted is not None:
-                    return
+                if len(self._files) > before:  # of thousands of files some fail: it gets on
+                    wait, spent = _RETRY_FIRST, time.monotonic() - self._begun
+                else:
+                    self._complain(str(error))
+                    if self._wanted is not None:
+                        return
                 # With jitter: all nodes of a cluster lose the store at the same moment.
                 await self._pause(wait * random.uniform(0.5, 1.5))
                 wait = min(wait * 2, _RETRY_MOST)
@@ -288,28 +331,25 @@ class Pipeline:
 
     async def _shards(self, save: Save) -> None:
         stages.reached(Stage.UPLOAD_STARTED)
-        self._progress = Progress()
+        self._progress = Progress(self._files.nbytes)
         await _all(self._rank(save, slot, header) for slot, header in save.slots)
 
     async def _rank(self, save: Save, slot: Slot, header: SlotHeader) -> None:
         generation, progress = slot.generation, self._progress
+        sent = self._files.of(header.rank, generation)
         files = await self._in_thread(self._missing, save.commit, slot, header)
         if files is None:
-            progress.add(header.owned_bytes)
+            progress.find(header.owned_bytes - _nbytes(sent))
             return
         loop = asyncio.get_running_loop()
-        done = await _all(
-            loop.run_in_executor(
-                self._uploads,
-                self._put,
-                save.commit,
-                manifest.shard_name(header.rank, number),
-                slot,
-                file,
-                progress,
+
+        async def put(number: int, file: Cut) -> None:
+            name = manifest.shard_name(header.rank, number)
+            sent[number] = await loop.run_in_executor(
+                self._uploads, self._put, save.commit, name, slot, file, progress
             )
-            for number, file in enumerate(files)
-        )
+
+        await _all(put(number, file) for number, file in enumerate(files) if number not in sent)
         if slot.generation != generation or slot.header() != header:
             # A worker may still hold a grant of the daemon before us.
             raise _overwritten(header)
@@ -322,7 +362,7 @@ class Pipeline:
             rank=header.rank,
             world_size=header.world_size,
             chunks=header.chunks,
-            shards=tuple(done),
+            shards=tuple(sent[number] for number in range(len(files))),
         )
         await self._in_thread(self._commits().put_manifest, content)
 

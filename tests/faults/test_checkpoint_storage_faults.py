@@ -6,9 +6,11 @@ import resource
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ from support.checkpoints import (
 )
 from support.faulty_s3 import Fault, FaultyS3
 from support.patience import PATIENT, eventually
+from support.uploading import one_tensor_a_file, run, sealed
 from support.verifying import never_went_back, nothing_is_half_uploaded, verified
 
 import spotelastic as se
@@ -138,6 +141,23 @@ def test_no_save_waits_for_the_collection_of_old_ones(tmp_path: Path, s3: Faulty
         eventually(lambda: not node.agent.status().collecting)
         assert verified(s3.url) == [Commit(epoch, step) for step in (4, 5, 6, 7)]
         worker.client.leave(clean=True)
+
+
+@pytest.mark.parametrize("fault", [Fault(status=503), Fault(deaf=True)], ids=["503", "reset"])
+def test_of_many_files_each_is_sent_again_only_as_often_as_it_failed(
+    fault: Fault, tmp_path: Path, s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_tensor_a_file(monkeypatch)
+    save = sealed(tmp_path / "slot", tensors=20)
+    commits = Commits(open_storage(s3.url), "test")
+    assert commits.claim().epoch == save.commit.epoch
+    s3.strike_again(3, replace(fault, method="PUT", part=".distcp"))
+    [told] = run(commits, lambda pipeline: pipeline.want(save))
+    assert isinstance(told, Committed)
+    assert verified(s3.url) == [save.commit]
+    sent = Counter(r[4:] for r in s3.requests if r.startswith("PUT ") and ".distcp" in r)
+    assert len(sent) == 20 and s3.failed.total() > 5
+    assert all(sent[path] == s3.failed[path] + 1 for path in sent), sent
 
 
 KINDS = {

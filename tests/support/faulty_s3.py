@@ -41,6 +41,9 @@ class Fault:
     hold: "Hold | None" = None
     """Ask the server only once the test says so."""
 
+    def is_for(self, method: str, path: str) -> bool:
+        return self.method in ("", method) and self.part in path
+
 
 class Hold:
     """A request that is kept from the server."""
@@ -68,7 +71,11 @@ class FaultyS3:
         """All there were, by method and path."""
         self.latest: list[bytes] = []
         """Every content that LATEST has had, in order."""
+        self.failed: Counter[str] = Counter()
+        """How often each path met a fault that comes again and again."""
         self._ahead: tuple[int, Fault] | None = None
+        self._again: tuple[int, Fault] | None = None
+        self._passed = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
@@ -107,6 +114,10 @@ class FaultyS3:
         with self._lock:
             self._ahead = after, fault
 
+    def strike_again(self, every: int, fault: Fault) -> None:
+        """At each so many-th of the requests that it is for."""
+        self._again = every, fault
+
     @property
     def struck(self) -> bool:
         """Whether that request has come."""
@@ -121,9 +132,14 @@ class FaultyS3:
                 if not left:
                     return fault
             for fault in self._faults:
-                if fault.method in ("", method) and fault.part in path:
+                if fault.is_for(method, path):
                     self._faults.remove(fault)
                     return fault
+            if self._again is not None and self._again[1].is_for(method, path):
+                self._passed += 1
+                if self._passed % self._again[0] == 0:
+                    self.failed[path] += 1
+                    return self._again[1]
         return None
 
     def ask(self, method: str, path: str, body: bytes, headers: Any) -> http.client.HTTPResponse:

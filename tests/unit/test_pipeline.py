@@ -11,15 +11,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from spotelastic_checkpoints import arena, encoding, layout, shards, wire
-from spotelastic_checkpoints.arena import Slot, SlotHeader
+from spotelastic_checkpoints import manifest, wire
 from spotelastic_checkpoints.errors import Outrun, StorageUnavailable
-from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.pipeline import Pipeline, Save
 from spotelastic_checkpoints.wire import Commit
-
-ROWS = 1000
+from support.uploading import one_tensor_a_file, run, sealed
 
 
 class FirstFails:
@@ -78,65 +75,63 @@ class Claimed:
 
 @pytest.fixture
 def save(tmp_path: Path) -> Save:
-    declared = tuple(
-        Declared(f"t{number}", (f"t{number}",), "float32", (ROWS,), (0,), (ROWS,))
-        for number in range(4)
-    )
-    own = layout.plan([Declaration(0, "n", declared)]).slots[0]
-    index = arena.encode_index(own.items)
-    path = tmp_path / "slot"
-    path.write_bytes(bytes(arena.slot_bytes(own.nbytes, index, 0)))
-    slot = Slot(path)
-    slot.open()
-    slot.write_index(own.nbytes, index)
-    header = SlotHeader(
-        owner="test", incarnation="r1", step=1, layout="l", rank=0, world_size=1, ranks=(0,),
-        whole=True, chunks=4, shared=4, owned=own.owned, owned_bytes=own.owned_bytes,
-        data_bytes=own.nbytes, index_bytes=len(index), values=0, due=True,
-    )  # fmt: skip
-    slot.seal(header, [])
-    return Save(Commit(1, 1), "r1", ((slot, header),))
-
-
-def run(commits: object, work: Callable[[Pipeline], None]) -> list[wire.DaemonEvent]:
-    """What a pipeline tells until it has nothing more to do."""
-    events: list[wire.DaemonEvent] = []
-
-    async def until_idle() -> None:
-        moved = asyncio.Event()
-        with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(2) as uploads:
-            pipeline = Pipeline(
-                lambda: commits,  # type: ignore[arg-type, return-value]
-                events.append,
-                moved.set,
-                pool,
-                uploads,
-                lambda commit: None,
-            )
-            running = asyncio.create_task(pipeline.run())
-            work(pipeline)
-            while pipeline.busy():
-                await asyncio.wait_for(moved.wait(), 20.0)
-                moved.clear()
-            running.cancel()
-
-    asyncio.run(until_idle())
-    return events
+    return sealed(tmp_path / "slot", tensors=4)
 
 
 def test_an_attempt_ends_when_all_its_files_have(
     save: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = encoding.nbytes("float32", (ROWS,)) + 1000
-    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+    one_tensor_a_file(monkeypatch)
     commits = FirstFails()
     events = run(commits, lambda pipeline: pipeline.want(save))
     assert commits.story == ["try 1", "the file of try 1 has ended", "try 2"]
-    assert [type(event) for event in events] == [wire.Failed, wire.Committed]
+    assert [type(event) for event in events] == [wire.Committed], "a file is no outage"
     assert commits.manifest is not None
     assert [shard.name for shard in commits.manifest.shards] == [
         f"__0_{number}.distcp" for number in range(4)
     ]
+
+
+class Rewritten(Claimed):
+    """A store that keeps files in memory. While the last one fails for the first time, the same
+    step is sealed once more in the same slot."""
+
+    def __init__(self, save: Save) -> None:
+        super().__init__(parts=False)
+        self.files: dict[str, bytes] = {}
+        self.manifest: Manifest | None = None
+        [(self._slot, self._header)] = save.slots
+        self._sealed_again = False
+
+    def put_shard(self, commit: Commit, name: str, data: memoryview, progress: Any) -> None:
+        if name == "__0_3.distcp" and not self._sealed_again:
+            self._sealed_again = True
+            self._slot.open()
+            self._slot.data[: self._header.owned_bytes] = b"2" * self._header.owned_bytes
+            self._slot.seal(self._header, [])
+            raise StorageUnavailable("away")
+        self.files[name] = bytes(data)
+
+    def put_manifest(self, content: Manifest) -> None:
+        self.manifest = content
+
+    def commit(self, commit: Commit, epoch: int) -> bool:
+        return True
+
+
+def test_files_of_what_the_slot_held_before_are_sent_again(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_tensor_a_file(monkeypatch)
+    commits = Rewritten(save)
+    [committed] = run(commits, lambda pipeline: pipeline.want(save))
+    assert isinstance(committed, wire.Committed)
+    assert commits.manifest is not None
+    items = [(shard.name, item) for shard in commits.manifest.shards for item in shard.items]
+    assert len(items) == 4
+    for name, item in items:
+        data = memoryview(commits.files[name])[item.offset : item.offset + item.length]
+        assert manifest.checksummed(item, data) == item, name
 
 
 class Slow(Claimed):
@@ -156,8 +151,7 @@ class Slow(Claimed):
 def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(
     save: Save, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = encoding.nbytes("float32", (ROWS,)) + 1000
-    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+    one_tensor_a_file(monkeypatch)
     commits = Slow()
 
     def work(pipeline: Pipeline) -> None:
@@ -196,8 +190,7 @@ class Timed(Slow):
 def test_a_node_that_is_about_to_go_sends_the_newest_save_it_has_time_for(
     save: Save, seconds: float, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = encoding.nbytes("float32", (ROWS,)) + 1000
-    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+    one_tensor_a_file(monkeypatch)
     commits = Timed()
     later = dataclasses.replace(save, commit=Commit(1, 2))
 

@@ -1,0 +1,67 @@
+"""One save of a made-up state, and a pipeline in this process that uploads it."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints import arena, encoding, layout, shards, wire
+from spotelastic_checkpoints.arena import Slot, SlotHeader
+from spotelastic_checkpoints.layout import Declaration, Declared
+from spotelastic_checkpoints.pipeline import Pipeline, Save
+from spotelastic_checkpoints.wire import Commit
+
+ROWS = 1000
+
+
+def sealed(path: Path, tensors: int) -> Save:
+    """Step 1 of epoch 1, of one rank."""
+    declared = tuple(
+        Declared(f"t{number}", (f"t{number}",), "float32", (ROWS,), (0,), (ROWS,))
+        for number in range(tensors)
+    )
+    own = layout.plan([Declaration(0, "n", declared)]).slots[0]
+    index = arena.encode_index(own.items)
+    path.write_bytes(bytes(arena.slot_bytes(own.nbytes, index, 0)))
+    slot = Slot(path)
+    slot.open()
+    slot.write_index(own.nbytes, index)
+    header = SlotHeader(
+        owner="test", incarnation="r1", step=1, layout="l", rank=0, world_size=1, ranks=(0,),
+        whole=True, chunks=tensors, shared=tensors, owned=own.owned, owned_bytes=own.owned_bytes,
+        data_bytes=own.nbytes, index_bytes=len(index), values=0, due=True,
+    )  # fmt: skip
+    slot.seal(header, [])
+    return Save(Commit(1, 1), "r1", ((slot, header),))
+
+
+def one_tensor_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = encoding.nbytes("float32", (ROWS,)) + 1000
+    monkeypatch.setattr(shards.cut, "__defaults__", (size,))
+
+
+def run(commits: object, work: Callable[[Pipeline], None]) -> list[wire.DaemonEvent]:
+    """What a pipeline tells until it has nothing more to do."""
+    events: list[wire.DaemonEvent] = []
+
+    async def until_idle() -> None:
+        moved = asyncio.Event()
+        with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(2) as uploads:
+            pipeline = Pipeline(
+                lambda: commits,  # type: ignore[arg-type, return-value]
+                events.append,
+                moved.set,
+                pool,
+                uploads,
+                lambda commit: None,
+            )
+            running = asyncio.create_task(pipeline.run())
+            work(pipeline)
+            while pipeline.busy():
+                await asyncio.wait_for(moved.wait(), 20.0)
+                moved.clear()
+            running.cancel()
+
+    asyncio.run(until_idle())
+    return events
