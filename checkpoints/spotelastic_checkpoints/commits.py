@@ -128,8 +128,8 @@ class Commits:
         if latest is None:
             latest = self._recovered()
         if self._claiming is None or self._claiming[0] != latest.nonce:
-            # Before the swap, because we may die after it, and the next claim looks no further
-            # back than our epoch. After it again, for what was finished meanwhile.
+            # Before the swap, because we may die after it, and a round of our epoch that has
+            # saved hides what came before. After it again, for what was finished meanwhile.
             newest = self._recorded(latest.epoch, latest.commit)
             claimed = Latest(self.owner, latest.epoch + 1, newest, os.urandom(8).hex())
             self._claiming = claimed.nonce, latest.epoch
@@ -164,15 +164,29 @@ class Commits:
         return Latest(self.owner, highest, max(commits, default=None), "")
 
     def _recorded(self, epoch: int, newest: Commit | None) -> Commit | None:
-        """Records the steps of an epoch that were complete when their last writer died; the newest
-        commit then."""
-        for commit, found in step_folders(self.storage.keys(f"{epoch}/")).items():
+        """Records the steps that were complete when their last writer died, of an epoch and those
+        before it; the newest commit then."""
+        for commit, found in self._last_written(epoch, newest).items():
             if (newest is None or commit > newest) and found.ranks:
                 # One that was retired or is damaged stays what it is, and holds nobody up.
                 with suppress(Fenced, RestoreFailed):
                     if self._record(commit, found):
                         newest = commit
         return newest
+
+    def _last_written(self, epoch: int, newest: Commit | None) -> Mapping[Commit, StepFolder]:
+        """The steps of the last epoch up to this one that has any.
+
+        A round that was replaced before it saved has claimed an epoch, too, and what was completed
+        in the one before that is still to be recorded. Once a round has saved it has gone on from
+        what it knew: what is completed before it since is recorded by itself, if it is its history.
+        """
+        folders = step_folders(self.storage.keys(f"{epoch}/"))
+        if folders or epoch <= (newest.epoch if newest is not None else 0):
+            return folders
+        folders = step_folders(self.storage.keys())
+        last = max((commit.epoch for commit in folders if commit.epoch < epoch), default=0)
+        return {commit: found for commit, found in folders.items() if commit.epoch == last}
 
     # -- committing -------------------------------------------------------------------------------
 

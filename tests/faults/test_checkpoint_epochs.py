@@ -162,6 +162,28 @@ def test_a_step_that_the_next_claim_outran_is_committed_when_that_round_begins(
         worker.client.leave(clean=True)
 
 
+def test_a_step_that_a_round_outran_which_never_began_is_adopted_by_the_one_after(
+    tmp_path: Path,
+) -> None:
+    """All nodes go at once, while a round without the first of them is proposed."""
+    with cluster(tmp_path) as [node]:
+        epoch, worker = started(node)
+        worker.save(1)
+        assert worker.client.flush(PATIENT)
+        assert node.agent.claim("test", timeout=10).commit == Commit(epoch, 1)
+        worker.save(2, waiting=True, due=True)
+        assert not node.agent.flush(PATIENT), "outrun"
+        worker.client.leave(clean=True)
+        node.stop()
+
+        # Other machines: the memory is gone.
+        node.arena = node.arena.with_name("another")
+        node.start()
+        claim = node.agent.claim("test", timeout=10)
+        assert (claim.epoch, claim.commit) == (epoch + 2, Commit(epoch, 2))
+        assert restored_from_store(node, Commit(epoch, 2), 2)
+
+
 def test_a_step_that_the_next_round_did_not_branch_from_stays_uncommitted(tmp_path: Path) -> None:
     with cluster(tmp_path) as [node]:
         _, worker = started(node)

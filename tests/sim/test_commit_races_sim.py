@@ -179,6 +179,50 @@ def test_a_claimant_that_dies_at_any_of_its_calls_loses_no_complete_step() -> No
         assert auditor.broken == [], at
 
 
+def test_a_step_completed_at_any_call_of_claims_that_nothing_follows_is_not_lost() -> None:
+    """Rounds that are replaced before they save; then the one that saved is the last."""
+
+    def claims(commits: Commits) -> None:
+        for _ in range(3):
+            commits.claim()
+
+    made = 0
+    for at in range(1, 1000):
+        auditor = Auditor()
+        storage = MemoryStorage(auditor)
+        before = Commits(storage, "me")
+        epoch = before.claim().epoch
+        put_all(before, epoch, 1)
+        assert before.commit(Commit(epoch, 1), epoch)
+        put_all(before, epoch, 2, ranks=[0])
+        made = 0
+
+        def around(
+            name: str,
+            work: Callable[[], Any],
+            *,
+            at: int = at,
+            before: Commits = before,
+            epoch: int = epoch,
+        ) -> Any:
+            nonlocal made
+            made += 1
+            if made == at:
+                put_all(before, epoch, 2, ranks=[1])
+                with contextlib.suppress(Fenced):
+                    before.commit(Commit(epoch, 2), epoch)
+            return work()
+
+        claims(Commits(Interposed(storage, around), "me"))
+        if made < at:
+            break
+        claim = Commits(storage, "me").claim()
+        assert claim.commit == Commit(epoch, 2), at
+        assert Commits(storage, "me").latest() == claim.commit, at
+        assert auditor.broken == [], at
+    assert made > 20
+
+
 class Turns:
     """One of several threads at a time passes one call, by chance; some calls fail or come late."""
 

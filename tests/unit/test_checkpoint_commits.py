@@ -118,9 +118,24 @@ def test_what_the_last_round_completed_is_adopted_by_the_next(tmp_path: Path) ->
     epoch = commits.claim().epoch
     put_all(commits, epoch, 1)
     assert commits.claim().commit == Commit(epoch, 1)
-    # But not what an older round completed after it was fenced: it may be another history.
-    put_all(commits, epoch, 2)
-    assert commits.claim().commit == Commit(epoch, 1)
+
+
+def test_what_was_completed_after_a_claim_counts_until_a_later_round_has_saved(
+    tmp_path: Path,
+) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    first = commits.claim().epoch
+    committed(commits, first, 1)
+    for _ in range(2):  # rounds that were replaced at once
+        commits.claim()
+    put_all(commits, first, 2)
+    claim = commits.claim()
+    assert claim.commit == commits.latest() == Commit(first, 2)
+    # From here on it may be another history.
+    put_all(commits, claim.epoch, 2, ranks=[0])
+    put_all(commits, first, 3)
+    assert commits.claim().commit == Commit(first, 2)
+    assert commits.claim().commit == Commit(first, 2)
 
 
 def test_a_run_sent_back_by_hand_stays_there_once_the_later_step_is_removed(
