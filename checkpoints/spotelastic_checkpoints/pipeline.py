@@ -33,6 +33,10 @@ _LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
 """Seconds between looks for the other nodes' manifests."""
 
 
+class _Left(CheckpointsError):
+    """The save is of no use any more, which is nobody's loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class Save:
     """One step's slots on this node."""
@@ -213,7 +217,8 @@ class Pipeline:
         if not known or save.commit > max(known):
             self._wanted = save
             if self._active is not None and not self._sent and self._goes_first(save, self._active):
-                self._leave_active("the node goes, and there is time for the later one alone")
+                why = "the node goes, and there is time for the later one alone"
+                self._leave_active(CheckpointsError(why))
             self._changed.set()
 
     def _goes_first(self, later: Save, active: Save) -> bool:
@@ -237,8 +242,7 @@ class Pipeline:
         if self._wanted is not None and not keep(self._wanted):
             self._wanted = None
         if self._active is not None and not keep(self._active):
-            self._active = None
-            self._changed.set()
+            self._leave_active(_Left(f"step {self._active.commit.step} is another history's"))
 
     def give_way(self) -> bool:
         """Give up the save that would be committed last: a later one must come about, and has no
@@ -246,14 +250,14 @@ class Pipeline:
         if self._wanted is not None:
             self._wanted = None
         elif self._active is not None and not self._sent:
-            self._leave_active("its slot was needed for a later one")
+            self._leave_active(CheckpointsError("its slot was needed for a later one"))
         else:
             return False
         return True
 
-    def _leave_active(self, why: str) -> None:
+    def _leave_active(self, why: CheckpointsError) -> None:
         """What is on its way ends by itself."""
-        self._progress.error = CheckpointsError(why)
+        self._progress.error = why
         self._active = None
         self._changed.set()
 
@@ -310,6 +314,8 @@ class Pipeline:
                 self._settle(save.commit)
                 self._emit(wire.Outrun(max(self.epoch, save.commit.epoch)))
                 return
+            except _Left:
+                return
             except Fenced as error:
                 self._complain(str(error))
                 self._settle(save.commit)
@@ -332,7 +338,10 @@ class Pipeline:
     async def _shards(self, save: Save) -> None:
         stages.reached(Stage.UPLOAD_STARTED)
         self._progress = Progress(self._files.nbytes)
-        await _all(self._rank(save, slot, header) for slot, header in save.slots)
+        try:
+            await _all(self._rank(save, slot, header) for slot, header in save.slots)
+        except CheckpointsError as error:
+            raise self._progress.error or error from None
 
     async def _rank(self, save: Save, slot: Slot, header: SlotHeader) -> None:
         generation, progress = slot.generation, self._progress
@@ -383,7 +392,7 @@ class Pipeline:
             data = slot.data[file.start : file.end]
             self._commits().put_shard(commit, name, data, progress.add)
         except Exception as error:
-            progress.error = error
+            progress.error = progress.error or error
             raise
         return Shard(name, len(data), hashed.placed())
 

@@ -211,6 +211,31 @@ def test_a_node_that_is_about_to_go_sends_the_newest_save_it_has_time_for(
     ]
 
 
+def test_an_upload_that_is_no_history_of_the_next_round_ends_with_what_is_on_its_way(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_tensor_a_file(monkeypatch)
+    commits = Timed()
+    later = dataclasses.replace(save, commit=Commit(1, 2))
+
+    def work(pipeline: Pipeline) -> None:
+        pipeline.want(later)
+        asyncio.get_running_loop().run_in_executor(None, commits.begun.wait).add_done_callback(
+            lambda _: next_round(pipeline)
+        )
+
+    def next_round(pipeline: Pipeline) -> None:
+        pipeline.adopt(2, lambda kept: kept.commit.step <= 1)
+        assert not pipeline.pinned
+        pipeline.want(save)  # the step that the round goes on from
+        commits.may_end.set()
+
+    [committed] = run(commits, work)
+    assert isinstance(committed, wire.Committed)
+    assert (committed.step, commits.steps) == (1, [1])
+    assert len(commits.names) <= 2 + 4, "no more of the other than there are threads"
+
+
 def begin(pipeline: Pipeline, epoch: int) -> None:
     pipeline.adopt(epoch, lambda save: True)
 
