@@ -37,6 +37,10 @@ class _Left(CheckpointsError):
     """The save is of no use any more, which is nobody's loss."""
 
 
+class _Overwritten(CheckpointsError):
+    """The save's slot holds another by now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Save:
     """One step's slots on this node."""
@@ -120,8 +124,8 @@ async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
     return [result for result in results if not isinstance(result, BaseException)]
 
 
-def _overwritten(header: SlotHeader) -> CheckpointsError:
-    return CheckpointsError(f"the slot of rank {header.rank} was overwritten meanwhile")
+def _overwritten(header: SlotHeader) -> _Overwritten:
+    return _Overwritten(f"the slot of rank {header.rank} was overwritten meanwhile")
 
 
 def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
@@ -143,25 +147,31 @@ class Pipeline:
         executor: Executor,
         uploads: Executor,
         committed: Callable[[Commit], None],
+        overwritten: Callable[[], None],
     ) -> None:
         """`committed` hears of each commit of ours, `moved_on` of each save that needs no slot
-        any more."""
+        any more, `overwritten` when a save lost its slot and nothing newer waits."""
         self._commits = commits
         self._emit = emit
         self._moved_on = moved_on
         self._executor = executor
         self._uploads = uploads
         self._committed = committed
+        self._lost_slot = overwritten
         self._changed = asyncio.Event()
         self._wanted: Save | None = None
         self._active: Save | None = None
         self._sent = False
         """All of the active save's parts are in the store, with their manifests."""
+        self._resting = False
+        """The store is away, and nothing of the active save is read until it is tried again."""
         self._outrun: Save | None = None
         self._progress = Progress()
         self._files = Files()
         """Of the active save."""
         self._outage = ""
+        self._away = False
+        """It has been told that the store is."""
         self.commit_time = 0.0
         """Seconds that the last commit of ours took, without what an outage took before."""
         self._begun = 0.0
@@ -183,9 +193,11 @@ class Pipeline:
         """Slots that must not be overwritten.
 
         What was sent is no longer read. A node that has died, or has left this save out, never
-        sends its part: with two slots nobody could save again if this one waited for it.
+        sends its part: with two slots nobody could save again if this one waited for it. Nor
+        could anybody while the store is away: a save that is overwritten then gives way to the
+        newest.
         """
-        active = None if self._sent else self._active
+        active = None if self._sent or self._resting else self._active
         return {path for save in (active, self._wanted) if save for path in save.paths}
 
     @property
@@ -209,17 +221,19 @@ class Pipeline:
         """Why uploads do not get on at the moment; empty when they do."""
         return self._outage
 
-    def want(self, save: Save) -> None:
-        """Upload this save next, instead of what waits. A no-op when it is old or known."""
+    def want(self, save: Save) -> bool:
+        """Upload this save next, instead of what waits. False when it is old or known."""
         known = [s.commit for s in (self._active, self._wanted) if s]
         if self.settled is not None:
             known.append(self.settled)
-        if not known or save.commit > max(known):
+        is_new = not known or save.commit > max(known)
+        if is_new:
             self._wanted = save
             if self._active is not None and not self._sent and self._goes_first(save, self._active):
                 why = "the node goes, and there is time for the later one alone"
                 self._leave_active(CheckpointsError(why))
             self._changed.set()
+        return is_new
 
     def _goes_first(self, later: Save, active: Save) -> bool:
         if not self.deadline:
@@ -300,11 +314,11 @@ class Pipeline:
                 if len(self._files) > before:  # of thousands of files some fail: it gets on
                     wait, spent = _RETRY_FIRST, time.monotonic() - self._begun
                 else:
-                    self._complain(str(error))
+                    self._tell_away(str(error))
                     if self._wanted is not None:
                         return
                 # With jitter: all nodes of a cluster lose the store at the same moment.
-                await self._pause(wait * random.uniform(0.5, 1.5))
+                await self._rest(wait * random.uniform(0.5, 1.5), away=wait > _RETRY_FIRST)
                 wait = min(wait * 2, _RETRY_MOST)
                 continue
             except Outrun:
@@ -321,10 +335,14 @@ class Pipeline:
                 self._settle(save.commit)
                 return
             except CheckpointsError as error:
-                self._complain(f"step {save.commit.step} was not committed: {error}")
+                overwritten = isinstance(error, _Overwritten)
+                if not (overwritten and self._away):
+                    self._complain(f"step {save.commit.step} was not committed: {error}")
                 self._settle(save.commit)
+                if overwritten and self._wanted is None:
+                    self._lost_slot()
                 return
-            self._outage = ""
+            self._outage, self._away = "", False
             if committed:
                 self.commit_time = time.monotonic() - self._begun
                 self._settle(save.commit)
@@ -418,10 +436,24 @@ class Pipeline:
         self.settled = max(filter(None, (self.settled, commit)))
 
     def _complain(self, message: str) -> None:
-        """Once per outage."""
+        """Once in a row."""
         if message != self._outage:
             self._emit(wire.Failed(message))
-        self._outage = message
+        self._outage, self._away = message, False
+
+    def _tell_away(self, message: str) -> None:
+        """Once per outage, whichever saves it meets."""
+        if not self._away:
+            self._complain(message)
+        self._outage, self._away = message, True
+
+    async def _rest(self, seconds: float, *, away: bool) -> None:
+        """Until the store is tried again; where it is `away`, the slots are free meanwhile."""
+        if away:
+            self._resting = True
+            self._moved_on()
+        await self._pause(seconds)
+        self._resting = False
 
     async def _pause(self, seconds: float) -> None:
         self._changed.clear()

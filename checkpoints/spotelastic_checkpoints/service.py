@@ -77,6 +77,8 @@ class Service:
         self._cadence = Cadence()
         self._waited_for = 0
         """Flushes under way."""
+        self._overdue = False
+        """What was to be committed has been overwritten: the next save is sent in its place."""
         self.pipeline = Pipeline(
             self.commits,
             self.clients.emit,
@@ -84,6 +86,7 @@ class Service:
             self._executor,
             _stepping_back(min(UPLOADS * arena.workers, MOST_UPLOADS), "upload"),
             self._committed,
+            self._take_newest,
         )
         self._collector = Collector(self.commits, self.tell_problem, self._executor, keep)
         self._handlers = self._table()
@@ -425,7 +428,7 @@ class Service:
         if round_ is not None and ranks >= set(round_.ranks):
             waiting = all(c.waiting for c in workers)
             self.clients.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
-            if self._passes(request, round_):
+            if self._passes(request, round_) or self._overdue:
                 self.want_due()
         return _LATER
 
@@ -467,6 +470,7 @@ class Service:
 
     def want_due(self, *, every_save: bool = False) -> None:
         """Hand the newest complete save that is due (or just the newest) to the pipeline."""
+        every_save = every_save or self._overdue
         round_ = self.round
         if round_ is None:
             return
@@ -479,8 +483,13 @@ class Service:
             due = every_save or any(header.due for _, header in members)
             if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
                 commit = Commit(epoch, snapshot.step)
-                self.pipeline.want(Save(commit, snapshot.incarnation, tuple(members)))
+                if self.pipeline.want(Save(commit, snapshot.incarnation, tuple(members))):
+                    self._overdue = False
                 return
+
+    def _take_newest(self) -> None:
+        self._overdue = True
+        self.want_due()
 
     async def _pass_on_points(self) -> None:
         while True:

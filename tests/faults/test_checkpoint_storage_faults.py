@@ -86,6 +86,36 @@ def test_a_store_that_comes_back_gets_the_newest_save(tmp_path: Path, s3: Faulty
         worker.client.leave(clean=True)
 
 
+@pytest.mark.parametrize("slots", [1, 2])
+def test_while_the_store_is_away_few_slots_take_every_save(
+    slots: int, tmp_path: Path, s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most of them are not to be committed, and none of those that are has a slot to wait in."""
+    monkeypatch.setenv("SPOTELASTIC_SLOTS", str(slots))
+    with cluster(tmp_path, storage=s3.url) as [node]:
+        events: list[DaemonEvent] = []
+        node.agent.subscribe(events.append)
+        epoch = node.agent.claim("test", timeout=20).epoch
+        schedule = Schedule(1, 20)
+        node.begin(round_info("r1", 0, [node.name], 1, epoch, schedule=schedule))
+        worker = Worker(str(node.socket), "r1", 0, 0, plan_of(1, 1))
+        s3.away = True
+        worker.save(1, due=True)
+        eventually(lambda: node.agent.status().error != "")
+        for step in range(2, 8):
+            worker.save(step)
+        assert max(s.step for s in node.agent.status().snapshots) == 7
+        s3.away = False
+        eventually(lambda: node.agent.status().commit is not None)
+        assert committed(s3.url) == Commit(epoch, 7), "the newest, in place of the first"
+        assert is_content_of(fetched(worker.client, Resume("store", 7, epoch=epoch)), 7)
+        worker.save(20)
+        assert worker.client.flush(PATIENT)
+        assert verified(s3.url) == [Commit(epoch, 7), Commit(epoch, 20)]
+        assert len([event for event in events if isinstance(event, Failed)]) == 1, "the outage"
+        worker.client.leave(clean=True)
+
+
 def test_nodes_whose_uploads_take_longer_than_the_schedule_allows_commit_all_the_same(
     tmp_path: Path, s3: FaultyS3, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,16 @@ def one_tensor_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards.cut, "__defaults__", (size,))
 
 
-def run(commits: object, work: Callable[[Pipeline], None]) -> list[wire.DaemonEvent]:
+def nothing(pipeline: Pipeline) -> None:
+    pass
+
+
+def run(
+    commits: object,
+    work: Callable[[Pipeline], None],
+    moved_on: Callable[[Pipeline], None] = nothing,
+    overwritten: Callable[[Pipeline], object] = nothing,
+) -> list[wire.DaemonEvent]:
     """What a pipeline tells until it has nothing more to do."""
     events: list[wire.DaemonEvent] = []
 
@@ -55,12 +64,14 @@ def run(commits: object, work: Callable[[Pipeline], None]) -> list[wire.DaemonEv
                 pool,
                 uploads,
                 lambda commit: None,
+                lambda: overwritten(pipeline),
             )
             running = asyncio.create_task(pipeline.run())
             work(pipeline)
             while pipeline.busy():
                 await asyncio.wait_for(moved.wait(), 20.0)
                 moved.clear()
+                moved_on(pipeline)
             running.cancel()
 
     asyncio.run(until_idle())

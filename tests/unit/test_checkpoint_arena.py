@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from spotelastic_checkpoints import page as pages
 from spotelastic_checkpoints import restore
-from spotelastic_checkpoints.arena import HEADER, Arena, Slot, State
+from spotelastic_checkpoints.arena import HEADER, Arena, Slot, State, encode_index
 from spotelastic_checkpoints.contents import Contents
-from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
+from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.fetching import Fetcher
 from spotelastic_checkpoints.page import Page
 from spotelastic_checkpoints.restore import Opened
 from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.wire import RestoreSet, Resume
 from support.small_disk import small_disk
+from support.uploading import sealed
 
 SIZE = 2 * HEADER
 
@@ -79,6 +81,19 @@ def test_a_slot_that_finds_no_room_is_what_it_was_for_whoever_looks_meanwhile(
         arena.furnish(path, 4 * SIZE)
     look()
     assert seen == [(State.EMPTY, [have] if have else [])] * 2
+
+
+def test_an_index_that_was_written_over_is_none(tmp_path: Path) -> None:
+    """By another layout's, which has values where there were none."""
+    [(slot, header)] = sealed(tmp_path / "slot", tensors=4).slots
+    items = slot.items(header)
+    value = replace(items[0], dtype="")
+    at = HEADER + header.data_bytes
+    others = [encode_index([*items[1:], value]), b"\xff" * header.index_bytes]
+    for other in others:
+        slot.memory[at : at + len(other)] = other
+        with pytest.raises(CheckpointsError, match="index"):
+            slot.items(replace(header, index_bytes=len(other)))
 
 
 def test_slots_that_were_given_up_cannot_be_restored(tmp_path: Path) -> None:

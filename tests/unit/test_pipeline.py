@@ -274,6 +274,63 @@ def test_a_save_whose_slot_holds_another_by_now_is_given_up(save: Save) -> None:
         assert "step 1 was not committed: " in told.message
 
 
+class Away(Timed):
+    """A store that is away at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end.set()
+        self.back = False
+        self.tries = 0
+
+    def has_manifest(self, commit: Commit, rank: int) -> bool:
+        self.tries += 1
+        if not self.back:
+            raise StorageUnavailable(f"away, it seems at try {self.tries}")
+        return False
+
+
+def sealed_over(save: Save, step: int) -> Save:
+    """A later one, in the same slot."""
+    [(slot, header)] = save.slots
+    slot.open()
+    header = replace(header, step=step)
+    slot.seal(header, [])
+    return Save(Commit(1, step), save.incarnation, ((slot, header),))
+
+
+def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(save: Save) -> None:
+    commits = Away()
+    later: list[Save] = []
+
+    def moved_on(pipeline: Pipeline) -> None:
+        if not later and not pipeline.pinned:
+            later.append(sealed_over(save, 2))
+        elif commits.tries > 3:
+            commits.back = True
+
+    def overwritten(pipeline: Pipeline) -> None:
+        assert not pipeline.want(save)
+        assert pipeline.want(later[0])
+
+    told = run(commits, lambda pipeline: pipeline.want(save), moved_on, overwritten)
+    assert commits.steps == [2]
+    assert [type(event) for event in told] == [wire.Failed, wire.Committed], "the outage, once"
+
+
+def test_one_failure_frees_no_slot(save: Save) -> None:
+    commits = Away()
+    free: list[int] = []
+
+    def moved_on(pipeline: Pipeline) -> None:
+        free.append(commits.tries)
+        commits.back = True
+
+    [_, committed] = run(commits, lambda pipeline: pipeline.want(save), moved_on)
+    assert isinstance(committed, wire.Committed)
+    assert free[0] == 2, "tries until then"
+
+
 class Incomplete(Claimed):
     """The same store, to which another node never sends its part of the save."""
 
@@ -294,6 +351,7 @@ def test_what_was_sent_holds_no_slot_while_others_have_not_sent_theirs(save: Sav
                 pool,
                 pool,
                 lambda commit: None,
+                lambda: None,
             )
             running = asyncio.create_task(pipeline.run())
             pipeline.want(save)
