@@ -1,5 +1,7 @@
 """Which answers of S3 end a save, and which are waited out."""
 
+import errno
+
 import pytest
 from botocore.exceptions import ClientError
 from obstore.exceptions import GenericError
@@ -45,6 +47,19 @@ def test_what_passes_is_waited_out(storage: S3Storage, status: int, code: str) -
 def test_what_will_be_answered_again_is_refused(storage: S3Storage, status: int, code: str) -> None:
     with pytest.raises(StorageRefused, match=f"{status} {code}"), storage._explained("key"):
         raise answered(status, code)
+
+
+def test_a_machine_without_memory_for_a_process_is_waited_out(
+    storage: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(s3.subprocess, "run", run)
+    with pytest.raises(StorageUnavailable, match=r"unfinished uploads: .*Cannot allocate memory"):
+        storage.unfinished()
+    with pytest.raises(StorageUnavailable, match="Cannot allocate memory"):
+        storage.abort_uploads("1/")
 
 
 def test_an_upload_that_somebody_has_aborted_can_be_made_again(

@@ -167,8 +167,8 @@ class S3Storage:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=SWEEP_WITHIN, check=False
             )
-        except subprocess.TimeoutExpired as error:
-            raise StorageUnavailable(f"{self.url}: {error}") from error
+        except (subprocess.TimeoutExpired, OSError) as error:  # no memory for a process, too
+            raise StorageUnavailable(f"{self.url}: unfinished uploads: {error}") from error
         if done.returncode:
             said = done.stderr.strip().rpartition("\n")[2]
             raise StorageUnavailable(f"{self.url}: unfinished uploads: {said}")
