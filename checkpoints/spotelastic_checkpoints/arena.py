@@ -308,20 +308,27 @@ class Arena:
         while it is written leaves nothing. Raises `ArenaFull` with the numbers where they do not
         fit.
         """
-        existing = sum(slot.size for slot in self.slots())
         left = self.room()
         least = min(2, most)
         for count in range(most, least - 1, -1):
             share = SPARE if count > least else NEEDED
-            if count * size * self.workers - existing <= share * left.free:
+            if self._lacking(count, size) <= share * left.free:
                 return count
-        raise ArenaFull(self._shortage(least, size, existing, left))
+        raise ArenaFull(self._shortage(least, size, left))
 
     def room(self) -> Room:
         """For further slots; those that exist count as taken."""
         return room(self.folder)
 
-    def _shortage(self, count: int, size: int, existing: int, left: Room) -> str:
+    def _lacking(self, count: int, size: int) -> int:
+        """Bytes that so many slots of each rank need besides those that are there: each grows by
+        itself, and what lies beyond them is of no help."""
+        sizes = {slot.path: slot.size for slot in self.slots()}
+        paths = [self.slot_path(rank, n) for rank in range(self.workers) for n in range(count)]
+        return sum(max(size - sizes.get(path, 0), 0) for path in paths)
+
+    def _shortage(self, count: int, size: int, left: Room) -> str:
+        needed = count * size * self.workers
         slots = "two slots" if count == 2 else "one slot"
         ways = [left.more, "use fewer workers per node"]
         if count == 2:
@@ -331,8 +338,8 @@ class Arena:
             )
         return (
             f"{slots} of {mib(size)} for each of {self.workers} workers need "
-            f"{mib(count * size * self.workers)} in {self.folder}, of which {mib(existing)} are "
-            f"there; {left}: {', '.join(ways)}"
+            f"{mib(needed)} in {self.folder}, of which {mib(needed - self._lacking(count, size))} "
+            f"are there; {left}: {', '.join(ways)}"
         )
 
     def _slot(self, path: Path) -> Slot | None:

@@ -1,11 +1,11 @@
 """Brings slots into memory beside everything else that the daemon does."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from spotelastic_checkpoints.arena import Arena
-from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 
 AGAIN = 1.0
 """Seconds between looks for room where shared memory is full."""
@@ -38,10 +38,16 @@ class Furnishing:
             task.done() and not task.cancelled() and task.exception() is None for task in tasks
         )
 
-    def begin(self, local_rank: int, nbytes: int) -> list[Path]:
-        """The slots that the rank will have, of `nbytes` each; raises `ArenaFull`."""
-        count = self._arena.slots_that_fit(nbytes, self._most)
-        paths = [self._arena.slot_path(local_rank, number) for number in range(count)]
+    def begin(self, local_rank: int, nbytes: int, dispensable: Collection[Path] = ()) -> list[Path]:
+        """The slots that the rank will have, of `nbytes` each; raises `ArenaFull`. Of its others
+        the `dispensable` are discarded, before it is told that there is no room."""
+        try:
+            count = self._arena.slots_that_fit(nbytes, self._most)
+        except ArenaFull:
+            self._discard_beyond(self._paths(local_rank, min(2, self._most)), dispensable)
+            count = self._arena.slots_that_fit(nbytes, self._most)
+        paths = self._paths(local_rank, count)
+        self._discard_beyond(paths, dispensable)
         before = self._under_way.get(local_rank)
         if before is not None:
             before.cancel()
@@ -50,6 +56,13 @@ class Furnishing:
             self._furnish(paths, nbytes)
         )
         return paths
+
+    def _paths(self, local_rank: int, count: int) -> list[Path]:
+        return [self._arena.slot_path(local_rank, number) for number in range(count)]
+
+    def _discard_beyond(self, paths: Collection[Path], dispensable: Collection[Path]) -> None:
+        for path in set(dispensable) - set(paths):
+            self.discard(path)
 
     async def wait(self, local_rank: int) -> tuple[str, ...]:
         """Until all the rank's slots are in memory; their paths."""

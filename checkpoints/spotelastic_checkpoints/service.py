@@ -399,7 +399,10 @@ class Service:
                 self._furnishing.discard(path)
 
     def _prepare(self, client: Client, nbytes: int) -> None:
-        client.slots = self._furnishing.begin(client.local_rank, nbytes)
+        local = client.local_rank
+        views = [self.arena.view(slot.path) for slot in self.arena.slots(local)]
+        dispensable = slots.dispensable(views, self.round, self.pipeline.pinned)
+        client.slots = self._furnishing.begin(local, nbytes, dispensable)
 
     def _reserve(self, client: Client, ident: int, urgent: bool) -> object:
         missing = self._furnishing.missing(client.slots)

@@ -74,6 +74,16 @@ def choose(
     nothing, then what no round can use any more, then the oldest, and of one step that was sealed
     twice the one that is not due.
     """
+    if len(views) == 1:
+        return None if views[0].path in pinned else views[0].path
+    free = dispensable(views, round_, pinned)
+    return free[0] if free else None
+
+
+def dispensable(
+    views: Sequence[SlotView], round_: RoundInfo | None, pinned: Collection[Path]
+) -> list[Path]:
+    """The slots of one rank that nobody needs, what is worth least first."""
 
     def usable(view: SlotView) -> bool:
         header = view.header
@@ -87,12 +97,10 @@ def choose(
             return False, 0, False
         return *_age(round_, header.incarnation, header.step), header.due
 
-    if len(views) == 1:
-        return None if views[0].path in pinned else views[0].path
     newest = max((view for view in views if usable(view)), key=age, default=None)
     free = [view for view in views if view is not newest and view.path not in pinned]
-    best = min(free, key=lambda v: (v.header is not None, usable(v), age(v)), default=None)
-    return best.path if best is not None else None
+    free.sort(key=lambda view: (view.header is not None, usable(view), age(view)))
+    return [view.path for view in free]
 
 
 def _age(round_: RoundInfo | None, incarnation: str, step: int) -> tuple[bool, int]:

@@ -179,3 +179,20 @@ def test_slots_that_exist_need_no_further_memory(
         arena.slots_that_fit(2 * size, most=3)
     monkeypatch.setattr(arena, "room", lambda: Room(8 * size, "here", "make more"))
     assert arena.slots_that_fit(size, most=3) == 3
+
+
+def test_a_slot_that_is_not_used_any_more_makes_no_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena(tmp_path, workers=1)
+    size = 1 << 20
+    for number in range(3):
+        arena.allocate(arena.slot_path(0, number), size)
+    # Two of twice the size need two MiB: the third slot's is not theirs.
+    monkeypatch.setattr(arena, "room", lambda: Room(3 * size // 2, "here", "make more"))
+    with pytest.raises(ArenaFull, match=r"need 4 MiB in .*, of which 2 MiB are there"):
+        arena.slots_that_fit(2 * size, most=3)
+    # Nor is what a slot has beyond the size.
+    monkeypatch.setattr(arena, "room", lambda: Room(size, "here", "make more"))
+    assert arena.slots_that_fit(size // 2, most=4) == 4
+    assert arena.slots_that_fit(size // 2, most=5) == 4

@@ -116,3 +116,33 @@ def test_an_urgent_save_takes_the_slot_of_one_that_waits_for_the_store(
         return wire.decode_result(grant, SlotGrant).path if ident == 3 else None
 
     assert asyncio.run(granted()) == (str(folder.slot_path(0, 0)) if urgent else None)
+
+
+@pytest.mark.parametrize(
+    ("saves", "stays"),
+    [
+        ({0: (110, True), 1: (120, False), 2: (90, False)}, False),
+        ({0: (90, False), 1: (110, True), 2: (120, False)}, True),
+        ({0: (90, False), 1: (120, False), 2: (110, True)}, True),
+    ],
+    ids=["oldest", "newest", "on its way to the store"],
+)
+def test_a_slot_beyond_those_that_a_rank_has_goes_unless_it_is_needed(
+    tmp_path: Path, saves: dict[int, tuple[int, bool]], stays: bool
+) -> None:
+    folder = Arena(tmp_path, 1)
+    for number, (step, due) in saves.items():
+        seal(folder, number, "now", step, due=due)
+
+    async def prepared() -> None:
+        service = begun(folder)  # with two slots for each rank
+        answers: asyncio.Queue[bytes] = asyncio.Queue()
+        worker = Client(answers.put_nowait, rank=0, local_rank=0, round="now")
+        service.clients.add(worker)
+        service.handle(worker, 1, wire.Prepare(1))
+        await asyncio.wait_for(answers.get(), PATIENT)
+        service.close()
+
+    asyncio.run(prepared())
+    assert folder.slot_path(0, 2).exists() is stays
+    assert all(folder.slot_path(0, number).exists() for number in (0, 1))
