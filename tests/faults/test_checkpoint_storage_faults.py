@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from msgspec.structs import replace
+from msgspec import structs
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import ArenaFull, DaemonUnavailable, RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
@@ -394,7 +394,7 @@ def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -
         unclaimed = round_info("r2", 0, ["n0"], 1, 0, schedule=schedule, lineage=lineage)
         node.begin(unclaimed)
         worker = Worker(str(node.socket), "r2", 0, 0, plan_of(1, 1))
-        claimed = replace(unclaimed, epoch=epoch)
+        claimed = structs.replace(unclaimed, epoch=epoch)
         node.begin(claimed)
         worker.step(2)
         assert node.agent.status().workers[0].step == 2
