@@ -14,7 +14,7 @@ from spotelastic_checkpoints.service import Service
 from spotelastic_checkpoints.wire import Branch, Member, RoundInfo, SlotGrant
 from support.patience import PATIENT
 
-BEFORE = RoundInfo("before", 4, 1, 0, (Member(0, "n", 0, 1),), epoch=4)
+BEFORE = RoundInfo("before", 4, 1, 0, (Member(0, "n", (0,)),), epoch=4)
 NOW = replace(BEFORE, incarnation="now", number=5, epoch=5, lineage=(Branch("before", 100),))
 HEADER = SlotHeader(
     owner="test", incarnation="", step=0, layout="l", rank=0, world_size=1, ranks=(0,),
