@@ -51,8 +51,7 @@ class Node:
                 world_size=nodes * self.workers,
                 slot=self.slot,
                 members=tuple(
-                    wire.Member(slot, f"n{slot}", slot * self.workers, self.workers)
-                    for slot in range(nodes)
+                    wire.Member(slot, f"n{slot}", self._ranks(slot)) for slot in range(nodes)
                 ),
                 epoch=epoch,
                 schedule=schedule,
@@ -68,6 +67,9 @@ class Node:
         }
         os.environ.update(environment)
         return environment
+
+    def _ranks(self, slot: int) -> tuple[int, ...]:
+        return tuple(range(slot * self.workers, (slot + 1) * self.workers))
 
     def claim(self) -> wire.Claim:
         return self.client.claim("bench", timeout=30)
