@@ -28,6 +28,8 @@ from spotelastic_checkpoints.wire import Commit, Item
 T = TypeVar("T")
 
 _RETRY_FIRST, _RETRY_MOST = 0.2, 5.0
+AWAY_AFTER = 10.0
+"""Seconds without a file that goes up, after which a save that fails gives its slots to others."""
 """Seconds between attempts while the store is away."""
 _LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
 """Seconds between looks for the other nodes' manifests."""
@@ -190,15 +192,21 @@ class Pipeline:
 
     @property
     def pinned(self) -> set[Path]:
-        """Slots that must not be overwritten.
+        """Slots that are on their way to the store, and to be overwritten last.
 
         What was sent is no longer read. A node that has died, or has left this save out, never
-        sends its part: with two slots nobody could save again if this one waited for it. Nor
-        could anybody while the store is away: a save that is overwritten then gives way to the
-        newest.
+        sends its part: with two slots nobody could save again if this one waited for it.
         """
-        active = None if self._sent or self._resting else self._active
+        active = None if self._sent else self._active
         return {path for save in (active, self._wanted) if save for path in save.paths}
+
+    @property
+    def in_use(self) -> set[Path]:
+        """Those of them that must not be overwritten even where there is no other. While the store
+        is away nothing is read, and with two slots nobody could save: what is overwritten gives
+        way to the newest."""
+        resting = self._active.paths if self._resting and self._active else ()
+        return self.pinned - set(resting)
 
     @property
     def upload(self) -> wire.Upload | None:
@@ -300,7 +308,7 @@ class Pipeline:
 
     async def _finish(self, save: Save) -> None:
         """Until the save is committed, given up, or replaced by a newer one."""
-        wait, spent = _RETRY_FIRST, 0.0
+        wait, spent, got_on = _RETRY_FIRST, 0.0, time.monotonic()
         while self._active is save:
             before = len(self._files)
             self._begun = time.monotonic() - spent
@@ -312,13 +320,15 @@ class Pipeline:
                 committed = await self._record(save)
             except StorageUnavailable as error:
                 if len(self._files) > before:  # of thousands of files some fail: it gets on
-                    wait, spent = _RETRY_FIRST, time.monotonic() - self._begun
+                    wait, got_on = _RETRY_FIRST, time.monotonic()
+                    spent = got_on - self._begun
                 else:
                     self._tell_away(str(error))
                     if self._wanted is not None:
                         return
                 # With jitter: all nodes of a cluster lose the store at the same moment.
-                await self._rest(wait * random.uniform(0.5, 1.5), away=wait > _RETRY_FIRST)
+                away = time.monotonic() - got_on > AWAY_AFTER
+                await self._rest(wait * random.uniform(0.5, 1.5), away=away)
                 wait = min(wait * 2, _RETRY_MOST)
                 continue
             except Outrun:

@@ -9,14 +9,15 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from spotelastic_checkpoints import fence, remembered, restore, retention, slots, wire
-from spotelastic_checkpoints.arena import Arena, SlotHeader
+from spotelastic_checkpoints.arena import Arena, SlotHeader, SlotView
 from spotelastic_checkpoints.cadence import Cadence
 from spotelastic_checkpoints.collector import Collector
 from spotelastic_checkpoints.commits import Commits
@@ -407,15 +408,20 @@ class Service:
     def _reserve(self, client: Client, ident: int, urgent: bool) -> object:
         missing = self._furnishing.missing(client.slots)
         views = [self.arena.view(path) for path in client.slots]
-        path = slots.choose(views, self.round, self.pipeline.pinned | missing)
+        path = self._free(views, missing)
         would_help = urgent and slots.choose(views, self.round, missing) is not None
         while path is None and would_help and self.pipeline.give_way():
-            path = slots.choose(views, self.round, self.pipeline.pinned | missing)
+            path = self._free(views, missing)
         if path is None:
             client.reserving = ident
             return _LATER
         client.reserving = 0
         return wire.SlotGrant(str(path), self.owner)
+
+    def _free(self, views: Sequence[SlotView], missing: Set[Path]) -> Path | None:
+        """What is on its way to a store that is away is overwritten only where all else is."""
+        path = slots.choose(views, self.round, self.pipeline.pinned | missing)
+        return path or slots.choose(views, self.round, self.pipeline.in_use | missing)
 
     def _grant_waiting(self) -> None:
         for client in self.clients:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from spotelastic.aws.packing import Zone, ranked
-from spotelastic.controller.capacity import refused_until, too_dear, wanting
+from spotelastic.controller.capacity import held, refused_until, too_dear, wanting
 from spotelastic.controller.seen import Action, Policy, Replace, Seen, SetSubnets, Tell
 from spotelastic.model.progress import Event
 
@@ -73,13 +73,18 @@ def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
 
 def _payable(seen: Seen, zones: Sequence[Zone], now: float, policy: Policy) -> list[Zone]:
     """Those that cost no more than they may. Where there is no zone yet one that does is better
-    than none; a price that is not known is no reason to leave one that has capacity."""
+    than none. Only for its price no zone is left for one whose price is not known, nor for one
+    that was left just now: two sources of prices are not of one moment."""
     home, limit = seen.home, policy.capacity.max_price
     if limit is None:
         return list(zones)
-    unknown = home is None or is_dry(seen, home.name, now, policy)
-    found = [zone for zone in zones if zone.usd <= limit and (zone.usd or unknown)]
-    return found or ([] if home is not None else list(zones))
+    found = [zone for zone in zones if zone.usd <= limit]
+    if home is None:
+        return found or list(zones)
+    if is_dry(seen, home.name, now, policy):
+        return found
+    long_ago = now - policy.return_after
+    return [zone for zone in found if zone.usd and seen.zones_left.get(zone.name, 0.0) <= long_ago]
 
 
 def _why(seen: Seen, home: Zone | None, now: float, policy: Policy) -> str:
@@ -95,7 +100,7 @@ def _follow(
 ) -> Iterator[Action]:
     """Only once nothing is missing, which shows that there is capacity, and after a commit; and not
     to a zone that was left just now, lest nodes wander between two that have too little each."""
-    if seen.hopeless or too_dear(seen, policy):
+    if seen.hopeless or any(held(seen, group, now, policy) for group in seen.groups):
         return
     stays = [place for place in _staying(seen) if place in seen.nodes and place not in seen.drains]
     behind = [name for name in stays if _zone(seen, name) not in ("", home.name)]

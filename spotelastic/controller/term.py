@@ -205,7 +205,8 @@ class Term:
         if (rest := self._resting(records)) > 0.0:
             if self._looked_at:  # else the leader before knew more
                 # A limit holds while AWS does not answer as well.
-                self._perform(ends(self._seen(records, ()), unbroken(), self._policy))
+                seen = self._seen(records, (), priced=False)
+                self._perform(ends(seen, unbroken(), self._policy))
                 self._publish(records)
             return max(0.0, min(rest, self._answers.again_at - steady()))
         seen = self._observe(records)
@@ -310,8 +311,10 @@ class Term:
         zones, types = seen.zones, self._types
         return self._offers.ask(lambda: self._zones.offers(zones, types, seen.desired)) or zones
 
-    def _seen(self, records: Records, messages: tuple[Message, ...]) -> Seen:
-        """With AWS as it was when it was looked at."""
+    def _seen(
+        self, records: Records, messages: tuple[Message, ...], *, priced: bool = True
+    ) -> Seen:
+        """With AWS as it was when it was looked at; `priced`: it may be asked for spot prices."""
         wanted = self._wanted
         names, now = Names(self._config.spec.cluster), unbroken()
         group = self._groups.get(names.workers)
@@ -345,7 +348,7 @@ class Term:
             handled=self._inbox.handled,
             answered=self._orders.handled,
         )
-        return replace(seen, money=self._money(seen, now))
+        return replace(seen, money=self._money(seen, now, priced=priced))
 
     def _short(self, records: Records) -> float | None:
         """Since when there are fewer nodes than the job needs."""
@@ -400,9 +403,9 @@ class Term:
                 self._examined.add(action.machine.id)
         return done
 
-    def _money(self, seen: Seen, now: float) -> Money:
+    def _money(self, seen: Seen, now: float, *, priced: bool) -> Money:
         money = usage.money(self._bill.values(), now)
-        if self._policy.capacity.max_price is None:
+        if self._policy.capacity.max_price is None or not priced:
             return money
         zones = {machine.zone for machine in self._machines.values() if machine.zone}
         zones = zones if seen.home is None else {seen.home.name}

@@ -122,16 +122,16 @@ def _brought_into_room(
     session: Session, client: WorkerClient, state: State, source: wire.Resume
 ) -> Restored:
     """Room that is missing is waited for, which is told once."""
-    deadline, told = time.monotonic() + ROOM_WITHIN, False
+    deadline: float | None = None
     while True:
         try:
             return _brought(session, client, state, source)
         except ArenaFull as error:
+            if deadline is None:  # a restore may have gone on for long until then
+                deadline = time.monotonic() + ROOM_WITHIN
+                client.complain(f"a restore waits for room: {error}")
             if time.monotonic() > deadline:
                 raise
-            if not told:
-                client.complain(f"a restore waits for room: {error}")
-            told = True
             time.sleep(LOOK_EVERY)
 
 

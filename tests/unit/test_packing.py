@@ -213,6 +213,8 @@ def test_nobody_goes_to_a_zone_in_which_none_boots() -> None:
     seen = job("b", n1="a", n2="a", n3="a")
     assert len(only(seen, Replace)) == 1
     assert only(replace(seen, hopeless=True), Replace, Remove) == []
+    refused = {("workers", "b"): replace(DRY, cause="quota")}
+    assert only(replace(seen, failed=refused), Replace, Remove) == []
 
 
 def test_a_job_of_fixed_size_on_demand_looks_for_spot_in_other_zones_too() -> None:
@@ -258,6 +260,8 @@ def test_a_zone_that_has_become_too_dear_is_left_for_one_that_is_not() -> None:
     assert choice(replace(seen, desired=1)) == [], "nothing is missing"
     assert choice(replace(seen, zones=priced(2.0, 1.8, 1.6))) == []
     assert choice(replace(seen, zones=priced(0.0, 0.0, 0.0))) == [], "prices are not known"
+    assert choice(replace(seen, zones_left={"c": NOW - 60.0})) == [], "left just now"
+    assert choice(replace(seen, zones_left={"c": NOW - 3600.0})) == [("subnet-c",)]
 
 
 def test_a_dry_zone_is_not_left_for_one_that_is_too_dear() -> None:

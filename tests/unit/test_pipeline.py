@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from spotelastic_checkpoints import manifest, wire
+from spotelastic_checkpoints import pipeline as pipelines
 from spotelastic_checkpoints.errors import Outrun, StorageUnavailable
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.pipeline import Pipeline, Save
@@ -275,17 +276,18 @@ def test_a_save_whose_slot_holds_another_by_now_is_given_up(save: Save) -> None:
 
 
 class Away(Timed):
-    """A store that is away at first."""
+    """A store that is away at first; it is back at one of the tries, or when it is said."""
 
-    def __init__(self) -> None:
+    def __init__(self, tries: int = 1000) -> None:
         super().__init__()
         self.may_end.set()
         self.back = False
         self.tries = 0
+        self._back_at = tries
 
     def has_manifest(self, commit: Commit, rank: int) -> bool:
         self.tries += 1
-        if not self.back:
+        if not self.back and self.tries < self._back_at:
             raise StorageUnavailable(f"away, it seems at try {self.tries}")
         return False
 
@@ -299,12 +301,16 @@ def sealed_over(save: Save, step: int) -> Save:
     return Save(Commit(1, step), save.incarnation, ((slot, header),))
 
 
-def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(save: Save) -> None:
+def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelines, "AWAY_AFTER", 0.0)
     commits = Away()
     later: list[Save] = []
 
     def moved_on(pipeline: Pipeline) -> None:
-        if not later and not pipeline.pinned:
+        if not later and not pipeline.in_use:
+            assert pipeline.pinned, "others are overwritten before"
             later.append(sealed_over(save, 2))
         elif commits.tries > 3:
             commits.back = True
@@ -318,17 +324,16 @@ def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(s
     assert [type(event) for event in told] == [wire.Failed, wire.Committed], "the outage, once"
 
 
-def test_one_failure_frees_no_slot(save: Save) -> None:
-    commits = Away()
+def test_a_store_that_is_away_for_a_moment_frees_no_slot(save: Save) -> None:
+    commits = Away(tries=4)
     free: list[int] = []
 
     def moved_on(pipeline: Pipeline) -> None:
         free.append(commits.tries)
-        commits.back = True
 
     [_, committed] = run(commits, lambda pipeline: pipeline.want(save), moved_on)
     assert isinstance(committed, wire.Committed)
-    assert free[0] == 2, "tries until then"
+    assert free[0] == 4, "tries until then"
 
 
 class Incomplete(Claimed):

@@ -67,6 +67,24 @@ def test_what_the_lost_round_left_is_sent_while_there_is_nothing_newer(tmp_path:
     assert wanted(folder) == (5, 110)
 
 
+def test_a_save_on_its_way_to_a_store_that_is_away_is_overwritten_last(tmp_path: Path) -> None:
+    """It is what all nodes commit when the store is back."""
+    folder = Arena(tmp_path, 1)
+    for number, step in enumerate((60, 70, 80)):
+        seal(folder, number, "now", step, due=step == 60)
+    service = begun(folder)
+    sending, older, newest = (folder.view(folder.slot_path(0, n)) for n in range(3))
+    pipeline = service.pipeline
+    pipeline._active, pipeline._wanted = pipeline._wanted, None
+    pipeline._resting = True
+    assert pipeline.pinned == {sending.path}
+    assert service._free([sending, older, newest], set()) == older.path
+    assert service._free([sending, newest], set()) == sending.path, "there is no other"
+    pipeline._resting = False
+    assert service._free([sending, newest], set()) is None
+    service.close()
+
+
 def test_a_run_that_was_sent_back_goes_on_committing(tmp_path: Path) -> None:
     folder = Arena(tmp_path, 1)
     seal(folder, 0, "before", 100)

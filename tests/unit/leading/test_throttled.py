@@ -151,9 +151,13 @@ def test_a_limit_holds_while_aws_does_not_answer(
     account.throttled = frozenset({"machines"})
     turns(term, time, 10.0)
     assert store.get(KEYS.ending) is None
-    over = replace(SPEC, capacity=Capacity(deadline=unbroken() - 1.0))
+    asked: list[str] = []
+    prices: Any = SimpleNamespace(spot=lambda *pool: asked.append(pool), date="")
+    term._prices = prices
+    over = replace(SPEC, capacity=Capacity(max_price=1.0, deadline=unbroken() - 1.0))
     term._go_by(False, over)
-    turns(term, time, 2 * terms.TURN)
+    term._turn()
+    assert asked == [], "AWS is left in peace"
     held = store.get(KEYS.ending)
     assert held is not None
     assert decode(held.data, Ending).state == "timed out"
