@@ -181,6 +181,18 @@ def test_a_daemon_that_is_killed_is_replaced_and_what_comes_then_is_committed(
     assert "could not be committed" not in told
 
 
+def scripted(code: str, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=TESTS,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENT,
+        check=False,
+    )
+
+
 HOSTS = """
 import os, sys
 from pathlib import Path
@@ -203,15 +215,7 @@ support.forked.run(2, train, *sys.argv[1:])
 
 def hosts(*folders: Path) -> "subprocess.CompletedProcess[str]":
     """Two ranks that are each the only one of its host, whose storage is that folder there."""
-    return subprocess.run(
-        [sys.executable, "-c", HOSTS, *folders],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENT,
-        check=False,
-    )
+    return scripted(HOSTS, *folders)
 
 
 def test_hosts_that_have_a_folder_each_are_refused_and_told_what_to_do(tmp_path: Path) -> None:
@@ -262,15 +266,7 @@ support.forked.run(4, train, *sys.argv[1:])
 
 def test_ranks_that_a_starter_deals_out_over_hosts_commit_by_the_schedule(tmp_path: Path) -> None:
     """As `mpirun --map-by node` and `srun --distribution=cyclic` do."""
-    told = subprocess.run(
-        [sys.executable, "-c", DEALT, tmp_path / "store"],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENT,
-        check=False,
-    )
+    told = scripted(DEALT, tmp_path / "store")
     assert told.returncode == 0, told.stderr
 
 
@@ -306,15 +302,7 @@ support.forked.run(2, train, *sys.argv[1:])
 def left(folder: Path, rows: int) -> "subprocess.CompletedProcess[str]":
     """Two ranks that leave the process group before the Checkpointer; the state of one of them has
     so many rows then."""
-    return subprocess.run(
-        [sys.executable, "-c", LEAVING, folder / "store", str(rows)],
-        cwd=TESTS,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENT,
-        check=False,
-    )
+    return scripted(LEAVING, folder / "store", str(rows))
 
 
 def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(tmp_path: Path) -> None:

@@ -23,6 +23,18 @@ def make_read_only(folder: Path) -> None:
     _mount("-o", "remount,ro", str(folder))
 
 
+def fill(folder: Path) -> Path:
+    """Not a byte is left."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+    return ballast
+
+
 def _mount(*arguments: str) -> None:
     done = subprocess.run(["mount", *arguments], capture_output=True, check=False)
     if done.returncode:

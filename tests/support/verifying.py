@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.commits import Latest
+from spotelastic_checkpoints.commits import Commits, Latest
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import unseen
 from spotelastic_checkpoints.wire import Commit
@@ -39,3 +39,12 @@ def never_went_back(contents: Sequence[bytes]) -> None:
     told = [msgspec.json.decode(content, type=Latest) for content in contents]
     order = [(latest.epoch, latest.commit or Commit(0, 0)) for latest in told]
     assert all(before <= after for before, after in itertools.pairwise(order)), order
+
+
+def committed(storage: str) -> Commit | None:
+    """What LATEST names, after a check that it is complete."""
+    commits = Commits(open_storage(storage), "test")
+    latest = commits.latest()
+    if latest is not None:
+        commits.checkpoint(latest)
+    return latest
