@@ -83,6 +83,10 @@ def test_shared_memory_that_others_fill_up_takes_no_slot_away(tmp_path: Path) ->
         worker.client.leave(clean=True)
 
 
+def _failures(events: list[DaemonEvent]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Failed)]
+
+
 def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -> None:
     with small_disk(tmp_path / "shm", 8 << 10) as shm, cluster(tmp_path) as [node]:
         node.stop()
@@ -107,9 +111,9 @@ def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -
         node.begin(claimed)
         worker.step(2)
         assert node.agent.status().workers[0].step == 2
-        told = [event.message for event in events if isinstance(event, Failed)]
-        assert len(told) == 2
-        assert "No space left on device: a daemon that takes this one's place waits" in told[0]
+        eventually(lambda: len(_failures(events)) == 2)  # which a connection of their own brings
+        [told, _] = _failures(events)
+        assert "No space left on device: a daemon that takes this one's place waits" in told
 
         # The next daemon knows of the first round only, until it is told.
         node.kill()
