@@ -7,14 +7,12 @@ does not answer is started again; one that refuses something is asked again (`Lo
 
 import contextlib
 import signal
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
 
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
-from spotelastic_checkpoints.wire import WorkerStep
 
 from spotelastic.agent import actions
 from spotelastic.agent.blot import blotter
@@ -23,7 +21,7 @@ from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
 from spotelastic.agent.machine import Machine, Post, stacks
 from spotelastic.agent.observe import Local, StorageClaim
-from spotelastic.agent.telling import progress
+from spotelastic.agent.telling import highest, progress
 from spotelastic.agent.workers.pool import read_error_file, read_stack
 from spotelastic.clock import unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
@@ -326,7 +324,7 @@ class Actor:
         """Target first, then steps: a worker that had not seen it must still be two steps short."""
         proposal = action.proposal
         steps = self._machine.daemon.set_target(proposal.round, proposal.id, proposal.target)
-        sure = _highest(local, steps) <= proposal.target - 2
+        sure = highest(local, steps) <= proposal.target - 2
         vote = Vote(
             self.config.node,
             "",
@@ -361,7 +359,7 @@ class Actor:
         vote = replace(
             vote,
             proposal=proposal.id,
-            step=_highest(local, steps),
+            step=highest(local, steps),
             step_time=max(times, default=0.0),
         )
         self._store.put(self.keys.vote(vote.node), encode(vote), self._session.lease)
@@ -394,12 +392,6 @@ class Actor:
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)
-
-
-def _highest(local: Local, steps: Iterable[WorkerStep]) -> int:
-    """That a worker has finished; one that has not restored yet will go on from the round's."""
-    resumed = local.workers.resumed if local.workers is not None else 0
-    return max(resumed, *(worker.step for worker in steps), 0)
 
 
 def _for_daemon(schedule: Schedule | None) -> wire.Schedule | None:

@@ -93,7 +93,8 @@ def _farewell(local: Local) -> str:
     last = max(local.step, local.end.last_step if local.end is not None else 0)
     if local.commit is None:
         return f"leaves after step {last}; nothing was committed"
-    if local.commit.step >= last:
+    epoch = local.workers.epoch if local.workers is not None else local.commit.epoch
+    if (local.commit.epoch, local.commit.step) >= (epoch, last):
         return f"leaves after step {last}, which is committed"
     return f"leaves after step {last}; the newest commit is step {local.commit.step}"
 

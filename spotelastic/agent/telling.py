@@ -1,6 +1,8 @@
 """Pure: what a node tells of itself, from what its agent and its daemon know."""
 
-from spotelastic_checkpoints.wire import DaemonStatus
+from collections.abc import Iterable
+
+from spotelastic_checkpoints.wire import DaemonStatus, WorkerStep
 
 from spotelastic.agent.checkpoints import newest_commit, upload_of
 from spotelastic.agent.observe import Local
@@ -18,6 +20,7 @@ def progress(node: str, local: Local, status: DaemonStatus, now: float) -> Progr
         at=now,
         points=local.points,
         committed=commit.step if commit is not None else 0,
+        epoch=commit.epoch if commit is not None else 0,
         upload=upload_of(status),
         step_time=max((w.step_time for w in status.workers), default=0.0),
         stall=max((w.stall for w in status.workers), default=0.0),
@@ -25,3 +28,10 @@ def progress(node: str, local: Local, status: DaemonStatus, now: float) -> Progr
         whole=bool(status.snapshots) and status.snapshots[-1].whole,
         at_risk=local.notice is not None and local.notice.kind != "leave",
     )
+
+
+def highest(local: Local, steps: Iterable[WorkerStep]) -> int:
+    """That a worker has finished; one that has not restored yet will go on from the round's. One
+    that has may be behind that: its script, or a damaged checkpoint, has sent it back."""
+    resumed = local.workers.resumed if local.workers is not None else 0
+    return max((worker.step or resumed for worker in steps), default=resumed)

@@ -8,7 +8,7 @@ from spotelastic.aws.autoscaling import ALIVE, Machine
 from spotelastic.controller.observe import Records
 from spotelastic.controller.seen import Fate
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload
+from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload, newest_committed
 from spotelastic.model.round import Round
 
 RECENT = 20
@@ -32,7 +32,7 @@ def status(
     if state == "pending" and round_ is not None and _has_trained(round_):
         state = "running"
     last = records.points[-1] if records.points else None
-    committed = max((p.committed for p in records.progress.values()), default=0)
+    committed = newest_committed(records.progress.values())
     return Status(
         name=cluster,
         state=state,

@@ -1,5 +1,6 @@
 """What is told to people: progress, events, status, the ledger and the report."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,7 +38,9 @@ class Progress:
     points: tuple[Point, ...] = ()
     """Steps since the last publication; only from the node in slot 0."""
     committed: int = 0
-    """The newest step committed in the object store."""
+    """The newest step committed in the object store,"""
+    epoch: int = 0
+    """under this storage epoch: a run that was sent back commits lower steps under a higher one."""
     upload: Upload | None = None
     """This node's part of the checkpoint that is being uploaded."""
     step_time: float = 0.0
@@ -50,6 +53,12 @@ class Progress:
     """The slots of this node alone hold everything that is not per-rank."""
     at_risk: bool = False
     """AWS recommends to replace this node, or takes it: it may be, or will be, gone soon."""
+
+
+def newest_committed(told: Iterable[Progress]) -> int:
+    """The newest step that any node tells to be in the object store; 0: none does."""
+    newest = max(((each.epoch, each.committed) for each in told), default=(0, 0))
+    return newest[1]
 
 
 @dataclass(frozen=True, slots=True)

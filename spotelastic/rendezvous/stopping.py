@@ -8,6 +8,7 @@ holds the rounds, the controller ends the job by itself a little later.
 from dataclasses import replace
 
 from spotelastic.model.job import Ending, Job
+from spotelastic.model.progress import newest_committed
 from spotelastic.model.round import Round
 from spotelastic.rendezvous import agreement
 from spotelastic.rendezvous.decision import CloseRound, Decision, EndJob, Moment, WriteProposal
@@ -35,7 +36,7 @@ def save(at: Moment, round_: Round, ending: Ending) -> Decision:
     if not standing.over:
         writes = (WriteProposal(standing.proposal),) if standing.proposal is not None else ()
         return Decision(writes, standing.reason, standing.wake_at)
-    if standing.agreed and current is not None and committed(at) < current.target:
+    if standing.agreed and current is not None and not _is_committed(at, round_, current.target):
         return Decision(reason=f"waits for the commit of step {current.target}", wake_at=deadline)
     return end(at, ending)
 
@@ -43,14 +44,16 @@ def save(at: Moment, round_: Round, ending: Ending) -> Decision:
 def end(at: Moment, ending: Ending) -> Decision:
     round_ = at.seen.round
     known = round_.known.step if round_ is not None and round_.known is not None else 0
-    step = committed(at) or known
+    step = newest_committed(at.seen.progress.values()) or known
     saved = f"step {step} is committed" if step else "nothing is committed"
     job = Job(ending.state, at.now, f"{ending.reason}; {saved}", final_step=step)
     closed = (CloseRound(round_),) if round_ is not None and round_.phase == "started" else ()
     return Decision((*closed, EndJob(job)), job.reason)
 
 
-def committed(at: Moment) -> int:
-    """The newest step that any node tells to be in the object store; 0: none does. Nodes that are
-    gone, or have just come back, tell nothing."""
-    return max((progress.committed for progress in at.seen.progress.values()), default=0)
+def _is_committed(at: Moment, round_: Round, step: int) -> bool:
+    """By any node's account. Of a run that was sent back a higher step may be in the store, which
+    an earlier epoch has committed. Nodes that are gone, or have just come back, tell nothing."""
+    sought = (round_.epoch, step)
+    told = at.seen.progress.values()
+    return round_.epoch > 0 and any((each.epoch, each.committed) >= sought for each in told)

@@ -181,7 +181,7 @@ class Nodes:
         progress = {
             member.node: Progress(
                 member.node, round_.number, step, now,
-                committed=self.committed,
+                committed=self.committed, epoch=self._commit.epoch if self._commit else 0,
                 step_time=training.mean_step if measured else 0.0,
                 stall=scenario.copied_within if measured else 0.0,
                 commit_time=self._commit_time,
@@ -296,7 +296,7 @@ class Nodes:
             if self._all_live(members) and (self._commit is None or _older(self._commit, commit)):
                 self._commit, self._commit_time = commit, seconds
                 told = {
-                    name: replace(progress, committed=step, commit_time=seconds)
+                    name: replace(progress, committed=step, epoch=commit.epoch, commit_time=seconds)
                     for name, progress in self.seen.progress.items()
                 }
                 self._set("progress", told)

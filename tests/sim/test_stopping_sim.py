@@ -7,7 +7,7 @@ from test_rounds_sim import SETTINGS, check_invariants, cluster
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Ending
-from spotelastic.model.round import Commit, Round
+from spotelastic.model.round import Commit, Resume, Round
 from spotelastic.rendezvous import stopping
 from spotelastic.rendezvous.decision import EndJob, Moment
 from spotelastic.rendezvous.view import Seen
@@ -39,6 +39,20 @@ def test_a_job_that_is_stopped_ends_with_its_last_step_committed() -> None:
     (training,) = world.trainings.values()
     assert training.step == committed, "no step was executed in vain"
     world.run(lambda: all(node.exit_code == 1 for node in world.nodes.values()), 5)
+
+
+def test_a_run_that_was_sent_back_is_saved_soon_and_not_taken_for_what_it_was_before() -> None:
+    world = World(RARE, 4000)
+    world.commit, world.epoch, world.sent_back = Commit(1, 2000), 1, 500
+    for name in ("n0", "n1"):
+        world.add(name)
+    world.run(lambda: world.trains("n0", "n1"), 20)
+    (training,) = world.trainings.values()
+    world.run(lambda: training.step > 525, 60)
+    assert training.round.resume == Resume("store", 2000, epoch=1)
+    stop(world)
+    assert end(world, 30) == world.job.final_step == training.step < 600
+    assert world.commit == Commit(2, training.step)
 
 
 def test_the_state_that_the_job_ends_in_is_the_one_asked_for() -> None:

@@ -50,6 +50,8 @@ class World:
         self.object_store = True
         """Whether it answers."""
         self.epoch = 0
+        self.sent_back: int | None = None
+        """The committed step that the scripts restore instead of the newest one."""
         self.nodes: dict[str, SimNode] = {}
         self.ranks: dict[str, int | None] = {}
         self.trainings: dict[str, Training] = {}

@@ -311,7 +311,7 @@ class SimNode:
         assert local.workers is not None
         training = self.world.trainings[local.workers.round]
         vote = Vote(self.name, "", 0)
-        step = max(training.published, local.workers.resumed)
+        step = training.published or local.workers.resumed
         match action:
             case do.Aim(proposal):
                 training.target[self.name] = proposal.target
@@ -348,6 +348,7 @@ class SimNode:
             self.now,
             step_time=self.world.step_time if training is not None and training.stepped else 0.0,
             committed=self.local.commit.step if self.local.commit is not None else 0,
+            epoch=self.local.commit.epoch if self.local.commit is not None else 0,
             stall=self.world.stall,
             commit_time=self.world.upload,
             whole=not self.world.sharded,

@@ -62,6 +62,8 @@ class Training:
 
     def _run(self) -> None:
         self.running = not self.broken
+        if self.world.sent_back is not None and not self.stepped:
+            self.step = self.world.sent_back
         self.advance()
 
     @property

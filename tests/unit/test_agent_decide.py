@@ -124,6 +124,14 @@ def test_storage_is_not_claimed_while_the_store_is_away() -> None:
     assert decided(replace(ready, write_at=NOW + 1), seen(first), NOW).wake_at == NOW + 1
 
 
+def test_a_higher_step_of_an_earlier_epoch_is_not_what_a_node_that_went_back_has_done() -> None:
+    workers = replace(WORKERS, epoch=2, alive=frozenset())
+    gone = replace(local(), workers=workers, leaving=15, left=True, step=30, commit=Commit(1, 90))
+    told = "leaves after step 30; the newest commit is step 90"
+    without = replace(ROUND, members=MEMBERS[:1])
+    assert do.Say("left", told) in decided(gone, seen(without), NOW).actions
+
+
 # -- stalls ---------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from msgspec import structs
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.wire import DaemonStatus, WorkerStep
 
 from spotelastic.agent.observe import Local, Workers
-from spotelastic.agent.telling import progress
+from spotelastic.agent.telling import highest, progress
 from spotelastic.model.notice import Notice
 from spotelastic.model.round import Commit
 
@@ -33,6 +34,17 @@ def test_the_newest_commit_is_told_whoever_knows_of_it() -> None:
     local = Local(commit=Commit(1, 70))
     assert progress("a", local, STATUS, 10.0).committed == 70
     assert progress("a", replace(local, commit=Commit(1, 50)), STATUS, 10.0).committed == 60
+
+
+def test_a_script_that_goes_back_is_no_further_than_it_says() -> None:
+    """Or a step to save would be agreed on that it does not come to for hours."""
+    local, (first, second) = Local(workers=replace(WORKERS, resumed=2000)), STATUS.workers
+    assert highest(local, STATUS.workers) == 92
+    assert highest(local, (first, structs.replace(second, step=0))) == 2000, (
+        "it has not restored yet"
+    )
+    assert highest(local, ()) == 2000
+    assert highest(Local(), ()) == 0
 
 
 def test_a_node_that_may_be_interrupted_soon_says_so() -> None:
