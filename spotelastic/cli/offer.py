@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from spotelastic.aws.estimate import AS_OF, Estimate, Line
 from spotelastic.aws.survey import Survey
 from spotelastic.cli.request import Checked, Request
+from spotelastic.controller import limits
 from spotelastic.controller.seen import Policy
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec
@@ -16,8 +17,6 @@ BESIDE = (
     "parameters with its certificates and secrets; for the account, where they are not there yet, "
     "a bucket and the role that deletes stacks"
 )
-BOOTS_WITHIN = 120.0
-"""Seconds that nodes are likely to be paid for before they train."""
 
 
 def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]:
@@ -56,15 +55,15 @@ def _check_kept(checked: Checked) -> None:
 def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
     """An error where a job would be stopped before it has trained: its nodes boot, and what it
     takes to end is set aside. Prices that are not known contradict nothing."""
-    an_hour, ends_within = found.estimate.low, Policy().ends_within
-    least = an_hour * (BOOTS_WITHIN + ends_within) / 3600.0
+    an_hour, policy = found.estimate.low, Policy()
+    least = limits.needed(an_hour, policy)
     if limit is None or not found.price or limit >= least:
         return
     minutes = limit / an_hour * 60.0
     raise UsageError(
         f"--max-cost {limit:g}: pays for {minutes:.1f} min of {_nodes(minimum)} (--min) and the "
-        f"control nodes, {_usd(an_hour)} an hour: {_time(BOOTS_WITHIN)} to boot and "
-        f"{_time(ends_within)} to end take {_up(least)} USD: say more than that"
+        f"control nodes, {_usd(an_hour)} an hour: {_time(policy.boots_in)} to boot and "
+        f"{_time(policy.ends_within)} to end take {_up(least)} USD: say more than that"
     )
 
 

@@ -21,10 +21,12 @@ from spotelastic.cli import checks
 from spotelastic.cli.capacity import limited, seconds_left
 from spotelastic.cli.place import cost_of, status_of
 from spotelastic.clock import steady, wall
+from spotelastic.controller import limits
+from spotelastic.controller.seen import Policy
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.command import Command, CommandKind
 from spotelastic.model.job import ENDED, JobSpec
-from spotelastic.model.progress import Status
+from spotelastic.model.progress import Cost, Status
 
 LOOK_EVERY = 0.25
 ENDS_WITHIN = 200.0
@@ -97,7 +99,7 @@ def scale(
     if base > high:
         raise UsageError(f"--max {high}: is less than the {base} nodes of --on-demand base={base}")
     if high > settings.max_nodes:
-        _check_quota(cluster, high, say)
+        _check_quota(cluster, high, base, say)
         if local:
             checks.room(high, settings.workers, folder=Path(tempfile.gettempdir()))
     its = Names(cluster.name)
@@ -171,13 +173,9 @@ def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | No
             f"the deadline of {cluster.name} has passed: say how long it may go on, "
             "as --deadline 8h"
         )
-    spent = cost_of(cluster).total_usd
     limit = capacity.max_cost if max_cost is None else max_cost
-    if limit is not None and limit <= spent:
-        raise UsageError(
-            f"--max-cost {limit:g}: {cluster.name} has cost ${spent:.2f} already: say what it may "
-            "cost in all"
-        )
+    if limit is not None:
+        _check_cost(cost_of(cluster), limit, cluster.spec.settings.min_nodes)
 
     def change(spec: JobSpec) -> JobSpec:
         new = replace(spec.capacity, max_cost=limit)
@@ -186,10 +184,24 @@ def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | No
     return change
 
 
-def _check_quota(cluster: Cluster, wanted: int, say: Say) -> None:
+def _check_cost(cost: Cost, limit: float, nodes: int) -> None:
+    """That the job may train before it is stopped for its cost: with so many nodes, each for what
+    they have cost so far."""
+    hours = cost.spot_hours + cost.on_demand_hours
+    workers = nodes * cost.cost_usd / hours if hours else 0.0
+    least = cost.total_usd + limits.needed(cost.control_usd_per_hour + workers, Policy())
+    if limit <= least:
+        raise UsageError(
+            f"--max-cost {limit:g}: {cost.name} has cost ${cost.total_usd:.2f} already, and would "
+            f"be stopped before it trains: say what it may cost in all, more than ${least:.2f}"
+        )
+
+
+def _check_quota(cluster: Cluster, high: int, base: int, say: Say) -> None:
     """Raises `UsageError` where no type of the cluster's can be had so often."""
     aws, spec = cluster.aws, cluster.spec
     spot = spec.worker_group != Names(cluster.name).on_demand
+    wanted = high - base if spot else high
     quotas = Quotas(aws, cluster.name)
     kinds = types.describe(aws, spec.instance_types)
     try:
@@ -202,4 +214,4 @@ def _check_quota(cluster: Cluster, wanted: int, say: Say) -> None:
     short = [(kind, left) for kind, left in found if left and left.instances(kind) < wanted]
     if found and len(short) == len(found):
         kind, left = max(short, key=lambda each: each[1].instances(each[0]))
-        raise UsageError(f"--max {wanted}: {left.describe(kind, wanted)}")
+        raise UsageError(f"--max {high}: {left.describe(kind, wanted)}")

@@ -4,15 +4,18 @@ Spot first: the spot group is asked for all that the on-demand group does not ha
 base, and what is missing to min once spot has been short of it for longer than the job's patience;
 it is given back node by node, each after a commit, when spot is back. For that a job whose min is
 its max has one spot node too many for a while, unless boots fail. A group whose launches fail again
-and again is asked for no more than it has, for a while that grows.
+and again is asked for no more than it has, for a while that grows; and no node is launched that
+would hardly train before --max-cost ends the job.
 """
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
 from spotelastic.aws.autoscaling import Group
+from spotelastic.controller import limits
 from spotelastic.controller.seen import (
     Action,
     Failed,
@@ -29,6 +32,8 @@ from spotelastic.model.progress import Event
 
 TOO_DEAR, CHEAP_AGAIN = "max-price", "max-price-over"
 """Of the events that tell since when --max-price holds spot nodes out, and when no more."""
+TOO_COSTLY = "max-cost"
+"""Of the event that tells that --max-cost holds nodes out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,12 @@ def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
         return tuple(
             Size(group, len(stays & _names(group)), f"the job is {state}") for group in seen.groups
         )
-    return tuple(
+    reached = [
         _within_reach(seen, Size(group, size, f"the job is {state}"), now, policy)
         for group, size in wanted
         if group is not None
-    )
+    ]
+    return _paid(seen, reached, policy)
 
 
 def wanting(seen: Seen, policy: Policy) -> int:
@@ -112,10 +118,41 @@ def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
     return Size(size.group, there, why) if why else size
 
 
+def _paid(seen: Seen, found: list[Size], policy: Policy) -> tuple[Size, ...]:
+    """No more nodes than the money is left for. Those on demand come first: the job needs them."""
+    left, paid = _purse(seen, policy), dict[str, Size]()
+    for size in reversed(found):
+        there, usd = staying(size.group), _to_pay_off(seen, size.group, policy)
+        more = size.wanted - there
+        paid[size.group.name] = size
+        if more > 0 and more * usd > left:
+            more = max(0, math.floor(left / usd))
+            paid[size.group.name] = Size(size.group, there + more, _too_costly(policy))
+        left -= max(0, more) * usd
+    return tuple(paid[size.group.name] for size in found)
+
+
+def _purse(seen: Seen, policy: Policy) -> float:
+    limit = policy.capacity.max_cost
+    return math.inf if limit is None else limits.left_for_nodes(seen.money, limit, policy)
+
+
+def _to_pay_off(seen: Seen, group: Group, policy: Policy) -> float:
+    """US dollars of one node more until it can have trained; 0: its price is not known."""
+    an_hour = seen.money.spot if group is seen.group else seen.money.on_demand
+    return limits.needed(an_hour, policy)
+
+
+def _too_costly(policy: Policy) -> str:
+    return f"another node would hardly train before --max-cost {policy.capacity.max_cost:g}"
+
+
 def held(seen: Seen, group: Group, now: float, policy: Policy) -> str:
     """Why the group asks for no more than it has for now; "" where it may."""
     if group is seen.group and (why := too_dear(seen, policy)):
         return why
+    if _to_pay_off(seen, group, policy) > _purse(seen, policy):
+        return _too_costly(policy)
     failed = seen.failed.get(seen.pool(group))
     if failed is not None and now < refused_until(failed, policy):
         return f"{failed.count} launches have failed: {failed.why}"
@@ -162,6 +199,23 @@ def _tell_of_price(
     yield Tell(Event(now, "limit", text, data=data))
 
 
+def _tell_of_cost(
+    seen: Seen, found: tuple[Size, ...], now: float, policy: Policy
+) -> Iterator[Tell]:
+    """Once in a life of the job and of its limit."""
+    money, limit = seen.money, policy.capacity.max_cost
+    if limit is None or all(size.reason != _too_costly(policy) for size in found):
+        return
+    life = seen.job.at if seen.job else 0.0
+    data: dict[str, object] = {"kind": TOO_COSTLY, "incarnation": f"{life}-{limit}"}
+    if not _is_told(seen, data):
+        text = (
+            f"no further node is launched: the job has cost ${money.spent:.2f} at "
+            f"${money.per_hour:.2f} an hour, and {_too_costly(policy)}"
+        )
+        yield Tell(Event(now, "limit", text, data=data))
+
+
 def _which(seen: Seen, kind: str, times: int) -> dict[str, object]:
     """The same for as long as the job's life and the number of times before are."""
     life = seen.job.at if seen.job else 0.0
@@ -201,6 +255,7 @@ def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     surplus: list[Remove] = []
     found = sizes(seen, now, policy)
     yield from _tell_of_price(seen, found, now, policy)
+    yield from _tell_of_cost(seen, found, now, policy)
     for size in found:
         group, there = size.group, staying(size.group)
         by_name = not seen.ended or size.wanted > 0

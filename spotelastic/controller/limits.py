@@ -33,6 +33,16 @@ def is_spent(money: Money, limit: float, policy: Policy) -> bool:
     return money.spent + money.per_hour * policy.ends_within / HOUR >= limit
 
 
+def left_for_nodes(money: Money, limit: float, policy: Policy) -> float:
+    """US dollars that nodes more than those that run may cost until they can have trained."""
+    return limit - money.spent - needed(money.per_hour, policy)
+
+
+def needed(per_hour: float, policy: Policy) -> float:
+    """US dollars that what costs so much takes to boot and to be ended."""
+    return per_hour * (policy.boots_in + policy.ends_within) / HOUR
+
+
 def overdue(seen: Seen, now: float, policy: Policy) -> Job | None:
     """How a job that was asked to end does so now, with nobody there who saves, or too slowly."""
     ending = seen.ending

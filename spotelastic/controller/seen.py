@@ -77,6 +77,8 @@ class Money:
     """For all that runs now."""
     spot: float = 0.0
     """For one more spot node and an hour; 0: not known."""
+    on_demand: float = 0.0
+    """For one more on demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class Policy:
     """Until nodes may go to a zone again that was left for want of capacity."""
     remembers_for: float = 86_400.0
     """That a zone was left, when another one is chosen."""
+    boots_in: float = 120.0
+    """For how long a node is likely to be paid for before it trains."""
     ends_within: float = 180.0
     """What a job that is stopped may still take, and cost."""
     capacity: Capacity = Capacity()

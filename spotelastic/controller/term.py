@@ -56,6 +56,7 @@ from spotelastic.controller.upkeep import Examine, Postpone, Standing
 from spotelastic.controller.usage import Usage
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.job import ENDED, JobSpec
+from spotelastic.model.progress import newest_committed
 from spotelastic.store.election import Leadership
 from spotelastic.store.port import Store
 
@@ -335,7 +336,7 @@ class Term:
             zones=self._zones_of(group),
             moved_at=records.moved_at,
             zones_left=records.zones_left,
-            committed=max((p.committed for p in records.progress.values()), default=0),
+            committed=newest_committed(records.progress.values()),
             given_back_at=records.given_back_at,
             machines=self._machines,
             nodes=records.nodes,
@@ -404,14 +405,15 @@ class Term:
         return done
 
     def _money(self, seen: Seen, now: float, *, priced: bool) -> Money:
-        money = usage.money(self._bill.values(), now)
-        if self._policy.capacity.max_price is None or not priced:
+        money, capacity = usage.money(self._bill.values(), now), self._policy.capacity
+        if (capacity.max_price is None and capacity.max_cost is None) or not priced:
             return money
         zones = {machine.zone for machine in self._machines.values() if machine.zone}
         zones = zones if seen.home is None else {seen.home.name}
         pools = [(type, zone) for type in self._types for zone in zones]
         prices = [price for pool in pools if (price := self._prices.spot(*pool))]
-        return replace(money, spot=min(prices, default=0.0))
+        listed = [usd for type in self._types if (usd := self._prices.on_demand(type))]
+        return replace(money, spot=min(prices, default=0.0), on_demand=min(listed, default=0.0))
 
     def _look(self) -> None:
         """Part by part: a warning that comes meanwhile does not wait for the rest."""

@@ -1,6 +1,6 @@
 """The controller of a replayed job: its real decisions, carried out on the played market."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotelastic.controller import usage
 from spotelastic.controller.decide import decide
@@ -112,7 +112,11 @@ class Controller:
             group=market.group(SPOT),
             on_demand=market.group(ON_DEMAND),
             short_since=self._short(len(there)),
-            money=usage.money(self.bill.values(), now),
+            money=replace(
+                usage.money(self.bill.values(), now),
+                spot=self._scenario.machines.spot_usd,
+                on_demand=self._scenario.machines.on_demand_usd,
+            ),
             committed=nodes.committed,
             given_back_at=self._given_back_at,
             machines={name: rented.machine for name, rented in market.rented.items()},

@@ -334,6 +334,43 @@ def test_a_job_ends_before_it_has_cost_more_than_it_may_and_says_what_it_did() -
     assert only(over, policy, SetDesired, Remove, Replace) == [], "they save first"
 
 
+def test_no_node_is_launched_that_would_hardly_train_before_the_money_ends() -> None:
+    """Both groups pay from one purse, and those on demand first. Nobody goes for it."""
+    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    missing = replace(cluster(2), group=group(SPOT, ["s0", "s1"], 2))
+
+    def at(spent: float, capacity: Capacity = policy.capacity, spot: float = 2.0) -> dict[str, int]:
+        money = Money(spent, per_hour=4.0, spot=spot, on_demand=3.0)
+        return wanted(replace(missing, money=money), replace(policy, capacity=capacity))
+
+    bases = replace(policy.capacity, base=1)
+    assert [at(spent)[SPOT] for spent in (1.0, 2.0, 3.0, 4.1, 5.9, 6.0)] == [4, 4, 3, 2, 2, 2]
+    assert at(5.9, spot=0.0) == {SPOT: 4, ON_DEMAND: 0}, "a price that is not known"
+    assert at(3.0, bases) == {SPOT: 2, ON_DEMAND: 1}
+    assert at(3.1, bases) == {SPOT: 3, ON_DEMAND: 0}
+
+
+def test_who_goes_when_the_money_ends_is_not_replaced_and_that_is_told_once() -> None:
+    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
+    seen = replace(
+        cluster(4), drains={"s1": Drain("s1", notice)}, money=Money(2.0, per_hour=4.0, spot=2.0)
+    )
+    assert [type(end) for end in only(seen, policy, Replace, Remove)] == [Replace]
+    short = replace(seen, money=Money(5.0, per_hour=4.0, spot=2.0))
+    (removed,) = only(short, policy, Replace, Remove)
+    assert isinstance(removed, Remove)
+    assert removed.reason.endswith("another node would hardly train before --max-cost 10")
+    (told,) = only(replace(short, group=group(SPOT, ["s0", "s2", "s3"], 3)), policy, Tell)
+    assert isinstance(told, Tell)
+    assert told.event.message == (
+        "no further node is launched: the job has cost $5.00 at $4.00 an hour, and another node "
+        "would hardly train before --max-cost 10"
+    )
+    known = replace(short, group=group(SPOT, ["s0"], 1), told=frozenset({account(told.event)}))
+    assert only(known, policy, Tell) == []
+
+
 def test_at_its_deadline_a_job_is_timed_out_once() -> None:
     policy = Policy(capacity=Capacity(deadline=NOW))
     seen = cluster(4)

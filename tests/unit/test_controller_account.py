@@ -18,7 +18,7 @@ from spotelastic.controller.status import status, step_time
 from spotelastic.controller.tariff import ASKED_AGAIN_AFTER, Tariff
 from spotelastic.controller.usage import HOUR, Usage
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.model.job import Capacity, Failure, Job
+from spotelastic.model.job import Capacity, Failure, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, NodeStatus, Point, Progress, Status, Upload
@@ -215,9 +215,25 @@ def test_a_restart_is_held_to_what_the_cluster_has_cost_in_all(
     control = Usage("c", "t3.small", False, 0.0, HOUR, 2.0, 2.0, "control")
     spent = usage.cost("demo", {"c": control}, None, HOUR, None)
     monkeypatch.setattr(orders, "cost_of", lambda _: spent)
-    cluster: Any = SimpleNamespace(name="demo", spec=SimpleNamespace(capacity=Capacity()))
+    spec = SimpleNamespace(capacity=Capacity(), settings=Settings(2, 4))
+    cluster: Any = SimpleNamespace(name="demo", spec=spec)
     with pytest.raises(UsageError, match=r"--max-cost 2: demo has cost \$2.00 already"):
         orders._time_and_money(cluster, None, 2.0)
+    orders._time_and_money(cluster, None, 2.01)
+
+
+def test_a_restart_is_refused_that_would_be_stopped_before_it_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two nodes at $6 an hour each need a dollar for the five minutes until they may be ended."""
+    bill = {"a": Usage("a", "g5.xlarge", True, 0.0, HOUR, 6.0, 9.0)}
+    spent = usage.cost("demo", bill, None, HOUR, None)
+    monkeypatch.setattr(orders, "cost_of", lambda _: spent)
+    spec = SimpleNamespace(capacity=Capacity(), settings=Settings(2, 4))
+    cluster: Any = SimpleNamespace(name="demo", spec=spec)
+    with pytest.raises(UsageError, match=r"before it trains.*more than \$7.00"):
+        orders._time_and_money(cluster, None, 7.0)
+    orders._time_and_money(cluster, None, 7.01)
 
 
 def test_a_type_without_a_known_price_claims_no_saving() -> None:
