@@ -5,22 +5,19 @@ it all types are taken that cost no more than twice the cheapest (EC2's own limi
 by requirement), because the more types a group may launch, the sooner it finds capacity.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from spotelastic.aws import offers, types
+from spotelastic.aws import offers, quotas, types
 from spotelastic.aws.clients import Aws, calling
 from spotelastic.aws.prices import shipped_table
-from spotelastic.aws.quotas import Allowance, Quotas
+from spotelastic.aws.quotas import Allowed, Nodes
 from spotelastic.aws.types import InstanceType
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 DEARER_AT_MOST = 2.0
 """Times the price of the cheapest type of its kind."""
 MIB = 2**20
-
-Allowed = Callable[[str], Allowance | None]
-"""What the quota leaves for a type; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class Option:
 
 
 def options(
-    kinds: Iterable[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: int
+    kinds: Iterable[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: Nodes
 ) -> tuple[Option, ...]:
     """What there is to choose from, best first (pure). Types without a known price are left out."""
     alike: dict[tuple[object, ...], list[InstanceType]] = {}
@@ -73,17 +70,13 @@ def options(
 
 
 def _option(
-    kinds: Sequence[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: int
+    kinds: Sequence[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: Nodes
 ) -> Option:
-    """Of one kind, the cheapest first. The quota must allow so many nodes of one of its types."""
+    """Of one kind, the cheapest first. The quotas must allow what the job needs of its types."""
     cheapest = usd[kinds[0].name]
     taken = tuple(kind for kind in kinds if usd[kind.name] <= DEARER_AT_MOST * cheapest)
-    left = [(allowed(kind.name), kind) for kind in taken]
-    known = [(allowance, kind) for allowance, kind in left if allowance is not None]
-    if len(known) < len(left) or any(a.instances(kind) >= nodes for a, kind in known):
-        return Option(taken, cheapest)
-    allowance, kind = max(known, key=lambda each: each[0].instances(each[1]))
-    return Option(taken, cheapest, allowance.describe(kind, nodes))
+    found = quotas.shares(taken, allowed, nodes)
+    return Option(taken, cheapest, quotas.refusal(found, nodes))
 
 
 def best(found: Sequence[Option], requirement: Requirement, region: str) -> Option:
@@ -112,14 +105,14 @@ def check(kinds: Iterable[InstanceType], requirement: Requirement) -> None:
 
 
 def survey(
-    aws: Aws, requirement: Requirement, nodes: int, *, spot: bool, quotas: Quotas
+    aws: Aws, requirement: Requirement, nodes: Nodes, allowed: Allowed
 ) -> tuple[Option, ...]:
-    """The options of this region today, for `nodes` nodes at least, best first."""
+    """The options of this region today, best first."""
     names = _fitting(aws, requirement) if str(requirement) else _usual(aws)
     described = types.describe(aws, names) if names else ()
     kinds = [kind for kind in described if requirement.fits(kind) and not types.misfit(kind)]
-    usd = _usd(aws, [kind.name for kind in kinds], spot=spot) if kinds else {}
-    return options(kinds, usd, lambda name: quotas.allowance(name, spot=spot), nodes)
+    usd = _usd(aws, [kind.name for kind in kinds]) if kinds else {}
+    return options(kinds, usd, allowed, nodes)
 
 
 def _usual(aws: Aws) -> list[str]:
@@ -147,9 +140,7 @@ def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
         return [item["InstanceType"] for page in pages for item in page["InstanceTypes"]]
 
 
-def _usd(aws: Aws, names: Sequence[str], *, spot: bool) -> Mapping[str, float]:
+def _usd(aws: Aws, names: Sequence[str]) -> Mapping[str, float]:
     listed = shipped_table().usd_per_hour
-    if not spot:
-        return listed
     now = offers.spot_prices(aws, names)
     return {name: min(now.get(name, {}).values(), default=listed.get(name, 0.0)) for name in names}

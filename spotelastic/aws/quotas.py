@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from spotelastic.aws import types
 from spotelastic.aws.clients import Aws, Rejected, calling
@@ -74,6 +75,67 @@ class Allowance:
             f"{kind.name} ({self.family}: {self.vcpus} vCPUs{in_use}, {kind.vcpus} each); "
             f"ask for more at {self.link}"
         )
+
+
+class Allowed(Protocol):
+    """What the quota leaves for a type; None where that is not known."""
+
+    def __call__(self, type: str, /, *, spot: bool) -> Allowance | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """How many a job needs, and how many it may have of each purchase."""
+
+    least: int
+    spot: int
+    on_demand: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Nodes of one purchase, judged by the type of which most are allowed."""
+
+    wanted: int
+    left: tuple[Allowance, InstanceType] | None
+    """None where the quota of one of the types is not known: it forbids nothing."""
+
+    @property
+    def had(self) -> int:
+        if self.left is None:
+            return self.wanted
+        allowance, kind = self.left
+        return min(self.wanted, allowance.instances(kind))
+
+    @property
+    def text(self) -> str:
+        """As `Allowance.describe`; "" where it is not known."""
+        if self.left is None:
+            return ""
+        allowance, kind = self.left
+        return allowance.describe(kind, self.wanted)
+
+
+def shares(kinds: Sequence[InstanceType], allowed: Allowed, nodes: Nodes) -> tuple[Share, Share]:
+    """Of spot, and on demand."""
+    spot = _share(kinds, allowed, nodes.spot, spot=True)
+    return spot, _share(kinds, allowed, nodes.on_demand, spot=False)
+
+
+def refusal(found: Sequence[Share], nodes: Nodes) -> str:
+    """Which quotas allow too few nodes together; "" where they allow enough."""
+    if sum(share.had for share in found) >= nodes.least:
+        return ""
+    return "; and ".join(share.text for share in found if share.wanted and share.left)
+
+
+def _share(kinds: Sequence[InstanceType], allowed: Allowed, wanted: int, *, spot: bool) -> Share:
+    """A quota of which nothing is wanted is not asked for."""
+    left = [(allowed(kind.name, spot=spot), kind) for kind in kinds] if wanted else []
+    known = [(allowance, kind) for allowance, kind in left if allowance is not None]
+    if not known or len(known) < len(left):
+        return Share(wanted, None)
+    return Share(wanted, max(known, key=lambda each: each[0].instances(each[1])))
 
 
 def family(name: str) -> Family | None:

@@ -5,17 +5,17 @@ in `Survey.warnings`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spotelastic.aws import choice, networks, offers, stack, types, zones
+from spotelastic.aws import choice, networks, offers, quotas, stack, types, zones
 from spotelastic.aws.choice import Option, Requirement
 from spotelastic.aws.clients import DENIED, Aws, Rejected
-from spotelastic.aws.estimate import Estimate, estimate
+from spotelastic.aws.estimate import Estimate, Line, estimate
 from spotelastic.aws.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.networks import Network
 from spotelastic.aws.packing import Zone, Zones, ranked
 from spotelastic.aws.prices import PriceList
-from spotelastic.aws.quotas import Allowance, Quotas
+from spotelastic.aws.quotas import Nodes, Quotas
 from spotelastic.aws.types import InstanceType
 from spotelastic.errors import EnvironmentFailure, UsageError
 
@@ -32,9 +32,10 @@ class Wish:
     requirement: Requirement = Requirement()
     beside: tuple[str, ...] = ()
     """Types that the cluster has already: nodes of both train together for a while."""
-    spot: bool = True
     on_demand: int = 0
-    """Workers that may be bought on demand besides."""
+    """Workers that may be bought on demand."""
+    base: int = 0
+    """Those of them that are bought at all times, instead of spot."""
     control_type: str = CONTROL_TYPE
     controls: int = len(MEMBERS)
     """Control nodes that are still to be started."""
@@ -47,6 +48,11 @@ class Wish:
     """Whether all workers are to be in one zone."""
     container: str = ""
     """The container image that they are to run in."""
+
+    @property
+    def spot(self) -> int:
+        """Workers that may be spot."""
+        return max(0, self.maximum - self.base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def survey(aws: Aws, wish: Wish) -> Survey:
     ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
     cards, listed = types.efa_cards(kinds), PriceList(aws)
     first = (ranking[0].name,) if ranking else for_workers
-    price = _price(aws, kinds[0].name, first, listed, spot=wish.spot)
+    price = _price(aws, kinds[0].name, first, listed)
     addresses = _addresses((wish.minimum, wish.maximum), cards, network, its_zones)
     nat_gateways = networks.gateways(cards, wish.vpc)
     return Survey(
@@ -100,12 +106,12 @@ def _types(
     aws: Aws, wish: Wish
 ) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[str, ...]]:
     """Of the workers; what they were chosen from; and what the quotas leave too few of."""
-    quotas = Quotas(aws, wish.cluster)
+    known = Quotas(aws, wish.cluster)
     try:
-        options = _options(aws, quotas, wish)
+        options = _options(aws, known, wish)
         kinds = _kinds(aws, wish, options)
         types.check_alike((*types.describe(aws, wish.beside), *kinds) if wish.beside else kinds)
-        return kinds, options, tuple(_shortages(aws, quotas, kinds, wish))
+        return kinds, options, tuple(_shortages(aws, known, kinds, wish))
     except Rejected as error:
         if error.code not in DENIED or not wish.types:
             raise
@@ -114,10 +120,11 @@ def _types(
         return kinds, (), (f"the quotas are not known: {error}",)
 
 
-def _options(aws: Aws, quotas: Quotas, wish: Wish) -> tuple[Option, ...]:
+def _options(aws: Aws, known: Quotas, wish: Wish) -> tuple[Option, ...]:
     if wish.types:
         return ()
-    return choice.survey(aws, wish.requirement, wish.minimum, spot=wish.spot, quotas=quotas)
+    nodes = Nodes(wish.minimum, min(wish.minimum, wish.spot), wish.on_demand)
+    return choice.survey(aws, wish.requirement, nodes, known.allowance)
 
 
 def _kinds(aws: Aws, wish: Wish, options: tuple[Option, ...]) -> tuple[InstanceType, ...]:
@@ -144,41 +151,25 @@ def _check_container(wish: Wish, kinds: tuple[InstanceType, ...]) -> None:
             )
 
 
-def _shortages(aws: Aws, quotas: Quotas, kinds: tuple[InstanceType, ...], wish: Wish) -> list[str]:
-    """Of workers, judged by the type of which most are allowed; and of control nodes."""
+def _shortages(aws: Aws, known: Quotas, kinds: tuple[InstanceType, ...], wish: Wish) -> list[str]:
+    """Of workers, of each purchase; and of control nodes."""
+    nodes = Nodes(wish.minimum, wish.spot, wish.on_demand)
+    spot, on_demand = found = quotas.shares(kinds, known.allowance, nodes)
+    if refusal := quotas.refusal(found, nodes):
+        raise EnvironmentFailure(f"too few for --min {wish.minimum}: {refusal}")
     told = []
-    if (best := _most(quotas, kinds, spot=wish.spot)) is not None:
-        allowance, kind = best
-        count = allowance.instances(kind)
-        if count < wish.minimum:
-            raise EnvironmentFailure(
-                f"too few for --min {wish.minimum}: {allowance.describe(kind, wish.maximum)}"
-            )
-        if count < wish.maximum:
-            told.append(allowance.describe(kind, wish.maximum))
-    if wish.on_demand and (best := _most(quotas, kinds, spot=False)) is not None:
-        allowance, kind = best
-        if allowance.instances(kind) < wish.on_demand:
-            told.append(f"--on-demand: {allowance.describe(kind, wish.on_demand)}")
+    if spot.had < spot.wanted:
+        told.append(spot.text)
+    if on_demand.had < on_demand.wanted:
+        told.append(f"--on-demand: {on_demand.text}")
     if wish.controls:
         (control,) = types.describe(aws, [wish.control_type])
-        left = quotas.allowance(control.name, spot=False)
+        left = known.allowance(control.name, spot=False)
         if left is not None and left.instances(control) < wish.controls:
             raise EnvironmentFailure(
                 f"too few for the control nodes: {left.describe(control, wish.controls)}"
             )
     return told
-
-
-def _most(
-    quotas: Quotas, kinds: tuple[InstanceType, ...], *, spot: bool
-) -> tuple[Allowance, InstanceType] | None:
-    """The type of which the quotas leave most; None where one of them is not known."""
-    allowed = [(quotas.allowance(kind.name, spot=spot), kind) for kind in kinds]
-    known = [(allowance, kind) for allowance, kind in allowed if allowance is not None]
-    if len(known) < len(kinds):
-        return None
-    return max(known, key=lambda each: each[0].instances(each[1]))
 
 
 def _zones(
@@ -210,7 +201,7 @@ def _estimate(
     nat_gateways: int,
     addresses: tuple[int, int],
 ) -> Estimate:
-    return estimate(
+    usual = estimate(
         nodes=(wish.minimum, wish.maximum),
         worker=worker,
         worker_usd=price,
@@ -220,6 +211,16 @@ def _estimate(
         nat_gateways=nat_gateways,
         addresses=addresses,
     )
+    return _with_base(usual, wish, listed.on_demand(worker)) if wish.base else usual
+
+
+def _with_base(usual: Estimate, wish: Wish, usd: float) -> Estimate:
+    """The workers of a base, which come first, at what they cost on demand."""
+    workers, *others = usual.lines
+    low, high = min(wish.base, workers.low), min(wish.base, workers.high)
+    bought = Line(workers.what, low, high, usd, "on demand")
+    spot = replace(workers, low=workers.low - low, high=workers.high - high)
+    return Estimate((*((spot,) if spot.high else ()), bought, *others))
 
 
 def _addresses(
@@ -243,7 +244,7 @@ def _ranking(
     return ranked(zones.offers(zones.named(names), types, wish.maximum))
 
 
-def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList, *, spot: bool) -> float:
-    found = offers.spot_prices(aws, [type]).get(type, {}) if spot else {}
+def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList) -> float:
+    found = offers.spot_prices(aws, [type]).get(type, {})
     prices = [price for zone, price in found.items() if zone in zones]
     return min(prices) if prices else listed.on_demand(type)

@@ -158,6 +158,7 @@ def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
         minimum=request.minimum,
         maximum=request.maximum,
         on_demand=_on_demand(checked.capacity, request.minimum),
+        base=checked.capacity.base,
         requirement=checked.requirement,
         placed=bool(request.placement),
         packed=checked.capacity.zones == "pack",

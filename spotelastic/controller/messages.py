@@ -18,6 +18,7 @@ from spotelastic.aws.events import (
     StateChange,
     Unknown,
 )
+from spotelastic.aws.names import CONTROL_TYPE, MEMBERS
 from spotelastic.controller.seen import (
     Action,
     Discard,
@@ -35,6 +36,8 @@ WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soo
 """What AWS's events say of a node, by the kind of the notice."""
 WARNED_AHEAD = 120.0
 """Seconds before the end at which AWS warns of it."""
+TOLD_AGAIN_AFTER = 3600.0
+"""Seconds until it is told again that a control node cannot be launched: AWS goes on trying."""
 QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IGNORECASE)
 """In what AWS says of launches that a quota does not allow: an error code, or only its text, of
 which one speaks of capacity."""
@@ -43,19 +46,47 @@ which one speaks of capacity."""
 def read(seen: Seen, now: float) -> Iterator[Action]:
     """What the messages cause."""
     handled = set(seen.handled)
-    noticed = set(seen.drains)
+    done = {*seen.drains, *_told_lately(seen, now)}
     for message in seen.messages:
         event = message.event
         fate = _fate(seen, event, handled)
         if fate == "handled":
             for action in _react(seen, message, now):
-                if isinstance(action, WriteDrain):
-                    if action.drain.node in noticed:
-                        continue
-                    noticed.add(action.drain.node)
+                once = _once(seen, action)
+                if once in done:
+                    continue
+                done |= {once} - {""}
                 yield action
             handled.add(event.id)
         yield Discard(message, fate, event.id)
+
+
+def _once(seen: Seen, action: Action) -> str:
+    """Of what is done once, whatever else asks for it: the node, or the group of a control node
+    that cannot be launched; "" of all else."""
+    match action:
+        case WriteDrain(drain):
+            return drain.node
+        case Tell(event) if event.kind == "launch" and event.data.get("failed"):
+            group = str(event.data["group"])
+            return group if _is_control(seen, group) else ""
+    return ""
+
+
+def _told_lately(seen: Seen, now: float) -> Iterator[str]:
+    """Groups, no launch of which has succeeded since."""
+    for (group, _), failed in seen.failed.items():
+        if now < failed.at + TOLD_AGAIN_AFTER:
+            yield group
+
+
+def _is_control(seen: Seen, group: str) -> bool:
+    """Whether it is a control node's, of this cluster: the bus brings those of clusters, too, whose
+    names begin with this one's."""
+    if seen.group is None:
+        return False
+    its = seen.group.name.removesuffix("workers")
+    return group in {f"{its}control-{member}" for member in MEMBERS}
 
 
 def _fate(seen: Seen, event: AwsEvent, handled: set[str]) -> Fate:
@@ -68,9 +99,16 @@ def _fate(seen: Seen, event: AwsEvent, handled: set[str]) -> Fate:
             return "duplicate"
         case LifecycleAction() | GroupActivity():
             ours = any(event.group == group.name for group in seen.groups)
+            ours = ours or _is_lost_control(seen, event)
             return "handled" if ours or event.instance in seen.machines else "foreign"
         case _:
             return "handled" if event.instance in seen.machines else "foreign"
+
+
+def _is_lost_control(seen: Seen, event: LifecycleAction | GroupActivity) -> bool:
+    """A control node could not be launched."""
+    failed = isinstance(event, GroupActivity) and event.name == "launch" and not event.succeeded
+    return failed and _is_control(seen, event.group)
 
 
 def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
@@ -157,7 +195,9 @@ def _tell_loss(
 
 
 def _pool(seen: Seen, activity: GroupActivity) -> str:
-    """The zone that it says something of; "" where nodes are not packed into one."""
+    """The zone that it says something of; "" where workers are not packed into one."""
+    if _is_control(seen, activity.group):
+        return activity.zone
     if not seen.zones:
         return ""
     return activity.zone or (seen.home.name if seen.home is not None else "")
@@ -169,11 +209,14 @@ def _explained(seen: Seen, activity: GroupActivity) -> str:
     if activity.name != "launch":
         return f"{activity.group} could not {activity.name} an instance: {why}"
     spot = seen.group is not None and activity.group == seen.group.name
-    kind = " or ".join(seen.types) or "instance"
+    types, kind = seen.types, " or ".join(seen.types) or "instance"
     where = f" in {activity.zone}" if activity.zone else ""
     text = f"no {'spot' if spot else 'on-demand'} {kind} could be launched{where}"
+    if _is_control(seen, activity.group):
+        types = (CONTROL_TYPE,)
+        text = f"no control node could be launched for {activity.group}{where}"
     match _cause_of(why):
-        case "quota" if quota := quotas.named(seen.types, seen.region, spot=spot):
+        case "quota" if quota := quotas.named(types, seen.region, spot=spot):
             return f"{text}: the quota {quota} does not allow it: {why}"
         case "capacity":
             return f"{text}: there is no capacity: {why}"

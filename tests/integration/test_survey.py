@@ -57,6 +57,40 @@ def test_nodes_on_demand_count_against_a_quota_of_their_own(laptop: Laptop, aws:
     assert survey(aws, Wish("demo", ("g5.xlarge",), 2, 8, on_demand=1)).warnings == ()
 
 
+def test_an_account_without_spot_may_buy_what_min_needs_on_demand(laptop: Laptop, aws: Aws) -> None:
+    laptop.faults.set_quota(G_SPOT, 0)
+    laptop.faults.set_quota(G_ON_DEMAND, 64)
+    wish = Wish("demo", ("g5.xlarge",), 2, 8, on_demand=2)
+    (told,) = survey(aws, wish).warnings
+    assert told.startswith("quota allows 0 of 8 spot g5.xlarge (G and VT: 0 vCPUs, 4 each); ask")
+    based = replace(wish, maximum=2, base=2)
+    assert survey(aws, based).warnings == (), "no spot is asked for"
+    assert survey(aws, replace(wish, types=(), requirement=Requirement(1, int(20e9)))).options
+    laptop.faults.set_quota(G_ON_DEMAND, 4)
+    both = r"--min 2: quota allows 0 of 8 spot .*; and quota allows 1 of 2 on-demand g5\.xlarge"
+    with pytest.raises(EnvironmentFailure, match=both):
+        survey(aws, wish)
+    laptop.faults.set_quota(G_SPOT, 1000)
+    with pytest.raises(EnvironmentFailure, match="--min 2: quota allows 1 of 2 on-demand"):
+        survey(aws, based)
+
+
+def test_nodes_of_a_base_are_priced_as_on_demand(laptop: Laptop, aws: Aws) -> None:
+    for zone in laptop.info.zones:
+        laptop.faults.set_spot_price("g5.xlarge", zone, 0.3)
+    laptop.faults.set_on_demand_price("g5.xlarge", 1.0)
+
+    def workers(low: int, high: int, base: int) -> list[tuple[int, int, float, str]]:
+        wish = Wish("demo", ("g5.xlarge",), low, high, on_demand=base, base=base)
+        lines = survey(aws, wish).estimate.lines
+        found = [line for line in lines if line.what == "worker, g5.xlarge"]
+        return [(line.low, line.high, line.usd, line.note) for line in found]
+
+    assert workers(2, 8, 0) == [(2, 8, 0.3, "")]
+    assert workers(2, 8, 3) == [(0, 5, 0.3, ""), (2, 3, 1.0, "on demand")]
+    assert workers(2, 2, 2) == [(2, 2, 1.0, "on demand")]
+
+
 def test_by_requirement_the_cheapest_kind_in_quota_is_taken_and_the_others_are_told(
     laptop: Laptop, aws: Aws
 ) -> None:

@@ -15,6 +15,7 @@ from spotelastic.cli.request import Request, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, JobSpec, Settings
+from spotelastic.model.progress import Cost
 
 
 def request(**changes: object) -> Request:
@@ -277,7 +278,7 @@ def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(orders, "wall", lambda: 1000.0)
-    monkeypatch.setattr(orders, "cost_of", lambda _: SimpleNamespace(total_usd=0.0))
+    monkeypatch.setattr(orders, "cost_of", lambda _: Cost("demo", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     before = limited(Capacity(), 60.0, 990.0)
     spec = JobSpec("demo", "run", "train.py", (), "", Settings(1, 2), "", (), capacity=before)
     cluster: Any = SimpleNamespace(name="demo", spec=spec)

@@ -51,6 +51,17 @@ def test_programs_get_figures_of_the_policies_that_they_ask_for(
     assert outcome["bill"]["usd"] == pytest.approx(0.5 * outcome["bill"]["spot_hours"])
 
 
+def test_a_p3_market_that_takes_nodes_every_few_minutes_costs_little(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = str(TRACES / "bamboo-p3.csv")
+    asked = ("--policy", "spotelastic", "--instance-type", "p3.2xlarge", "--json")
+    assert replay(monkeypatch, trace, "--min", "2", "--max", "32", *asked) == 0
+    (outcome,) = json.loads(capsys.readouterr().out)
+    assert (outcome["most_nodes"], outcome["steps_lost"]) == (32, 0)
+    assert outcome["goodput"] >= 0.97
+
+
 def test_nodes_that_boot_for_longer_than_they_are_waited_for_train_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

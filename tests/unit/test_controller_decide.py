@@ -17,11 +17,13 @@ from spotelastic.aws.events import (
     Unknown,
 )
 from spotelastic.controller.decide import Decision, decide, settled
+from spotelastic.controller.observe import Mirror
 from spotelastic.controller.seen import (
     Action,
     CompleteDrain,
     Discard,
     EndMachine,
+    Failed,
     Left,
     Message,
     Policy,
@@ -35,6 +37,9 @@ from spotelastic.controller.seen import (
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
+from spotelastic.store.codec import encode
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Reset, Value
 
 NOW = 1000.0
 POLICY = Policy()
@@ -183,6 +188,73 @@ def test_an_activity_of_a_group_is_told_once_however_often_it_is_delivered(succe
     later = replace(healthy("a"), told=frozenset({account(told.event)}))
     assert delivered("e1", later) == []
     assert len(delivered("e2", later)) == 1
+
+
+def lost(id: str, group: str, why: str = "InsufficientInstanceCapacity") -> Message:
+    return message(GroupActivity(id, 999.0, "", group, "launch", False, why, "eu-x-1a"))
+
+
+CONTROL = GROUP.replace("workers", "control-a")
+
+
+def fates(seen: Seen) -> list[str]:
+    found = only(decide(seen, NOW, POLICY), Discard)
+    return [each.fate for each in found if isinstance(each, Discard)]
+
+
+def test_a_control_node_that_cannot_be_launched_is_told_once_a_burst() -> None:
+    seen = replace(healthy("a"), messages=(lost("e1", CONTROL), lost("e2", CONTROL)))
+    assert fates(seen) == ["handled", "handled"]
+    (told,) = only(decide(seen, NOW, POLICY), Tell)
+    assert isinstance(told, Tell)
+    assert told.event.message == (
+        f"no control node could be launched for {CONTROL} in eu-x-1a: there is no capacity: "
+        "InsufficientInstanceCapacity"
+    )
+    assert (told.event.data["group"], told.event.data["zone"]) == (CONTROL, "eu-x-1a")
+
+    def again(after: float) -> list[Action]:
+        failed = {(CONTROL, "eu-x-1a"): Failed(1, NOW - after)}
+        later = replace(healthy("a"), failed=failed, messages=(lost("e3", CONTROL),))
+        return only(decide(later, NOW, POLICY), Tell)
+
+    assert again(600.0) == []
+    assert len(again(3600.0)) == 1
+
+
+def test_a_control_node_that_cannot_be_launched_holds_up_no_worker() -> None:
+    short, keys = replace(healthy("a"), desired=3), Keys("run")
+    mirror = Mirror(keys, lambda: None)
+    told = []
+    for number in range(5):
+        seen = replace(short, messages=(lost(f"e{number}", CONTROL),))
+        told += [
+            each.event for each in only(decide(seen, NOW, POLICY), Tell) if isinstance(each, Tell)
+        ]
+    values = [Value(keys.event(str(n)), encode(event), 1, 1) for n, event in enumerate(told)]
+    mirror([Reset(tuple(values), 1)])
+    failed = mirror.records().failed
+    assert [each.count for each in failed.values()] == [5]
+    (sized,) = only(decide(replace(short, failed=failed), NOW, POLICY), SetDesired)
+    assert sized == SetDesired(GROUP, 3, "the job is running")
+
+
+@pytest.mark.parametrize(
+    "group", [GROUP.replace("workers", "2-control-a"), GROUP.replace("workers", "control-z")]
+)
+def test_launches_of_another_cluster_are_none_of_this_one(group: str) -> None:
+    """Whose name begins with this one's: the bus brings them."""
+    seen = replace(healthy("a"), messages=(lost("e1", group),))
+    assert fates(seen) == ["foreign"]
+    assert only(decide(seen, NOW, POLICY), Tell) == []
+
+
+def test_a_quota_that_holds_up_a_control_node_is_that_of_its_type() -> None:
+    seen = replace(healthy("a"), types=("g5.xlarge",), region="eu-x")
+    seen = replace(seen, messages=(lost("e1", CONTROL, "VcpuLimitExceeded"),))
+    (told,) = only(decide(seen, NOW, POLICY), Tell)
+    assert isinstance(told, Tell)
+    assert "the quota Standard on-demand (L-1216C47A; more at" in told.event.message
 
 
 # -- losses --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from support.asked import request
 
 from spotelastic.aws import choice, types
 from spotelastic.aws.clients import Aws
+from spotelastic.aws.quotas import Nodes
 from spotelastic.aws.request import plan_of
 from spotelastic.aws.survey import Wish, survey
 from spotelastic.errors import UsageError
@@ -98,11 +99,9 @@ def test_the_others_are_served() -> None:
 
 def test_none_of_them_is_chosen_where_no_type_is_named() -> None:
     class Free:
-        def allowance(self, name: str, *, spot: bool) -> None:
+        def allowance(self, name: str, /, *, spot: bool) -> None:
             return None
 
-    found = choice.survey(
-        cast(Aws, Account()), choice.Requirement(), 1, spot=True, quotas=cast(Any, Free())
-    )
+    found = choice.survey(cast(Aws, Account()), choice.Requirement(), Nodes(1, 1), Free().allowance)
     chosen = {kind.name for option in found for kind in option.types}
     assert chosen == {"g4dn.xlarge", "p5.48xlarge"}

@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotelastic.aws import offers
 from spotelastic.aws.autoscaling import Group, Machine, Place
+from spotelastic.aws.clients import Aws
 from spotelastic.aws.events import GroupActivity
 from spotelastic.aws.names import addresses, block_size
-from spotelastic.aws.packing import Zone, ranked
+from spotelastic.aws.packing import FRESH_FOR, Zone, Zones, ranked
 from spotelastic.controller.decide import decide
 from spotelastic.controller.observe import Mirror
 from spotelastic.controller.packing import undecided
@@ -104,6 +107,45 @@ def test_no_zone_that_is_worse_in_everything_comes_first(zones: list[Zone]) -> N
         assert not (better and zone.elsewhere <= best.elsewhere)
 
 
+class Scores:
+    """EC2, as it is asked for placement scores; it has one zone."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, int]] = []
+        self.region = "us-east-1"
+
+    @property
+    def ec2(self) -> "Scores":
+        return self
+
+    def get_paginator(self, _: str) -> "Scores":
+        return self
+
+    def paginate(self, **told: Any) -> list[Any]:
+        self.asked.append((tuple(told["InstanceTypes"]), told["TargetCapacity"]))
+        score = min(10, len(self.asked))
+        return [{"SpotPlacementScores": [{"AvailabilityZoneId": "use1-a", "Score": score}]}]
+
+
+def test_scores_are_asked_for_again_once_they_are_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS lets an account ask for few configurations a day."""
+    aws, now = Scores(), [100.0]
+    monkeypatch.setattr(offers, "spot_prices", lambda *_: {})
+    zones = Zones(cast(Aws, aws), lambda: now[0])
+
+    def score(nodes: int, *types: str) -> int:
+        (found,) = zones.offers(ZONES[:1], types, nodes)
+        return found.score
+
+    assert [score(4, "t1", "t2", "t3"), score(4, "t3", "t2", "t1")] == [1, 1]
+    now[0] += FRESH_FOR
+    assert score(4, "t1", "t2", "t3") == 1
+    now[0] += 1.0
+    assert [score(4, "t1", "t2", "t3"), score(8, "t1", "t2", "t3")] == [2, 3]
+    assert score(4, "t1", "t2") == 0, "of two types they say nothing"
+    assert aws.asked == [(("t1", "t2", "t3"), nodes) for nodes in (4, 4, 8)]
+
+
 # -- a zone without capacity ---------------------------------------------------------------------
 
 
@@ -191,11 +233,13 @@ def test_whoever_leads_next_knows_what_was_dry_and_when_nodes_moved() -> None:
     (told,) = only(seen, Tell)
     assert isinstance(told, Tell)
     moved = Event(NOW, "zone", "", data={"zone": "b", "left": "a", "committed": 70})
-    events = {"1": told.event, "2": moved}
+    given = [Event(NOW, "give-back", "", "n9", {"committed": step}) for step in (90, 80)]
+    events = {"1": told.event, "2": moved, "3": given[0], "4": given[1]}
     mirror([Reset(tuple(Value(keys.event(n), encode(e), 1, 1) for n, e in events.items()), 1)])
     records = mirror.records()
     assert records.failed[("workers", "a")].cause == "capacity"
     assert (records.moved_at, records.zones_left) == (70, {"a": NOW})
+    assert records.given_back_at == 90
 
 
 def test_one_subnet_has_room_for_all_nodes() -> None:

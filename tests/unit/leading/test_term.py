@@ -155,15 +155,27 @@ def test_a_boot_that_is_on_record_from_before_a_restart_is_not_examined_again(
     assert (standing.boots, standing.examined) == ((), {"i-1"})
 
 
+def test_a_node_on_demand_that_was_given_back_is_known_to_whoever_leads_next(
+    term: Term, store: MemoryStore
+) -> None:
+    """Two would else be given back after one commit."""
+    given = Event(unbroken() - 60.0, "give-back", "", "i-9", {"committed": 90})
+    store.put(KEYS.event("1"), encode(given))
+    assert term._seen(term._mirror.records(), ()).given_back_at == 90
+
+
 def test_types_that_up_has_changed_are_those_that_are_priced(term: Term) -> None:
     """The limit would else keep out nodes that cost less, or let in those that cost more."""
-    prices: Any = SimpleNamespace(spot=lambda type, _: {"cheap": 0.3, "dear": 3.0}[type])
+    spot = {"cheap": 0.3, "dear": 3.0}
+    prices: Any = SimpleNamespace(
+        spot=lambda type, _: spot[type], on_demand=lambda type: 3 * spot[type]
+    )
     term._prices = prices
     told = replace(SPEC, instance_types=("dear",), capacity=Capacity(max_price=1.0))
     for types, usd in (("dear",), 3.0), (("cheap",), 0.3):
         term._go_by(False, replace(told, instance_types=types))
         seen = term._seen(term._mirror.records(), ())
-        assert (seen.types, seen.money.spot) == (types, usd)
+        assert (seen.types, seen.money.spot, seen.money.on_demand) == (types, usd, 3 * usd)
 
 
 def test_patience_with_spot_counts_from_when_the_leader_before_saw_too_few_nodes(

@@ -163,6 +163,30 @@ def test_a_limit_holds_while_aws_does_not_answer(
     assert decode(held.data, Ending).state == "timed out"
 
 
+def test_what_a_job_may_cost_holds_while_aws_does_not_answer(
+    term: Term, account: Account, store: MemoryStore, time: Time
+) -> None:
+    """The bill goes on without EC2: three nodes at $1 an hour, an hour ago."""
+    account.throttled = frozenset({"machines"})
+    turns(term, time, 10.0)
+    began = unbroken() - 3600.0
+    term._bill = {name: replace(each, start=began) for name, each in term._bill.items()}
+
+    def ending(max_cost: float) -> Ending | None:
+        term._go_by(False, replace(SPEC, capacity=Capacity(max_cost=max_cost)))
+        term._turn()
+        held = store.get(KEYS.ending)
+        return None if held is None else decode(held.data, Ending)
+
+    assert ending(3.5) is None
+    ended = ending(3.1)
+    assert ended is not None
+    assert (ended.state, ended.reason) == (
+        "stopped",
+        "it has cost $3.00 at $3.00 an hour (--max-cost 3.1)",
+    )
+
+
 def test_messages_that_are_delivered_again_and_again_are_no_news(
     term: Term, account: Account, time: Time
 ) -> None:
