@@ -4,12 +4,17 @@ A presigned URL needs no client library, and `recv_into` needs no buffer: a GiB 
 second of CPU, and no memory, where S3 clients take a second or more and copy twice.
 """
 
+import base64
 import http.client
+import ipaddress
 import ssl
 import threading
 import time
 from collections.abc import Callable
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from spotelastic_checkpoints.errors import StorageRefused
 
 CONNECT_WITHIN = 5.0
 MOST_IDLE = 16
@@ -19,8 +24,8 @@ SILENCE = 20.0
 
 
 class Ranges:
-    """Thread-safe; connections are kept for the next range. Raises `FileNotFoundError`, or
-    `OSError` with the status in its text."""
+    """Thread-safe; connections are kept for the next range. Raises `FileNotFoundError`,
+    `OSError` with the status in its text, or `StorageRefused` for a proxy of no use."""
 
     def __init__(self, sign: Callable[[str], str], within: float) -> None:
         self._sign = sign
@@ -33,9 +38,9 @@ class Ranges:
         if not target:
             return 0
         url = urlsplit(self._sign(key))
-        headers = {"Range": f"bytes={offset}-{offset + len(target) - 1}"}
+        span = f"bytes={offset}-{offset + len(target) - 1}"
         deadline = time.monotonic() + self._within
-        connection, answer = self._asked(url, headers)
+        connection, answer = self._asked(url, span)
         try:
             filled = self._fill(answer, offset, target, deadline)
         except http.client.HTTPException as error:
@@ -58,20 +63,35 @@ class Ranges:
             self._idle.clear()
 
     def _asked(
-        self, url: SplitResult, headers: dict[str, str]
+        self, url: SplitResult, span: str
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        proxy = proxy_of(url)
+        what, headers = f"{url.path}?{url.query}", {"Range": span}
+        if proxy is not None and url.scheme == "http":
+            what, headers = url.geturl(), headers | _authorization(proxy)
         while True:
             with self._lock:
                 kept = self._idle.pop() if self._idle else None
-            connection = kept or _connect(url)
+            connection = kept or self._connected(url, proxy)
             try:
-                connection.request("GET", f"{url.path}?{url.query}", headers=headers)
+                connection.request("GET", what, headers=headers)
                 return connection, connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 # A server may have ended a connection that was idle.
                 if kept is None:
                     raise ConnectionError(f"{type(error).__name__}: {error}") from error
+
+    @staticmethod
+    def _connected(url: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
+        made = connection_to(url, proxy, CONNECT_WITHIN)
+        try:
+            made.connect()
+        except http.client.HTTPException as error:  # of the proxy
+            made.close()
+            raise ConnectionError(f"{type(error).__name__}: {error}") from error
+        made.sock.settimeout(SILENCE)
+        return made
 
     @staticmethod
     def _fill(
@@ -105,15 +125,63 @@ class Ranges:
         return filled
 
 
-def _connect(url: SplitResult) -> http.client.HTTPConnection:
+def connection_to(
+    url: SplitResult, proxy: SplitResult | None, within: float
+) -> http.client.HTTPConnection:
+    """Not connected yet. Through a proxy, an http URL is then to be asked for as a whole."""
     assert url.hostname is not None
-    made: http.client.HTTPConnection
-    if url.scheme == "https":
-        made = http.client.HTTPSConnection(
-            url.hostname, url.port, timeout=CONNECT_WITHIN, context=ssl.create_default_context()
-        )
-    else:
-        made = http.client.HTTPConnection(url.hostname, url.port, timeout=CONNECT_WITHIN)
-    made.connect()
-    made.sock.settimeout(SILENCE)
+    near = proxy or url
+    assert near.hostname is not None
+    port = _port(near)
+    if url.scheme != "https":
+        return http.client.HTTPConnection(near.hostname, port, timeout=within)
+    context = ssl.create_default_context()
+    made = http.client.HTTPSConnection(near.hostname, port, timeout=within, context=context)
+    if proxy is not None:
+        made.set_tunnel(url.hostname, _port(url), _authorization(proxy))
     return made
+
+
+def proxy_of(url: SplitResult) -> SplitResult | None:
+    """What the environment names for it, as S3's own client finds it."""
+    proxies = getproxies()
+    named = proxies.get(url.scheme) or proxies.get("all")
+    if not named or _is_exempt(url, proxies.get("no", "")):
+        return None
+    proxy = urlsplit(named if "://" in named else f"http://{named}")
+    if proxy.scheme != "http" or not proxy.hostname:
+        # Without the name: a password may be part of it.
+        raise StorageRefused(
+            f"the proxy for {url.scheme}:// is one of {proxy.scheme}://: name one of http:// in "
+            f"{url.scheme.upper()}_PROXY, or {url.hostname} in NO_PROXY"
+        )
+    return proxy
+
+
+def _is_exempt(url: SplitResult, exempt: str) -> bool:
+    """By name or network; urllib knows no networks."""
+    if proxy_bypass(url.netloc):
+        return True
+    try:
+        address = ipaddress.ip_address(url.hostname or "")
+    except ValueError:
+        return False
+    return any(_holds(network.strip(), address) for network in exempt.split(","))
+
+
+def _holds(network: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:  # a name
+        return False
+
+
+def _port(url: SplitResult) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _authorization(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    who = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(who.encode()).decode()}"}

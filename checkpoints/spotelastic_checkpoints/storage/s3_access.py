@@ -10,6 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from spotelastic_checkpoints.errors import StorageRefused
+from spotelastic_checkpoints.storage.ranges import connection_to, proxy_of
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -62,7 +66,11 @@ def _has_profile() -> bool:
 
 def _region_of(bucket: str) -> str:
     """S3 tells everybody; the default where it does not."""
-    connection = http.client.HTTPSConnection("s3.amazonaws.com", timeout=3.0)
+    url = urlsplit("https://s3.amazonaws.com")
+    try:
+        connection = connection_to(url, proxy_of(url), within=3.0)
+    except StorageRefused:  # whoever reads is told
+        return _DEFAULT_REGION
     try:
         connection.request("HEAD", f"/{bucket}")
         return connection.getresponse().getheader("x-amz-bucket-region") or _DEFAULT_REGION
