@@ -1,8 +1,10 @@
 """Stores that are reached through fsspec: what they are opened with, and what does not answer."""
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,11 +16,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from spotelastic_checkpoints.commits import LATEST, Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import filesystems
+from spotelastic_checkpoints.storage import hanging as hanging_module
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
-from spotelastic_checkpoints.storage.hanging import Hanging
+from spotelastic_checkpoints.storage.hanging import MOST, Copies, Hanging
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
-from support.patience import PATIENT
+from support.patience import PATIENT, eventually
 from support.plain import PlainFileSystem
 
 LARGE = 4096
@@ -165,6 +168,131 @@ def test_no_more_calls_are_left_behind_than_there_is_room_for() -> None:
         hanging.within(0.01, lambda: True)
     go_on.set()
     assert hanging.within(PATIENT, lambda: True)
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Copies]:
+    def make(nbytes: int) -> Copies:
+        monkeypatch.setattr(hanging_module, "copies", made := Copies(nbytes))
+        return made
+
+    return make
+
+
+def is_free(copies: Copies, nbytes: int) -> bool:
+    try:
+        give_back = copies.room(nbytes, 0.01)
+    except TimeoutError:
+        return False
+    give_back()
+    return True
+
+
+def test_no_more_is_copied_at_a_time_than_there_is_room_for(
+    storage: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = room(3000)
+    at_once, most, lock = 0, 0, threading.Lock()
+    crowded = threading.Barrier(3)  # as many as there is room for
+
+    def pipe(_: object, path: str, data: bytes) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += len(data)
+            most = max(most, at_once)
+        crowded.wait(PATIENT)
+        with lock:
+            at_once -= len(data)
+
+    monkeypatch.setattr(Slow, "pipe_file", pipe)
+    data = memoryview(bytes(1000))
+    with ThreadPoolExecutor(12) as pool:
+        for put in [pool.submit(storage.put, f"shard{n}", data) for n in range(12)]:
+            put.result(PATIENT)
+    assert most == 3000
+    assert is_free(copies, 3000)
+
+
+@pytest.mark.parametrize("name", ["pipe_file", "open"])
+def test_what_is_larger_than_all_of_the_room_goes_up_alone(
+    storage: FsspecStorage, room: Callable[[int], Copies], name: str
+) -> None:
+    copies = room(10)
+    CALLS[name](storage)
+    storage.put("shard", memoryview(bytes(1000)))
+    assert is_free(copies, 10)
+    give_back = copies.room(1, PATIENT)
+    assert not is_free(copies, 1000)
+    give_back()
+    assert is_free(copies, 1000)
+
+
+def test_a_copy_that_was_left_behind_keeps_its_room_until_its_call_ends(
+    storage: FsspecStorage, room: Callable[[int], Copies]
+) -> None:
+    copies = room(1500)
+    data = memoryview(bytes(1000))
+    with hanging("pipe_file"):
+        with pytest.raises(StorageUnavailable, match="no answer"):
+            storage.put("shard", data)
+        assert is_free(copies, 500) and not is_free(copies, 501)
+        with pytest.raises(StorageUnavailable, match=r"shard: no room within 0\.05 s"):
+            storage.put("shard", data)
+        storage.put("small", data[:500])
+    eventually(lambda: is_free(copies, 1500))
+    storage.put("shard", data)
+
+
+def test_a_part_that_was_left_behind_keeps_its_room_until_its_call_ends(
+    storage: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, go_on = room(LARGE), threading.Event()
+    monkeypatch.setattr(filesystems, "PART_WITHIN", 0.05)
+    monkeypatch.setattr(LocalFileOpener, "write", lambda *_: go_on.wait(PATIENT))
+    with pytest.raises(StorageUnavailable):
+        storage.put("large", memoryview(bytes(LARGE)))
+    assert not is_free(copies, 1)
+    go_on.set()
+    eventually(lambda: is_free(copies, LARGE))
+
+
+def test_a_call_that_cannot_begin_gives_its_room_back(
+    storage: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    copies = room(1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        for _ in range(MOST + 1):
+            with pytest.raises(StorageUnavailable, match="new thread"):
+                storage.put("shard", memoryview(bytes(1000)))
+    assert is_free(copies, 1000)
+    storage.put("shard", memoryview(bytes(1000)))
+
+
+def test_what_could_not_be_written_is_not_kept_until_garbage_is_collected(
+    storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Copy(bytes):
+        def __del__(self) -> None:
+            freed.append(len(self))
+
+    def fail(_: object, path: str, data: bytes) -> None:
+        raise OSError("away")
+
+    freed: list[int] = []
+    monkeypatch.setattr(Slow, "pipe_file", fail)
+    monkeypatch.setattr(hanging_module, "bytes", Copy, raising=False)
+    gc.disable()
+    try:
+        with pytest.raises(StorageUnavailable) as caught:
+            storage.put("shard", memoryview(b"data"))
+        del caught
+        eventually(lambda: freed == [4])
+    finally:
+        gc.enable()
 
 
 def test_a_latest_that_is_not_whole_is_waited_for_where_writes_may_be_seen(

@@ -1,13 +1,20 @@
 """Which answers of S3 end a save, and which are waited out."""
 
+import asyncio
 import errno
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from obstore.exceptions import GenericError
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import s3
+from spotelastic_checkpoints.storage import hanging, s3
+from spotelastic_checkpoints.storage.hanging import Copies
 from spotelastic_checkpoints.storage.s3 import S3Storage
+from support.patience import PATIENT, eventually
 
 
 def answered(status: int, code: str) -> GenericError:
@@ -87,3 +94,90 @@ def test_it_can_with_s3fs_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "_call", call)
     with pytest.raises(StorageUnavailable, match="aborted"):
         storage.put("key", memoryview(b"data"))
+
+
+class Counted(Copies):
+    """How often it was asked for room."""
+
+    asked = 0
+
+    def room(self, nbytes: int, seconds: float) -> Callable[[], None]:
+        self.asked += 1
+        return super().room(nbytes, seconds)
+
+
+class Uploading:
+    """s3fs's requests to write, answered when the test says so."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, room: int) -> None:
+        adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
+        self.storage = adapter.S3fsStorage("s3://bucket/run")
+        self.copies = Counted(room)
+        self.at_once = self.most = 0
+        self.until: Callable[[], bool] = lambda: True
+        """What a request waits for,"""
+        self.blocks = threading.Event()
+        """and what the whole event loop does."""
+        self.blocks.set()
+        patch.setattr(hanging, "copies", self.copies)
+        patch.setattr(self.storage, "_call", self._call)
+
+    async def _call(self, method: str, **arguments: Any) -> dict[str, str]:
+        nbytes = len(arguments.get("Body", b""))
+        self.at_once += nbytes
+        self.most = max(self.most, self.at_once)
+        assert self.blocks.wait(PATIENT)
+        try:
+            while nbytes and not self.until():
+                await asyncio.sleep(0)
+        finally:
+            self.at_once -= nbytes
+        return {"ETag": "e", "UploadId": "u"}
+
+    def is_free(self, nbytes: int) -> bool:
+        try:
+            give_back = self.copies.room(nbytes, 0.01)
+        except TimeoutError:
+            return False
+        give_back()
+        return True
+
+
+def test_with_s3fs_no_more_is_copied_at_a_time_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uploading = Uploading(monkeypatch, 3000)
+    uploading.until = lambda: uploading.copies.asked >= 12 and uploading.most >= 3000
+    data = memoryview(bytes(1000))
+    with ThreadPoolExecutor(12) as pool:
+        for put in [pool.submit(uploading.storage.put, f"s{n}", data) for n in range(12)]:
+            put.result(PATIENT)
+    assert uploading.most == 3000
+    uploading.storage.put("larger", memoryview(bytes(5000)))
+    assert uploading.is_free(3000)
+
+
+@pytest.mark.parametrize("whole", [1000, 0])
+def test_with_s3fs_a_copy_keeps_its_room_until_its_request_ends(
+    whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
+    uploading = Uploading(monkeypatch, 1000)
+    data = memoryview(bytes(1000))
+    monkeypatch.setattr(adapter, "WHOLE", whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(adapter, "ANSWER_WITHIN", 0.05)
+        uploading.blocks.clear()
+        with pytest.raises(StorageUnavailable):
+            uploading.storage.put("shard", data)
+        assert not uploading.is_free(1)
+        with pytest.raises(StorageUnavailable, match="shard: no room within"):
+            uploading.storage.put("shard", data)
+        uploading.blocks.set()
+        eventually(lambda: uploading.is_free(1000))
+        uploading.until = lambda: False
+        with pytest.raises(StorageUnavailable):
+            uploading.storage.put("shard", data)
+        assert uploading.is_free(1000)
+    uploading.until = lambda: True
+    uploading.storage.put("shard", data)

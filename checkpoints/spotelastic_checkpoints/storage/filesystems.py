@@ -92,8 +92,7 @@ class FsspecStorage:
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
         if len(data) <= WHOLE:
-            copy = bytes(data)
-            self._call(key, PART_WITHIN, lambda fs: self._write(fs, key, copy))
+            self._put_whole(key, data)
             progress(len(data))
             return
         with self._explained(key):
@@ -184,6 +183,13 @@ class FsspecStorage:
         finally:
             self._one_writer.release()
 
+    def _put_whole(self, key: str, data: memoryview) -> None:
+        def write(copy: bytes) -> None:
+            self._with_one(lambda fs: self._write(fs, key, copy))
+
+        with self._explained(key):
+            self._hanging.copied(PART_WITHIN, data, write)
+
     def _put_parts(self, path: str, data: memoryview, progress: Callable[[int], None]) -> None:
         fs = self._hanging.within(OPEN_WITHIN, self._take)
         file = self._hanging.within(
@@ -191,7 +197,7 @@ class FsspecStorage:
         )
         try:
             for part in cut(data, PART):
-                self._hanging.within(PART_WITHIN, partial(file.write, bytes(part)))
+                self._hanging.copied(PART_WITHIN, part, file.write)
                 progress(len(part))
             self._hanging.within(PART_WITHIN, file.close)
         except BaseException:
@@ -203,19 +209,19 @@ class FsspecStorage:
     # -- between the caller and such a thread -----------------------------------------------------
 
     def _call(self, what: str, seconds: float, call: Callable[[Any], T]) -> T:
-        def run() -> T:
-            fs = self._take()
-            # One that has failed is not used again: its connection may be broken.
-            try:
-                answer = call(fs)
-            except (FileNotFoundError, FileExistsError):
-                self._give_back(fs)
-                raise
-            self._give_back(fs)
-            return answer
-
         with self._explained(what):
-            return self._hanging.within(seconds, run)
+            return self._hanging.within(seconds, partial(self._with_one, call))
+
+    def _with_one(self, call: Callable[[Any], T]) -> T:
+        fs = self._take()
+        # One that has failed is not used again: its connection may be broken.
+        try:
+            answer = call(fs)
+        except (FileNotFoundError, FileExistsError):
+            self._give_back(fs)
+            raise
+        self._give_back(fs)
+        return answer
 
     def _first(self, scheme: str) -> Any:
         self._kind = fsspec.get_filesystem_class(scheme)

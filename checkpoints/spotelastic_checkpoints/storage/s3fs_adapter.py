@@ -7,7 +7,8 @@ more and three times the CPU.
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import aiohttp
@@ -16,6 +17,7 @@ import s3fs
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage import hanging
 from spotelastic_checkpoints.storage.parts import PART, PARTS_AT_ONCE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.storage.s3_answers import ANSWER_WITHIN, PAGE, refuses
@@ -75,12 +77,16 @@ class S3fsStorage:
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
         if len(data) <= WHOLE:
-            self._run(key, self._call("put_object", Key=self._prefix + key, Body=bytes(data)))
+            with self._room(key, len(data), parts=1) as held:
+                work = self._call("put_object", Key=self._prefix + key, Body=bytes(data))
+                self._run(key, work, held=held)
             progress(len(data))
             return
-        work = self._put_parts(self._prefix + key, data, progress)
+        parts = len(data) // part_size(len(data)) + 1
         try:
-            self._run(key, work, parts=len(data) // part_size(len(data)) + 1)
+            with self._room(key, PARTS_AT_ONCE * part_size(len(data)), parts) as held:
+                work = self._put_parts(self._prefix + key, data, progress)
+                self._run(key, work, parts, held)
         except FileNotFoundError as error:
             # Its multipart upload: somebody took it for one that was left behind.
             raise StorageUnavailable(f"{self.url}/{key}: its upload was aborted") from error
@@ -202,13 +208,31 @@ class S3fsStorage:
             return False
         return True
 
-    def _run(self, what: str, work: Coroutine[Any, Any, T], parts: int = 1) -> T:
-        async def awaited() -> T:
-            return await work
+    @contextmanager
+    def _room(self, what: str, nbytes: int, parts: int) -> Iterator[ExitStack]:
+        """For copies of so many bytes. It is left for `_run`, and given back if that takes none."""
+        with ExitStack() as held:
+            try:
+                held.callback(hanging.copies.room(nbytes, _limit(parts)))
+            except TimeoutError as error:
+                raise self._explained(what, error) from error
+            yield held
 
-        limit = ANSWER_WITHIN * (1 + parts / PARTS_AT_ONCE)
+    def _run(
+        self,
+        what: str,
+        work: Coroutine[Any, Any, T],
+        parts: int = 1,
+        held: ExitStack | None = None,
+    ) -> T:
+        """What is `held` is given back when the work has ended, which may be later than this."""
+
+        async def awaited() -> T:
+            with held.pop_all() if held is not None else ExitStack():
+                return await work
+
         try:
-            result: T = fsspec.asyn.sync(self._fs.loop, awaited, timeout=limit)
+            result: T = fsspec.asyn.sync(self._fs.loop, awaited, timeout=_limit(parts))
             return result
         except Exception as error:
             raise self._explained(what, error) from error
@@ -237,3 +261,8 @@ class S3fsStorage:
         if isinstance(error, OSError | BotoCoreError | TimeoutError | aiohttp.ClientError):
             return StorageUnavailable(f"{place}: {str(error) or type(error).__name__}")
         return error
+
+
+def _limit(parts: int) -> float:
+    """Seconds for so many parts."""
+    return ANSWER_WITHIN * (1 + parts / PARTS_AT_ONCE)
