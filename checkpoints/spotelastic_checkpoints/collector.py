@@ -33,7 +33,7 @@ class Collector:
         self._due: tuple[Commit, int] | None = None
         self._wake = asyncio.Event()
         self._swept = 0
-        """The epoch in which unfinished uploads of earlier ones were ended."""
+        """The epoch in which all records were read, and earlier ones' unfinished uploads ended."""
         self.on = False
         """Whether this node collects: one node per round does, while no notice is out for it."""
         self.busy = False
@@ -58,7 +58,8 @@ class Collector:
 
     async def _collect(self, latest: Commit, epoch: int) -> None:
         try:
-            await self._in_thread(retention.collect, latest, epoch, self._keep)
+            thorough = self._swept != epoch
+            await self._in_thread(retention.collect, latest, epoch, self._keep, thorough)
             if self._swept != epoch == latest.epoch:
                 await self._in_thread(retention.sweep_uploads, epoch)
                 self._swept = epoch

@@ -43,7 +43,8 @@ PROBE = "conditional-writes"
 FEW, READ_AT_ONCE = 4, 8
 """Manifests that are not worth threads, and requests for manifests in flight."""
 ACCEPT_WEAK = "SPOTELASTIC_WEAK_STORAGE"
-_STEP = re.compile(r"(\d+)/step-(\d+)/(.+)")
+_STEP = re.compile(r"(0|[1-9]\d*)/step-(\d{8}|[1-9]\d{8,})/(.+)")
+"""As we name them: 1/step-5 is foreign."""
 
 
 class Latest(msgspec.Struct, frozen=True):

@@ -70,16 +70,14 @@ def decide(
     )
 
 
-def collect(commits: Commits, latest: Commit, epoch: int, keep: Keep) -> None:
-    """Carries out `decide`. May die anywhere: what is left is found again next time."""
+def collect(
+    commits: Commits, latest: Commit, epoch: int, keep: Keep, thorough: bool = True
+) -> None:
+    """Carries out `decide`. May die anywhere: what is left is found again next time, unless it is
+    of a step that would always be kept and is older than the newest: then when it is `thorough`."""
     storage = commits.storage
     folders = step_folders(storage.keys())
-    records = {
-        commit: record
-        for commit, found in folders.items()
-        if found.has_record and len(found.names) > 1 and not keep.always(commit.step)
-        if (record := storage.get(_record_key(commit))) is not None
-    }
+    records = _records(commits, folders, latest, keep, thorough)
     buried = {c for c, record in records.items() if metadata.is_tombstone(record.data)}
     pinned = {c for c, record in records.items() if metadata.is_pinned(record.data)}
     collection = decide(folders, buried, pinned, latest, epoch, keep)
@@ -93,6 +91,29 @@ def collect(commits: Commits, latest: Commit, epoch: int, keep: Keep) -> None:
         if storage.create(_record_key(found.commit), metadata.TOMBSTONE):
             stages.reached(Stage.TOMBSTONE_PUT)
             _delete(commits, found)
+
+
+def _records(
+    commits: Commits,
+    folders: Mapping[Commit, StepFolder],
+    latest: Commit,
+    keep: Keep,
+    thorough: bool,
+) -> dict[Commit, Blob]:
+    """Those that `decide` depends on. Of steps that are always kept there may be very many, and
+    what matters of them is which are alive among the newest."""
+    records: dict[Commit, Blob] = {}
+    alive = 0
+    for commit, found in sorted(folders.items(), reverse=True):
+        if not found.has_record or len(found.names) == 1:
+            continue
+        if keep.always(commit.step) and alive >= keep.last and not thorough:
+            continue
+        record = commits.storage.get(_record_key(commit))
+        if record is not None:
+            records[commit] = record
+            alive += commit <= latest and not metadata.is_tombstone(record.data)
+    return records
 
 
 def sweep_uploads(commits: Commits, epoch: int) -> int:

@@ -20,6 +20,7 @@ from spotelastic_checkpoints.wire import Commit
 from support.committing import Auditor, put_all, retried, two_rounds
 from support.stores import WRITES, Interposed, MemoryStorage
 
+pytestmark = pytest.mark.faults
 SOAK_TURN = int(os.environ.get("SOAK_TURN", "0"))
 
 

@@ -66,6 +66,62 @@ def test_pinned_commits_and_multiples_stay_until_they_are_let_go(tmp_path: Path)
         retention.pin(commits, Commit(epoch, 15))
 
 
+class Asked(FolderStorage):
+    """Notes the steps whose record is read, also by a swap."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.steps: list[int] = []
+
+    def get(self, key: str) -> Blob | None:
+        if key.endswith("/" + metadata.NAME):
+            self.steps.append(int(key.split("/")[1].removeprefix("step-")))
+        return super().get(key)
+
+
+def interrupted_removal(commits: Commits, commit: Commit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves a tombstone with all the shards."""
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FolderStorage, "delete", die)
+        retention.remove(commits, commit)
+
+
+def test_a_removal_that_was_interrupted_is_finished_of_steps_that_are_always_kept_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    epoch = commits.claim().epoch
+    committed(commits, epoch, 10, 15, 20, 25)
+    interrupted_removal(commits, Commit(epoch, 20), monkeypatch)
+    retention.collect(commits, Commit(epoch, 25), epoch, Keep(last=2, every=20))
+    assert [e.step for e in Catalog(commits.storage).entries()] == [15, 25]
+
+
+def test_records_of_older_steps_that_are_always_kept_are_read_only_when_thorough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = Commits(Asked(tmp_path), "me")
+    storage = commits.storage
+    assert isinstance(storage, Asked)
+    epoch = commits.claim().epoch
+    committed(commits, epoch, 10, 20, 25, 30, 40, 45)
+    interrupted_removal(commits, Commit(epoch, 10), monkeypatch)
+    interrupted_removal(commits, Commit(epoch, 40), monkeypatch)
+    storage.steps.clear()
+    retention.collect(commits, Commit(epoch, 45), epoch, Keep(2, every=10), thorough=False)
+    assert list(dict.fromkeys(storage.steps)) == [45, 40, 30, 25]
+    assert [e.step for e in Catalog(storage).entries() if e.state == "committed"] == [20, 30, 45]
+    assert (tmp_path / "1/step-00000010/__0_0.distcp").exists()
+    storage.steps.clear()
+    retention.collect(commits, Commit(epoch, 45), epoch, Keep(2, every=10))
+    assert storage.steps == [45, 30, 20, 10]
+    assert not (tmp_path / "1/step-00000010/__0_0.distcp").exists()
+
+
 def test_of_a_pin_and_a_burial_that_race_the_first_wins(tmp_path: Path) -> None:
     commits = Commits(FolderStorage(tmp_path), "me")
     epoch = commits.claim().epoch
