@@ -316,16 +316,35 @@ def _pieces(
 
 def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
     """Parameters and buffers may be replaced; their memory tells, which a view keeps from being
-    used for others."""
+    used for others. Modules may be, too, and any may get its first."""
 
     def addresses() -> list[Place]:
         return [place(tensor) for part in parts for tensor in part.values() if tensor is not None]
 
-    parts = [
-        part for child in module.modules() for part in (child._parameters, child._buffers) if part
+    def children() -> list[torch.nn.Module | None]:
+        return [child for held in owners for child in held.values()]
+
+    def is_current() -> bool:
+        now = children()
+        return (
+            not any(bare)
+            and len(now) == len(known_children)
+            and all(map(operator.is_, now, known_children))
+            and addresses() == known
+        )
+
+    modules = [*module.modules()]
+    owners = [held for each in modules if (held := each._modules)]
+    parts = [part for each in modules for part in (each._parameters, each._buffers) if part]
+    # Most have none of one kind or another: they are only looked at, all at once.
+    bare = [
+        held
+        for each in modules
+        for held in (each._modules, each._parameters, each._buffers)
+        if not held
     ]
-    known = addresses()
-    return lambda: addresses() == known
+    known, known_children = addresses(), children()
+    return is_current
 
 
 def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:

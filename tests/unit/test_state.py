@@ -1,6 +1,7 @@
 """What is saved is what the state is at that moment, and comes back as such."""
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spotelastic.errors import UsageError
-from spotelastic.training.state import State, _optimizer_check
+from spotelastic.training.saving import LayoutChanged
+from spotelastic.training.state import State, _module_check, _optimizer_check
 
 
 class Scaled(nn.Module):
@@ -200,3 +202,39 @@ def test_what_an_optimizer_keeps_is_looked_for_where_it_is(tmp_path: Path) -> No
         assert is_current()
         change()
         assert not is_current()
+
+
+def bare() -> nn.Sequential:
+    """Of its modules each has something else that is empty."""
+    return nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.BatchNorm1d(2))
+
+
+CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
+    "the first buffer": lambda m: m[0].register_buffer("seen", torch.zeros(1)),
+    "a further buffer": lambda m: m[2].register_buffer("seen", torch.zeros(1)),
+    "the first parameter": lambda m: m[1].register_parameter("slope", nn.Parameter(torch.ones(1))),
+    "the first of the root": lambda m: m.register_buffer("seen", torch.zeros(1)),
+    "the first child": lambda m: m[1].add_module("inner", nn.Linear(1, 1)),
+    "a further child": lambda m: m.append(nn.Linear(2, 1)),
+    "another child": lambda m: m.__setitem__(0, nn.Linear(2, 2)),
+    "one child less": lambda m: m.__delitem__(1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_module_gets_later_is_seen(change: str) -> None:
+    is_current = _module_check(model := bare())
+    with torch.no_grad():
+        model(torch.ones(4, 2))
+    assert is_current(), "training alone changes nothing"
+    CHANGES[change](model)
+    assert not is_current()
+    assert _module_check(model)()
+
+
+def test_a_first_buffer_that_comes_later_is_no_longer_the_same_layout(tmp_path: Path) -> None:
+    slot = OneSlot(tmp_path / "slot", {"model": (model := bare())})
+    slot.save(1)
+    model[0].register_buffer("seen", torch.zeros(1))
+    with pytest.raises(LayoutChanged, match=r"model\.0\.seen"):
+        slot.save(2)
