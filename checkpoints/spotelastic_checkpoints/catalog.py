@@ -6,6 +6,7 @@ trains. A step is complete when its commit record is there (docs/protocols.md, C
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -74,6 +75,11 @@ class Checkpoint:
         return sum(content.nbytes for content in self.manifests)
 
     @property
+    def item_bytes(self) -> int:
+        """Without what lies between the items."""
+        return sum(placed.item.length for placed in self.items)
+
+    @property
     def items(self) -> Iterator[Placed]:
         for content in self.manifests:
             for shard in content.shards:
@@ -108,10 +114,9 @@ class Catalog:
     def entries(self) -> list[Entry]:
         """Oldest first; what was collected is left out."""
         times = self.storage.times()
-        folders = step_folders(times)
         latest = self._commits.latest()
         late = {metadata.NAME, verified.NAME}
-        shown = [found for found in folders.values() if found.names - late]
+        shown = [found for found in step_folders(times).values() if found.names - late]
 
         def entry(found: StepFolder) -> Entry:
             # Pinning writes the record anew, so that it does not count, and nor does verifying.
@@ -120,7 +125,7 @@ class Catalog:
             written = datetime.fromtimestamp(at, UTC) if at else None
             return msgspec.structs.replace(self._entry(found, latest), written=written)
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with _several() as pool:
             return list(pool.map(entry, shown))
 
     def find(self, step: int | None, epoch: int | None = None) -> Checkpoint:
@@ -153,7 +158,7 @@ class Catalog:
         record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
         if record is None or metadata.unpinned(record.data) != metadata.write(checkpoint.manifests):
             found.append(f"{metadata.NAME} does not say what the manifests say")
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with _several() as pool:
             jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
             found += [complaint for job in jobs if (complaint := job.result())]
         return found
@@ -221,16 +226,17 @@ def assemble(
 ) -> None:
     """Copy each named tensor's chunks into its target, the tensor's bytes in C order.
 
-    No more than `AT_ONCE` chunks are in memory at a time.
+    No more than `AT_ONCE` chunks are in memory at a time. `progress` hears of as many bytes as the
+    targets have.
     """
 
     def copy(placed: Placed) -> None:
         item = placed.item
         raw = catalog.read(placed)[item.length - _payload(item) :]
         place(targets[item.fqn], raw, item)
-        progress(item.length)
+        progress(_payload(item))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with _several() as pool:
         wanted = (p for p in checkpoint.items if p.item.is_tensor and p.item.fqn in targets)
         for done in [pool.submit(copy, placed) for placed in wanted]:
             done.result()
@@ -267,6 +273,18 @@ def _starts(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
 def shared(checkpoint: Checkpoint) -> Iterator[Placed]:
     """What does not belong to a single rank."""
     return (placed for placed in checkpoint.items if placed.item.rank == SHARED)
+
+
+@contextmanager
+def _several() -> Iterator[ThreadPoolExecutor]:
+    """On an error nobody waits for the rest, and what has not begun never does."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def _payload(item: Item) -> int:

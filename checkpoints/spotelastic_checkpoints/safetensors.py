@@ -8,6 +8,7 @@ with an index of which tensor lies where.
 import json
 import mmap
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ DTYPES = {
     "float8_e5m2": "F8_E5M2",
 }
 INDEX = "model.safetensors.index.json"
+_NAMED = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors|" + re.escape(INDEX))
+"""All names that `plan` gives, and the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ def plan(tensors: Mapping[str, Tensor], most: int) -> list[File]:
 def export(
     catalog: Catalog, checkpoint: Checkpoint, files: Sequence[File], folder: Path, done: Progress
 ) -> None:
-    """Write the files, one after the other; they get their names when all are complete.
+    """Write the files, one after the other; they get their names when all are complete. What an
+    earlier export has left goes then: a loader would take it for a part of this one, or for all.
 
     Raises `OSError` before anything is read where there is no room for all of them.
     """
@@ -84,6 +88,9 @@ def export(
             _fill(catalog, checkpoint, file, parts[file.name], base, done)
         for name, part in parts.items():
             part.rename(folder / name)
+        for old in folder.iterdir():
+            if _NAMED.fullmatch(old.name) and old.name not in parts:
+                old.unlink()
     finally:
         for part in parts.values():
             part.unlink(missing_ok=True)

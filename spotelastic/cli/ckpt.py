@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,7 +102,7 @@ def verify(url: Url) -> None:
 
     with opened(url) as named:
         checkpoint = named.checkpoint
-        with _progress("verifying", checkpoint.nbytes) as done:
+        with _progress("verifying", checkpoint.item_bytes) as done:
             complaints = named.catalog.verify(checkpoint, done)
         _note(named.catalog, checkpoint, complaints)
         for complaint in complaints:
@@ -134,9 +135,10 @@ def export(
             from spotelastic.training import convert
 
             # What is assembled lies beside the file until that is complete.
-            twice = 2 * checkpoint.nbytes
-            with _writing(to, twice), _progress("exporting", checkpoint.nbytes) as done:
-                count = convert.to_torch(named.catalog, checkpoint, to, done, part or "")
+            part = part or ""
+            total = convert.tensor_bytes(checkpoint, part)
+            with _writing(to, 2 * total), _progress("exporting", total) as done:
+                count = convert.to_torch(named.catalog, checkpoint, to, done, part)
         else:
             count = _export_safetensors(named.catalog, checkpoint, to, part, most)
         typer.echo(f"{named}: {count} tensors in {to}")
@@ -154,8 +156,8 @@ def import_(
     """Turn a torch.save file into a checkpoint that a run resumes from."""
     from spotelastic.training import convert
 
-    with storage(url) as there, _progress("importing", _size_of(file)) as done:
-        made = convert.from_torch(file, there, step, done, part)
+    with storage(url) as there:
+        made = convert.from_torch(file, there, step, partial(_progress, "importing"), part)
     typer.echo(f"{url}@{made.commit.step}: {len(made.tensors())} tensors and values")
 
 
@@ -247,14 +249,6 @@ def _writing(to: Path, nbytes: int = 0) -> Iterator[None]:
         else:
             what += ":"
         raise EnvironmentFailure(f"{what} name another place") from error
-
-
-def _size_of(file: Path) -> int:
-    """0 where that cannot be told: who reads it says why."""
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
 
 
 def _export_safetensors(

@@ -10,8 +10,8 @@ import os
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,8 +40,16 @@ ALONE = "import"
 """Name of the only node that an imported checkpoint was saved on."""
 _NOTHING = memoryview(b"")
 
+Shown = Callable[[int], AbstractContextManager[Progress]]
+"""Given how many bytes there will be, what is told of each."""
 Leaves = dict[str, tuple[tuple[str | int, ...], Any]]
 """Tensors and values by name, with their paths."""
+
+
+def tensor_bytes(checkpoint: Checkpoint, part: str = "") -> int:
+    """What `to_torch` assembles."""
+    wanted = (p.item for p in shared(checkpoint) if p.item.is_tensor)
+    return sum(_payload(item) for item in wanted if _is_of(item.path[0], part))
 
 
 def to_torch(
@@ -61,7 +69,7 @@ def to_torch(
             item = placed.item
             of_structure = item.path[:2] == (OWN, "structure")
             name = item.path[2] if of_structure else item.path[0]
-            if name == OWN or part not in ("", name) or item.fqn in tensors:
+            if not _is_of(name, part) or item.fqn in tensors:
                 continue
             if of_structure:
                 structures[str(name)] = values.decode(item.fqn, catalog.read(placed))
@@ -83,15 +91,14 @@ def to_torch(
     return len(tensors)
 
 
-def from_torch(
-    path: Path, storage: Storage, step: int, done: Progress, part: str = ""
-) -> Checkpoint:
+def from_torch(path: Path, storage: Storage, step: int, shown: Shown, part: str = "") -> Checkpoint:
     """Commit the content of a `torch.save` file as `step` of a new run at `storage`.
 
-    `part` is the key under which it is put ("model" for the state dict of a module alone). The
-    run belongs to nobody: the first that resumes it makes it its own. Raises `UsageError` when the
-    file is not one of torch's, or when something was committed there before, `EnvironmentFailure`
-    where the temporary folder has no room.
+    `part` is the key under which it is put ("model" for the state dict of a module alone). Only
+    tensors count as progress: what a value takes is known once it is encoded. The run belongs to
+    nobody: the first that resumes it makes it its own. Raises `UsageError` when the file is not
+    one of torch's, or when something was committed there before, `EnvironmentFailure` where the
+    temporary folder has no room.
     """
     view = _view(_load(path), part)
     commits = Commits(storage, "")
@@ -101,7 +108,9 @@ def from_torch(
     slot = plan.slots[0]
     epoch = commits.claim().epoch
     with _scratch(max(slot.nbytes, mmap.PAGESIZE), path) as memory:
-        items = _fill_slot(view, slot.items, memory, done)
+        total = sum(_payload(item) for item in slot.items if item.is_tensor)
+        with shown(total) as done:
+            items = _fill_slot(view, slot.items, memory, done)
         commit = Commit(epoch, step)
         files = []
         for number, cut in enumerate(shards.cut(items, slot.owned_bytes)):
@@ -114,6 +123,16 @@ def from_torch(
     commits.put_manifest(content)
     commits.commit(commit, epoch)
     return Checkpoint(commit, [content])
+
+
+def _is_of(name: Any, part: str) -> bool:
+    """Whether what has this key belongs to the part; our own notes belong to none."""
+    return name != OWN and part in ("", name)
+
+
+def _payload(item: Item) -> int:
+    """Of a tensor."""
+    return encoding.nbytes(item.dtype, item.sizes)
 
 
 # -- to torch -------------------------------------------------------------------------------------
@@ -273,5 +292,6 @@ def _fill_slot(
             item = msgspec.structs.replace(item, length=len(data))  # noqa: PLW2901
         raw = memory[item.offset : item.offset + item.length]
         filled.append(manifest.checksummed(item, raw))
-        done(item.length)
+        if item.is_tensor:
+            done(_payload(item))
     return tuple(filled)

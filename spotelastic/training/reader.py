@@ -25,7 +25,7 @@ import torch
 import xxhash
 from spotelastic_checkpoints import encoding, manifest
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.open import folder_of, open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from torch.distributed.checkpoint._extension import ExtensionRegistry
 from torch.distributed.checkpoint.filesystem import _StorageInfo, _StorageReaderTransforms
@@ -176,7 +176,8 @@ class CheckpointReader(StorageReader):
         rank = kwargs.get("rank")
         name = METADATA if rank is None else f"__{rank}{METADATA}"
         path = os.fspath(self.path)
-        if "://" not in path and not Path(path).is_dir():
+        folder = folder_of(path)
+        if folder is not None and not folder.is_dir():
             raise UsageError(f"there is no folder {path}")
         self._storage = open_checkpoint(path, self._options)
         blob = patient(lambda: self._storage.get(name))

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from support.ckpt import ckpt
 from support.small_model import make, make_seeded, one_step, weights
 from torch import nn
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+from torch.distributed.checkpoint.api import CheckpointException
 
 import spotelastic as se
 from spotelastic.errors import SpotelasticError, UsageError
@@ -198,18 +200,45 @@ def test_a_run_is_sent_back_to_an_earlier_step_once(
     assert resumed_at(storage, step=2) == (3, 3)
 
 
+def flip(shard: Path, tensor: torch.Tensor) -> None:
+    """The first byte of the tensor."""
+    data = bytearray(shard.read_bytes())
+    data[data.index(tensor.detach().numpy().tobytes())] ^= 1
+    shard.write_bytes(data)
+
+
 def test_a_damaged_checkpoint_is_left_for_the_one_before_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     state = trained(str(tmp_path), 3)
-    shard = tmp_path / "1" / "step-00000003" / "__0_0.distcp"
-    data = bytearray(shard.read_bytes())
-    data[data.index(state["model"][0].weight.detach().numpy().tobytes())] ^= 1
-    shard.write_bytes(data)
+    flip(tmp_path / "1" / "step-00000003" / "__0_0.distcp", state["model"][0].weight)
     assert resumed_at(str(tmp_path)) == (2, 2)
     said = capfd.readouterr().err
     assert "step 3 cannot be restored" in said
     assert "does not match its checksum): going back to 2" in said
+
+
+def test_a_reader_of_a_damaged_step_names_what_is_damaged(tmp_path: Path) -> None:
+    state = trained(str(tmp_path), 1)
+    folder = tmp_path / "1" / "step-00000001"
+    target = {
+        "model": {name: torch.zeros_like(t) for name, t in state["model"].state_dict().items()}
+    }
+    dcp.load(target, storage_reader=se.CheckpointReader(folder), no_dist=True)
+    assert torch.equal(target["model"]["0.weight"], state["model"][0].weight)
+    flip(folder / "__0_0.distcp", state["model"][0].weight)
+    message = r"__0_0\.distcp: model\.0\.weight does not match its checksum"
+    with pytest.raises(CheckpointException, match=message):
+        dcp.load(target, storage_reader=se.CheckpointReader(folder), no_dist=True)
+
+
+def test_a_step_whose_record_is_broken_still_restores_and_verify_finds_it(tmp_path: Path) -> None:
+    trained(str(tmp_path), 3)
+    (tmp_path / "1" / "step-00000003" / ".metadata").write_bytes(b"half a rec")
+    verified = ckpt("verify", tmp_path)
+    assert verified.code == 2
+    assert ".metadata does not say what the manifests say" in verified.err
+    assert resumed_at(str(tmp_path)) == (3, 3)
 
 
 def test_a_save_now_is_committed_whatever_the_schedule_says(tmp_path: Path) -> None:

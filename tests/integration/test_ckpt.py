@@ -4,7 +4,10 @@ import json
 import os
 import pickle
 import re
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,15 +16,20 @@ import msgspec
 import pytest
 import torch
 import xxhash
-from spotelastic_checkpoints import encoding, layout, manifest
+from spotelastic_checkpoints import catalog, encoding, layout, manifest, patience, safetensors
+from spotelastic_checkpoints.catalog import Catalog
 from spotelastic_checkpoints.commits import Commits
-from spotelastic_checkpoints.errors import StorageRefused
+from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage.folder import FolderStorage
+from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.wire import Commit
 from support.ckpt import ckpt, fine, refused
 from torch.distributed.checkpoint import FileSystemReader
+
+from spotelastic.cli import ckpt as commands
+from spotelastic.cli import output, stored
 
 STATE = {
     "model": {
@@ -151,8 +159,18 @@ def test_a_step_is_as_old_as_its_shards_whatever_was_pinned_since(saved: Path) -
         os.utime(file, (two_days_ago, two_days_ago))
     fine("pin", f"{saved}@10")
     row = next(line.split() for line in fine("ls", saved).splitlines() if line.startswith("  10"))
-    assert row == ["10", "1", "committed", "2", "days", *row[5:]]
-    assert row[-1] == "pinned"
+    nbytes = sum(file.stat().st_size for file in (saved / "1/step-00000010").glob("*.distcp"))
+    assert row == [
+        "10",
+        "1",
+        "committed",
+        "2",
+        "days",
+        *output.size(nbytes).split(),
+        "2",
+        "-",
+        "pinned",
+    ]
 
 
 def test_a_flipped_byte_is_found_and_named(saved: Path) -> None:
@@ -220,6 +238,196 @@ def test_an_export_to_safetensors_is_the_model(saved: Path, tmp_path: Path) -> N
         assert all(index["weight_map"][name] == file for name in held)
         found |= held
     assert same(found, STATE["model"]) and len(set(index["weight_map"].values())) > 1
+
+
+def test_of_an_earlier_export_to_the_same_folder_nothing_stays(saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    foreign = {"config.json", "model.safetensors.bak", "model-a.safetensors", "lora.safetensors"}
+    sizes = ["1GB", "100B", "150B", "1GB"]
+    for number, most in enumerate(sizes):
+        fine("export", saved, out, "--max-shard-size", most, "--force")
+        fine("export", saved, tmp_path / f"new-{number}", "--max-shard-size", most)
+        written = {path.name for path in (tmp_path / f"new-{number}").iterdir()}
+        assert {path.name for path in out.iterdir()} - foreign == written
+        for name in foreign:
+            (out / name).write_text("somebody's")
+    assert all((out / name).read_text() == "somebody's" for name in foreign)
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        ("verify", []),
+        ("export", ["all.pt"]),
+        ("export", ["model.pt", "--part", "model"]),
+        ("export", ["folder"]),
+        ("export", ["folder", "--max-shard-size", "100B"]),
+        ("import", ["new"]),
+    ],
+)
+def test_the_bar_is_full_at_the_end(
+    command: str, more: list[str], saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals: list[int] = []
+    told: list[int] = []
+
+    @contextmanager
+    def progress(_: str, total: int) -> Iterator[Callable[[int], None]]:
+        totals.append(total)
+        yield told.append
+
+    source = saved
+    if command == "import":
+        source = tmp_path / "in.pt"
+        torch.save(STATE, source)
+    monkeypatch.setattr(commands, "_progress", progress)
+    places = [str(tmp_path / word) for word in more[:1]]
+    fine(command, source, *places, *more[1:])
+    assert totals == [sum(told)] and totals[0] > 0
+
+
+class Unsteady(FolderStorage):
+    """Every third call fails; a write has come through then."""
+
+    calls = 0
+    failed = 0
+
+    def _struck(self) -> None:
+        self.calls += 1
+        if self.calls % 3 == 0:
+            self.failed += 1
+            raise StorageUnavailable("503 SlowDown")
+
+    def get(self, key: str) -> Blob | None:
+        self._struck()
+        return super().get(key)
+
+    def read(self, key: str, offset: int, target: memoryview) -> int:
+        self._struck()
+        return super().read(key, offset, target)
+
+    def times(self, prefix: str = "") -> dict[str, float]:
+        self._struck()
+        return super().times(prefix)
+
+    def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
+        super().put(key, data, progress)
+        self._struck()
+
+    def create(self, key: str, data: bytes) -> bool:
+        created = super().create(key, data)
+        self._struck()
+        return created
+
+    def swap(self, key: str, data: bytes, etag: str) -> bool:
+        swapped = super().swap(key, data, etag)
+        self._struck()
+        return swapped
+
+
+@pytest.fixture
+def unsteady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Unsteady]:
+    """What is opened by unsteady://, a name below the test's folder."""
+    opened: list[Unsteady] = []
+
+    def open_unsteady(url: str) -> Unsteady:
+        opened.append(Unsteady(tmp_path / url.removeprefix("unsteady://")))
+        return opened[-1]
+
+    monkeypatch.setattr("spotelastic_checkpoints.storage.open.open_storage", open_unsteady)
+    monkeypatch.setattr(patience, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(patience, "RETRY_MOST", 0.002)
+    return opened
+
+
+def test_a_request_that_fails_is_made_again(
+    saved: Path, tmp_path: Path, unsteady: list[Unsteady]
+) -> None:
+    url = f"unsteady://{saved.name}"
+    steps = json.loads(fine("ls", url, "--json"))
+    assert [step["state"] for step in steps] == ["committed", "committed", "incomplete"]
+    assert "as they were saved" in fine("verify", f"{url}@10")
+    fine("export", url, tmp_path / "all.pt")
+    fine("export", url, tmp_path / "folder")
+    assert same(read_safetensors(tmp_path / "folder" / "model.safetensors"), STATE["model"])
+    fine("import", tmp_path / "all.pt", "unsteady://new", "--step", "40")
+    fine("verify", "unsteady://new@40")
+    for command in ("pin", "unpin"):
+        fine(command, f"{url}@10")
+    assert len(unsteady) == 8 and all(storage.failed for storage in unsteady[:5])
+
+
+def test_a_store_that_stays_away_ends_the_command_with_its_words(
+    saved: Path, unsteady: list[Unsteady], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StorageUnavailable("503 SlowDown")
+
+    monkeypatch.setattr(Unsteady, "times", away)
+    monkeypatch.setattr(stored, "WITHIN", 0.01)
+    monkeypatch.setattr(stored, "WORTH_A_WORD", 0.002)
+    done = ckpt("ls", f"unsteady://{saved.name}")
+    assert done.code != 0 and not done.out
+    first, last = done.err.splitlines()
+    assert first == "waiting for the object store: 503 SlowDown" and "503 SlowDown" in last
+
+
+class Held(FolderStorage):
+    """One read fails; all others wait until that is known."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.fails = ("", 0)
+        self.begun = 0
+        self.known = threading.Event()
+
+    def read(self, key: str, offset: int, target: memoryview) -> int:
+        self.begun += 1
+        if (key, offset) == self.fails:
+            raise StorageUnavailable("no answer")
+        self.known.wait(5)
+        return super().read(key, offset, target)
+
+
+@pytest.mark.parametrize("what", ["verify", "export"])
+def test_after_an_error_nothing_more_is_read(
+    what: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "AT_ONCE", 2)
+    storage = Held(saved)
+    there = Catalog(storage)
+    checkpoint = there.find(20)
+    tensors = {t.name: t for t in checkpoint.tensors() if t.dtype != "value"}
+    first = next(p for p in checkpoint.items if what == "verify" or p.item.is_tensor)
+    storage.fails = first.key, first.item.offset
+    before = time.monotonic()
+    with pytest.raises(StorageUnavailable, match="no answer"):
+        if what == "verify":
+            there.verify(checkpoint, unseen)
+        else:
+            files = safetensors.plan(tensors, 1 << 20)
+            safetensors.export(there, checkpoint, files, tmp_path / "out", unseen)
+    assert time.monotonic() - before < 5, "nor waited for"
+    storage.known.set()
+    assert storage.begun <= 3 < len(tensors)
+
+
+def test_foreign_files_that_resemble_a_step_are_none(saved: Path) -> None:
+    for name in ("1/step-5/x", "01/step-00000010/x", "1/step-000000010/__0_0.distcp"):
+        (saved / name).parent.mkdir(parents=True)
+        (saved / name).write_text("somebody's")
+    assert [entry["step"] for entry in json.loads(fine("ls", saved, "--json"))] == [10, 20, 30]
+    assert "model.rows" in fine("inspect", f"{saved}@10", "--json")
+    assert "no committed step 5 (there: 10, 20)" in refused("inspect", f"{saved}@5")
+
+
+@pytest.mark.parametrize("scheme", ["file", "local"])
+def test_a_folder_that_is_named_by_url_is_looked_for_too(
+    scheme: str, saved: Path, tmp_path: Path
+) -> None:
+    assert "typo: no such folder" in refused("ls", f"{scheme}://{tmp_path}/typo")
+    assert not (tmp_path / "typo").exists()
+    assert json.loads(fine("ls", f"{scheme}://{saved}", "--json"))
 
 
 def test_an_import_is_what_was_exported(saved: Path, tmp_path: Path) -> None:

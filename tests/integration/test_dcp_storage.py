@@ -302,6 +302,8 @@ def test_metadata_of_torch_2_2_is_read(tmp_path: Path) -> None:
 def test_a_reader_of_nothing_says_so_and_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no folder"):
         se.CheckpointReader(tmp_path / "typo").read_metadata()
+    with pytest.raises(UsageError, match="there is no folder"):
+        se.CheckpointReader(f"file://{tmp_path}/typo").read_metadata()
     assert not (tmp_path / "typo").exists()
 
 

@@ -14,20 +14,31 @@ def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
 
     Raises `StorageRefused`, or `StorageUnavailable` where the store has to be asked first.
     """
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme in ("file", "local"):
+    folder = folder_of(url)
+    if folder is not None:
         from spotelastic_checkpoints.storage.folder import FolderStorage
 
         if unknown := sorted(set(options or {}) - {"auto_mkdir"}):
             raise StorageRefused(f"{url}: a folder has no option {unknown[0]}")
-        return FolderStorage(Path(rest if separator else url).expanduser().absolute())
-    if scheme == "s3":
+        return FolderStorage(folder)
+    if url.startswith("s3://"):
         return _open_s3(url, options)
     if "::" in url:
         raise StorageRefused(f"{url}: name the store itself: what lies between would go stale")
     from spotelastic_checkpoints.storage.filesystems import FsspecStorage
 
     return FsspecStorage(url, options)
+
+
+def folder_of(url: str) -> Path | None:
+    """The folder that is named, be it there or not; None for any other store.
+
+    Opening a folder makes it: whoever only reads looks first whether it is there.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme not in ("file", "local"):
+        return None
+    return Path(rest if separator else url).expanduser().absolute()
 
 
 def _open_s3(url: str, options: Mapping[str, Any] | None) -> Storage:
