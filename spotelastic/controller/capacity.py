@@ -125,7 +125,7 @@ def _paid(seen: Seen, found: list[Size], policy: Policy) -> tuple[Size, ...]:
         there, usd = staying(size.group), _to_pay_off(seen, size.group, policy)
         more = size.wanted - there
         paid[size.group.name] = size
-        if more > 0 and more * usd > left:
+        if more > 0 and usd > 0 and more * usd > left:
             more = max(0, math.floor(left / usd))
             paid[size.group.name] = Size(size.group, there + more, _too_costly(policy))
         left -= max(0, more) * usd

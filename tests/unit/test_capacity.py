@@ -350,6 +350,15 @@ def test_no_node_is_launched_that_would_hardly_train_before_the_money_ends() -> 
     assert at(3.1, bases) == {SPOT: 3, ON_DEMAND: 0}
 
 
+def test_a_purse_that_a_base_has_emptied_may_be_a_little_below_nothing() -> None:
+    """As floats are: three of these prices are more than the limit, which is three times one."""
+    usd, limit = 0.6190967313738801, 1.8572901941216402
+    capacity = Capacity(max_cost=limit, base=3)
+    policy = Policy(capacity=capacity, boots_in=1800.0, ends_within=1800.0)
+    seen = replace(cluster(0), money=Money(on_demand=usd))
+    assert wanted(seen, policy) == {SPOT: 1, ON_DEMAND: 3}
+
+
 def test_who_goes_when_the_money_ends_is_not_replaced_and_that_is_told_once() -> None:
     policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
