@@ -1,4 +1,4 @@
-"""How long a restore waits for an object store that is away.
+"""How long a restore, or a command, waits for an object store that is away.
 
 Must never happen: a store that does not answer is taken for a checkpoint that is damaged, and the
 run goes back to an older one. So it is asked again, and when patience ends the error still says
@@ -21,22 +21,36 @@ RETRY_FIRST, RETRY_MOST = 0.2, 5.0
 
 
 class Patience:
-    """For all that a round restores on this node; thread-safe. `tell` hears of an outage once."""
+    """For all that a round restores on this node; thread-safe. `tell` hears of an outage once.
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    Others than a restore say who waits, for how many seconds at most, and from which time between
+    two attempts on that is worth a word.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        who: str = "a restore",
+        within: float | None = None,
+        worth_a_word: float | None = None,
+    ) -> None:
         self._tell = tell
+        self._who = who
+        self._within = within
+        self._worth_a_word = worth_a_word
         self._lock = threading.Lock()
         self._told = False
         self._over = threading.Event()
 
     def ask(self, call: Callable[[], T]) -> T:
         """The answer; raises `StorageUnavailable` when the store stays away."""
-        deadline, wait = time.monotonic() + WITHIN, RETRY_FIRST
+        within = WITHIN if self._within is None else self._within
+        deadline, wait = time.monotonic() + within, RETRY_FIRST
         while True:
             try:
                 return call()
             except StorageUnavailable as error:
-                if wait == RETRY_MOST:
+                if wait >= (self._worth_a_word or RETRY_MOST):
                     self._complain(error)
                 if time.monotonic() + wait > deadline or self._over.wait(wait):
                     raise
@@ -50,4 +64,4 @@ class Patience:
         with self._lock:
             told, self._told = self._told, True
         if not told:
-            self._tell(f"a restore is waiting for the object store: {error}")
+            self._tell(f"{self._who} is waiting for the object store: {error}")

@@ -1,13 +1,11 @@
 """What a command of `ckpt` names: a run, by a folder, a URL or its cluster, and a step of it."""
 
 import re
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,10 +14,8 @@ from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 if TYPE_CHECKING:
     from spotelastic_checkpoints.catalog import Catalog, Checkpoint
     from spotelastic_checkpoints.commits import Commits
-    from spotelastic_checkpoints.storage.port import Blob, Storage
+    from spotelastic_checkpoints.storage.port import Storage
     from spotelastic_checkpoints.wire import Commit
-
-T = TypeVar("T")
 
 WITHIN = 30.0
 """Seconds that the store may be away while a command runs."""
@@ -83,6 +79,8 @@ def opened(text: str) -> Iterator[Named]:
 def storage(url: str) -> Iterator["Storage"]:
     """What does not answer is asked again; a folder is not, whose disk is full, say. Where AWS is
     not configured, S3 is that of the local cloud, if one runs."""
+    from spotelastic_checkpoints.patience import Patience
+    from spotelastic_checkpoints.storage.asked import Asked
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
 
     from spotelastic.cli.place import Place, aws_is_configured
@@ -90,107 +88,19 @@ def storage(url: str) -> Iterator["Storage"]:
     if url.startswith("s3://") and not aws_is_configured():
         with suppress(UsageError):
             Place.find(True)
-    asking = Asking(partial(typer.echo, err=True))
+    tell = partial(typer.echo, err=True)
+    patience = Patience(tell, "this command", WITHIN, WORTH_A_WORD)
     with _explained():
         there: Storage
         if folder_of(url) is not None:
             there = open_storage(url)
         else:
-            there = Asked(asking(lambda: open_storage(url)), asking)
+            there = Asked(patience.ask(lambda: open_storage(url)), patience)
         try:
             yield there
         finally:
-            asking.end()
+            patience.end()
             there.close()
-
-
-class Asking:
-    """Makes each call until it is answered, for half a minute; `tell` hears of an outage once.
-
-    Thread-safe.
-    """
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._lock = threading.Lock()
-        self._told = False
-        self._over = threading.Event()
-
-    def __call__(self, call: Callable[[], T]) -> T:
-        """Raises `StorageUnavailable` when the store stays away."""
-        from spotelastic_checkpoints.errors import StorageUnavailable
-        from spotelastic_checkpoints.patience import RETRY_FIRST, RETRY_MOST
-
-        deadline, wait = time.monotonic() + WITHIN, RETRY_FIRST
-        while True:
-            try:
-                return call()
-            except StorageUnavailable as error:
-                if wait >= WORTH_A_WORD:
-                    self._complain(error)
-                if time.monotonic() + wait > deadline or self._over.wait(wait):
-                    raise
-            wait = min(2 * wait, RETRY_MOST)
-
-    def end(self) -> None:
-        """Nobody needs the answers any more: threads that wait for one give up."""
-        self._over.set()
-
-    def _complain(self, error: Exception) -> None:
-        with self._lock:
-            told, self._told = self._told, True
-        if not told:
-            self._tell(f"waiting for the object store: {error}")
-
-
-class Asked:
-    """A store whose calls are made as `Asking` does.
-
-    A conditional write that is repeated may meet its own first try and be told False: who makes
-    one looks what is there then.
-    """
-
-    def __init__(self, storage: "Storage", ask: Asking) -> None:
-        self.url = storage.url
-        self.weaker = storage.weaker
-        self._storage = storage
-        self._ask = ask
-
-    def get(self, key: str) -> "Blob | None":
-        return self._ask(lambda: self._storage.get(key))
-
-    def read(self, key: str, offset: int, target: memoryview) -> int:
-        return self._ask(lambda: self._storage.read(key, offset, target))
-
-    def put(
-        self, key: str, data: memoryview, progress: Callable[[int], None] = lambda _: None
-    ) -> None:
-        self._ask(lambda: self._storage.put(key, data, progress))
-
-    def create(self, key: str, data: bytes) -> bool:
-        return self._ask(lambda: self._storage.create(key, data))
-
-    def swap(self, key: str, data: bytes, etag: str) -> bool:
-        return self._ask(lambda: self._storage.swap(key, data, etag))
-
-    def keys(self, prefix: str = "") -> list[str]:
-        return self._ask(lambda: self._storage.keys(prefix))
-
-    def times(self, prefix: str = "") -> dict[str, float]:
-        return self._ask(lambda: self._storage.times(prefix))
-
-    def delete(self, keys: Iterable[str]) -> None:
-        names = list(keys)
-        self._ask(lambda: self._storage.delete(names))
-
-    def unfinished(self) -> list[str]:
-        return self._ask(self._storage.unfinished)
-
-    def abort_uploads(self, prefix: str) -> int:
-        return self._ask(lambda: self._storage.abort_uploads(prefix))
-
-    def close(self) -> None:
-        self._storage.close()
 
 
 def _storage_of(cluster: str) -> str:

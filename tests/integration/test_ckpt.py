@@ -369,7 +369,8 @@ def test_a_store_that_stays_away_ends_the_command_with_its_words(
     done = ckpt("ls", f"unsteady://{saved.name}")
     assert done.code != 0 and not done.out
     first, last = done.err.splitlines()
-    assert first == "waiting for the object store: 503 SlowDown" and "503 SlowDown" in last
+    assert first == "this command is waiting for the object store: 503 SlowDown"
+    assert "503 SlowDown" in last
 
 
 class Held(FolderStorage):
