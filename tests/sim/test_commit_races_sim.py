@@ -321,9 +321,10 @@ def rounds(count: int) -> list[Callable[[Commits], None]]:
                 for step in (1, 2, 3):
                     commit = Commit(epoch, step)
                     put_all(commits, epoch, step, ranks=[rank])
-                    while number not in over and not recorded(commits, commit):
-                        pass
-                    if rank == 0:
+                    done = False
+                    while not done and number not in over:
+                        done = recorded(commits, commit)
+                    if done and rank == 0:  # what LATEST does not name yet makes nothing useless
                         collect(commits, commit)
             except Fenced:
                 # Its agent tells a node that its round has been replaced.
