@@ -2,7 +2,9 @@
 
 import resource
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from spotelastic_checkpoints.wire import (
     Schedule,
 )
 from support.checkpoints import (
+    Node,
     Worker,
     cluster,
     fetched,
@@ -36,6 +39,16 @@ from support.verifying import committed
 import spotelastic as se
 
 pytestmark = pytest.mark.faults
+
+
+@contextmanager
+def cramped(folder: Path, kib: int) -> Iterator[tuple[Node, Path]]:
+    """A node that has no more shared memory than that, and where it is."""
+    with small_disk(folder / "shm", kib) as shm, cluster(folder) as [node]:
+        node.stop()
+        node.arena = shm / "arena"
+        node.start()
+        yield node, shm
 
 
 def test_a_full_disk_delays_commits_and_nothing_else(tmp_path: Path) -> None:
@@ -60,10 +73,7 @@ def test_a_full_disk_delays_commits_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_shared_memory_that_others_fill_up_takes_no_slot_away(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "shm", 8 << 10) as shm, cluster(tmp_path) as [node]:
-        node.stop()
-        node.arena = shm / "arena"
-        node.start()
+    with cramped(tmp_path, 8 << 10) as (node, shm):
         epoch, worker = started(node)
         assert worker.client.ready.wait(PATIENT)
         fill(shm)
@@ -88,10 +98,7 @@ def _failures(events: list[DaemonEvent]) -> list[str]:
 
 
 def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "shm", 8 << 10) as shm, cluster(tmp_path) as [node]:
-        node.stop()
-        node.arena = shm / "arena"
-        node.start()
+    with cramped(tmp_path, 8 << 10) as (node, shm):
         _, worker = started(node)
         assert worker.client.ready.wait(PATIENT)
         worker.save(1)
@@ -150,11 +157,8 @@ def test_slots_that_find_no_room_are_made_once_there_is(tmp_path: Path) -> None:
 def test_a_state_that_outgrows_shared_memory_trains_on_and_is_saved_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with small_disk(tmp_path / "shm", 16 << 10) as shm, cluster(tmp_path) as [node]:
+    with cramped(tmp_path, 16 << 10) as (node, shm):
         events: list[DaemonEvent] = []
-        node.stop()
-        node.arena = shm / "arena"
-        node.start()
         node.agent.subscribe(events.append)
         state: dict[str, Any] = {"rows": torch.zeros(1000)}
         with (
