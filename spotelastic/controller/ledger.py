@@ -247,7 +247,7 @@ def _priced(
         repeated = lost * ordinary * per_hour / HOUR
         billed = sum(item.usd(began, began + pause) for item in usage)
         usd = round(billed + repeated, 6)
-    first = transition.after.first_at if transition.after is not None else 0.0
+    after = transition.after
     return [
         Interruption(
             kind=trouble.kind,
@@ -255,13 +255,14 @@ def _priced(
             at=trouble.at,
             told_by=trouble.told_by,
             seen_after_by=dict(trouble.seen_after_by),
-            first_step_at=first or None,
+            first_step_at=(after.first_at or None) if after is not None else None,
             usd=usd if trouble is blamed or usd is None else 0.0,
             seen_after_s=_rounded(trouble.seen_after),
             saved_step=None if resume is None else resume.step,
             committed=committed,
             pause_s=_rounded(pause),
             steps_lost=lost if trouble is blamed or lost is None else 0,
+            round=None if after is None else after.round.number,
         )
         for trouble in troubles
     ]

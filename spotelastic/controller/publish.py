@@ -17,13 +17,14 @@ from spotelastic.aws.objects import Objects
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.controller import ledger
 from spotelastic.controller.backoff import Backoff, Complaint
+from spotelastic.controller.entries import entries
 from spotelastic.controller.observe import Records
 from spotelastic.controller.seen import Fate
 from spotelastic.controller.status import status
 from spotelastic.controller.usage import Usage
 from spotelastic.errors import SpotelasticError
 from spotelastic.model.job import ENDED, Job
-from spotelastic.model.progress import Status
+from spotelastic.model.progress import Event, Report, Status
 
 EVERY = 0.25
 """Seconds between two publications at least."""
@@ -81,6 +82,8 @@ class Publisher:
         self._not_before: dict[str, float] = {}
         self._status: Status | None = None
         self._status_at = 0.0
+        self.entries: tuple[Event, ...] = ()
+        """Of the newest report: what it cost to be interrupted. They are the caller's to tell."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
 
@@ -146,7 +149,7 @@ class Publisher:
             objects.USAGE: lambda: msgspec.json.encode(list(account.bill.values())),
         }
         if ended or records.round is not None:
-            made[objects.REPORT] = lambda: msgspec.json.encode(_report(account, now))
+            made[objects.REPORT] = lambda: msgspec.json.encode(self._report(account, now))
         written = [self._put(name, make, force=ended or last) for name, make in made.items()]
         return all([*written, self._put_status(account, now, force=ended or last)])
 
@@ -161,6 +164,11 @@ class Publisher:
             pause = RARELY.get(name, EVERY) + len(data) / BYTES_PER_SECOND
             self._not_before[name] = steady() + pause
         return True
+
+    def _report(self, account: Account, now: float) -> Report:
+        report = _report(account, now)
+        self.entries = tuple(entries(report, now))
+        return report
 
     def _may_write(self) -> bool:
         """Of a process that stood still, this thread may run before the one that gives up."""
@@ -204,7 +212,7 @@ def _standing(status: Status) -> Status:
     return replace(status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={})
 
 
-def _report(account: Account, now: float) -> object:
+def _report(account: Account, now: float) -> Report:
     """Of a job that runs: as if it ended now."""
     records = account.records
     step = records.points[-1].step if records.points else 0

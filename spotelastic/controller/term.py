@@ -242,6 +242,9 @@ class Term:
         short = self._short(records)
         told = Account(records, self._machines, bill, self._prices.date, fates, short)
         self._publisher.offer(told)
+        known = records.told | self._told
+        new = [event for event in self._publisher.entries if account(event) not in known]
+        self._perform([Tell(event) for event in new])
 
     def _resting(self, records: Records) -> float:
         """Seconds for which AWS is left in peace, because it has failed; not above 0: none."""

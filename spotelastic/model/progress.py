@@ -67,7 +67,7 @@ class Event:
 
     at: float
     kind: str
-    """One word, e.g. notice, drain, loss, round, failure, etcd, launch, boot, terminate, job."""
+    """One word, e.g. notice, drain, loss, round, failure, ledger, etcd, launch, boot, job."""
     message: str
     node: str = ""
     data: dict[str, Any] = field(default_factory=dict)
@@ -158,6 +158,8 @@ class Interruption:
     """When the first step after it was done."""
     usd: float | None = None
     """What the pause and the repeated steps cost; in the row that answers for them."""
+    round: int | None = None
+    """In which training went on; None where it did not stop, or has not gone on yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,12 @@ from spotelastic.aws.autoscaling import ALIVE, Machine
 from spotelastic.aws.objects import USAGE
 from spotelastic.aws.prices import AwsPrices
 from spotelastic.cli.place import cost_of
+from spotelastic.controller.entries import LEDGER, entries
+from spotelastic.controller.seen import account
 from spotelastic.controller.usage import Usage
 from spotelastic.local import cloud
 from spotelastic.model.interval import Interval
-from spotelastic.model.progress import Report, Status
+from spotelastic.model.progress import Event, Report, Status
 
 TYPE = "c5.large"
 STEP_TIME = "0.05"
@@ -75,7 +77,20 @@ def finishes(trial: Trial, folder: Path) -> Report:
     assert report is not None
     lost = sum(row.steps_lost or 0 for row in report.interruptions)
     assert (report.job.final_step, report.job.steps_run) == (last, last + lost), report
+    its_events_carry_the_ledger(trial, report)
     return the_bill_adds_up(trial)
+
+
+def its_events_carry_the_ledger(trial: Trial, report: Report) -> None:
+    """Every row whose price is known is told, and none twice."""
+    due = {account(event) for event in entries(report, 0.0)}
+
+    def all_told() -> list[Event] | None:
+        told = [event for event in trial.cluster.objects.events() if event.kind == LEDGER]
+        return told if due <= set(map(account, told)) else None
+
+    told = eventually(all_told, f"events for {len(due)} rows")
+    assert len(set(map(account, told))) == len(told), told
 
 
 def the_bill_adds_up(trial: Trial) -> Report:

@@ -83,6 +83,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "seen_after_by": {},
         "first_step_at": None,
         "usd": None,
+        "round": None,
     }
 
 

@@ -113,7 +113,7 @@ def test_a_noticed_node_costs_a_pause_but_no_step() -> None:
     story.tell("committed", epoch=1, step=30, at=story.now)
     row = only(story.report())
     assert (row.kind, row.node, row.saved_step, row.steps_lost) == ("notice", "b", 30, 0)
-    assert row.committed is True
+    assert (row.committed, row.round) == (True, 2)
     assert row.seen_after_s == pytest.approx(0.5)
     assert row.pause_s == pytest.approx(1.0 - STEP)
 

@@ -35,7 +35,8 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Account:
     monkeypatch.setattr(terms.autoscaling, "machines", machines)
     monkeypatch.setattr(terms, "Inbox", Inbox)
     for name in ("Snapshots", "Publisher"):
-        monkeypatch.setattr(terms, name, lambda *_: SimpleNamespace(offer=lambda _: None))
+        unused = SimpleNamespace(offer=lambda _: None, entries=())
+        monkeypatch.setattr(terms, name, lambda *_, unused=unused: unused)
     return account
 
 

@@ -12,6 +12,7 @@ from spotelastic.aws.clients import Rejected
 from spotelastic.aws.events import StateChange
 from spotelastic.aws.packing import Zone
 from spotelastic.clock import unbroken
+from spotelastic.controller.entries import LEDGER
 from spotelastic.controller.seen import Message
 from spotelastic.controller.term import Term
 from spotelastic.controller.upkeep import BOOT
@@ -20,7 +21,7 @@ from spotelastic.model.job import Capacity, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, Status
-from spotelastic.store.codec import encode
+from spotelastic.store.codec import decode, encode
 from spotelastic.store.memory import MemoryStore
 
 
@@ -185,7 +186,7 @@ def test_patience_with_spot_counts_from_when_the_leader_before_saw_too_few_nodes
     term._wanted = Settings(3, 3)
     since = unbroken() - 500.0
     told: list[Any] = []
-    term._publisher = SimpleNamespace(offer=told.append)  # type: ignore[assignment]
+    term._publisher = SimpleNamespace(offer=told.append, entries=())  # type: ignore[assignment]
     status = Status("demo", "running", unbroken(), short_since=since)
     term._objects.status = lambda: status  # type: ignore[method-assign]
     store.delete(KEYS.live("i-1"))
@@ -200,3 +201,25 @@ def test_patience_with_spot_counts_from_when_the_leader_before_saw_too_few_nodes
     store.put(KEYS.job, encode(Job("failed", unbroken())))
     term._turn()
     assert told[-1].short_since is None, "a job that has ended needs no nodes"
+
+
+def test_what_an_interruption_cost_is_told_once_whoever_leads(
+    term: Term, account: Account, store: MemoryStore
+) -> None:
+    def told() -> list[str]:
+        values, _ = store.range(KEYS.event())
+        return [decode(value.data, Event).message for value in values]
+
+    row = Event(unbroken(), LEDGER, "paused 1 s", "i-1", {"id": "round 2"})
+    term._publisher.entries = (row,)
+    term._turn()
+    assert told() == ["paused 1 s"]
+    later = replace(row, at=row.at + 5.0, message="paused 1 s, as sqs says as well")
+    term._publisher.entries = (later,)
+    term._turn()
+    term._told.clear()  # as the next leader begins
+    term._turn()
+    assert told() == ["paused 1 s"]
+    term._publisher.entries = (later, replace(row, data={"id": "round 7"}))
+    term._turn()
+    assert told() == ["paused 1 s", "paused 1 s"]

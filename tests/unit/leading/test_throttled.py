@@ -136,7 +136,7 @@ def test_progress_is_told_while_aws_is_left_in_peace(
     term: Term, account: Account, time: Time
 ) -> None:
     told: list[Any] = []
-    term._publisher = SimpleNamespace(offer=told.append)  # type: ignore[assignment]
+    term._publisher = SimpleNamespace(offer=told.append, entries=())  # type: ignore[assignment]
     account.throttled = frozenset({"machines"})
     turns(term, time, 10.0)
     told.clear()
