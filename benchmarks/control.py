@@ -9,7 +9,7 @@
 - succeeded: the leading controller is killed while it deals with a notice; until the other one
   leads and has published what it sees. Instances that were launched twice would be counted;
 - calls: what an idle cluster of 100 nodes asks of AWS in a minute, by two controllers and the seats
-  of three etcd members;
+  of three etcd members; counted, and each node's look once an hour at its certificate added;
 - traces: public spot traces played in virtual time, as `spotelastic replay` does.
 """
 
@@ -34,6 +34,8 @@ from spotelastic.agent.observe import LocalEvent, Noticed
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.aws.autoscaling import Group, Machine, Place
 from spotelastic.aws.events import SpotWarning
+from spotelastic.aws.names import MEMBERS
+from spotelastic.cli.instance import REFRESH
 from spotelastic.clock import unbroken
 from spotelastic.controller.decide import decide
 from spotelastic.controller.run import LEASE
@@ -224,7 +226,8 @@ def controlling() -> Iterator[Row]:
         leader = until(lambda: _published_leader(its), "a leader")
         until(lambda: all(p.state == "InService" for p in its.group().places), "all in service")
         _rested(controllers)  # What its beginning costs is not what an idle one does.
-        yield Row(f"calls of AWS, {NODES} idle nodes, a minute", _calls(controllers), "", 30)
+        calls = _calls(controllers) + (NODES + len(MEMBERS)) * 60.0 / REFRESH
+        yield Row(f"calls of AWS, {NODES} idle nodes, a minute", calls, "", 30)
         yield from _replacing(its)
         yield from _succeeding(its, store, controllers, leader)
 

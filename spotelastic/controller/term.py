@@ -60,7 +60,7 @@ from spotelastic.model.progress import newest_committed
 from spotelastic.store.election import Leadership
 from spotelastic.store.port import Store
 
-IDLE = 15.0
+IDLE = 20.0
 """Seconds between two looks at AWS while everything is as it should be."""
 BUSY = 1.0
 """Seconds between two looks while instances come and go."""

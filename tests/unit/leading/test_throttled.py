@@ -116,15 +116,15 @@ def test_an_action_that_fails_is_not_repeated_at_every_turn_but_at_what_is_new(
     term._wanted = replace(SPEC.settings, max_nodes=4)
     account.throttled = frozenset({"size"})
     turns(term, time, 100.0, busy=False)
-    assert account.pauses == [1.0, 2.0, 4.0, 8.0, *[terms.IDLE] * 6]
-    assert account.calls.count("size") == 10
+    assert account.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, *[terms.IDLE] * 4]
+    assert account.calls.count("size") == 9
     time.happen()  # there is another node
     term._turn()
-    assert account.calls.count("size") == 11
+    assert account.calls.count("size") == 10
     account.throttled = frozenset()
     time.now += terms.IDLE
     term._turn()
-    assert account.calls.count("size") == 12
+    assert account.calls.count("size") == 11
     account.throttled = frozenset({"size"})
     account.pauses.clear()
     time.now += terms.SOON
