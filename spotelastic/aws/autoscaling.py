@@ -38,6 +38,16 @@ class Group:
     suspended: bool = False
     """AWS has stopped its launches, as it does where all have failed for a day."""
 
+    @property
+    def staying(self) -> int:
+        """How many of its instances are not on their way out."""
+        return sum(not place.leaving for place in self.places)
+
+    @property
+    def asked(self) -> int:
+        """How many more it has been asked for, and will launch."""
+        return max(0, self.desired - self.staying)
+
     def place(self, instance: str) -> Place | None:
         return next((place for place in self.places if place.instance == instance), None)
 

@@ -8,10 +8,9 @@ and again is asked for no more than it has, for a while that grows; and no node 
 would hardly train before --max-cost ends the job.
 """
 
-import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import count
 
 from spotelastic.aws.autoscaling import Group
@@ -44,27 +43,32 @@ class Size:
 
 
 def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
-    """Of every group that there is."""
-    state = seen.job.state if seen.job else "starting"
-    on_demand = 0 if seen.on_demand is None else _on_demand(seen, now, policy)
-    spot = max(0, seen.desired - on_demand) + _spare(seen, policy)
-    wanted = ((seen.group, spot), (seen.on_demand, on_demand))
+    """Of every group that there is. Those on demand are paid for first, as the job needs them; and
+    what cannot be had of them is asked for of spot."""
     if seen.ended:
         stays = kept(seen, policy)
         return tuple(
-            Size(group, len(stays & _names(group)), f"the job is {state}") for group in seen.groups
+            Size(group, len(stays & _names(group)), _standing(seen)) for group in seen.groups
         )
-    reached = [
-        _within_reach(seen, Size(group, size, f"the job is {state}"), now, policy)
-        for group, size in wanted
-        if group is not None
-    ]
-    return _paid(seen, reached, policy)
+    found, others = list[Size](), 0
+    if seen.on_demand is not None:
+        wanted = _on_demand(seen, now, policy)
+        found = [_reached(seen, seen.on_demand, wanted, 0.0, now, policy)]
+        others = max(found[0].wanted, min(policy.capacity.base, seen.desired))
+    if seen.group is not None:
+        wanted = max(0, seen.desired - others) + _spare(seen, policy)
+        before = _promised(seen, found)
+        found.insert(0, _reached(seen, seen.group, wanted, before, now, policy))
+    return tuple(found)
+
+
+def _standing(seen: Seen) -> str:
+    return f"the job is {seen.job.state if seen.job else 'starting'}"
 
 
 def wanting(seen: Seen, policy: Policy) -> int:
     """How many nodes are missing, that which is to be spared included."""
-    there = sum(staying(group) for group in seen.groups)
+    there = sum(group.staying for group in seen.groups)
     return max(0, seen.desired + _spare(seen, policy) - there)
 
 
@@ -93,7 +97,7 @@ def _on_demand(seen: Seen, now: float, policy: Policy) -> int:
     if capacity.on_demand != "fallback" or seen.on_demand is None:
         return base
     spot = 0 if seen.group is None else sum(seen.is_there(place) for place in seen.group.places)
-    held = staying(seen.on_demand)
+    held = seen.on_demand.staying
     short = seen.short_since is not None and now >= seen.short_since + capacity.spot_patience
     missing = seen.least - spot if short or held > base else 0
     return min(seen.desired, max(base, missing, held))
@@ -104,55 +108,64 @@ def _held_for_spot(seen: Seen, policy: Policy) -> bool:
     capacity, group = policy.capacity, seen.on_demand
     if capacity.on_demand != "fallback" or group is None:
         return False
-    return staying(group) > min(capacity.base, seen.desired)
+    return group.staying > min(capacity.base, seen.desired)
 
 
-def _within_reach(seen: Seen, size: Size, now: float, policy: Policy) -> Size:
-    """No more than the group has, while more cannot be had or would cost too much."""
-    there = staying(size.group)
-    if size.wanted <= there:
-        return size
+def _reached(
+    seen: Seen, group: Group, wanted: int, promised: float, now: float, policy: Policy
+) -> Size:
+    """No more than the group has, while more cannot be had; and no more than can be paid beside
+    what is `promised`, in US dollars an hour."""
+    there = group.staying
+    if wanted <= there:
+        return Size(group, wanted, _standing(seen))
     if seen.ending is not None:
-        return Size(size.group, there, "the job is being ended")
-    why = held(seen, size.group, now, policy)
-    return Size(size.group, there, why) if why else size
+        return Size(group, there, "the job is being ended")
+    if why := _refused(seen, group, now, policy):
+        return Size(group, there, why)
+    paid = there + _payable(seen, group, group.asked, promised, policy)
+    if paid < wanted:
+        return Size(group, paid, _too_costly(policy))
+    return Size(group, wanted, _standing(seen))
 
 
-def _paid(seen: Seen, found: list[Size], policy: Policy) -> tuple[Size, ...]:
-    """No more nodes than the money is left for. Those on demand come first: the job needs them."""
-    left, paid = _purse(seen, policy), dict[str, Size]()
-    for size in reversed(found):
-        there, usd = staying(size.group), _to_pay_off(seen, size.group, policy)
-        more = size.wanted - there
-        paid[size.group.name] = size
-        if more > 0 and usd > 0 and more * usd > left:
-            more = max(0, math.floor(left / usd))
-            paid[size.group.name] = Size(size.group, there + more, _too_costly(policy))
-        left -= max(0, more) * usd
-    return tuple(paid[size.group.name] for size in found)
+def _payable(seen: Seen, group: Group, asked: int, promised: float, policy: Policy) -> int:
+    """How many nodes more the money is left for; as many as anybody may want where their price is
+    not known."""
+    limit, usd = policy.capacity.max_cost, _an_hour(seen, group)
+    if limit is None or not usd:
+        return sys.maxsize
+    money = replace(seen.money, per_hour=seen.money.per_hour + promised)
+    return limits.payable(money, limit, usd, asked, policy)
 
 
-def _purse(seen: Seen, policy: Policy) -> float:
-    limit = policy.capacity.max_cost
-    return math.inf if limit is None else limits.left_for_nodes(seen.money, limit, policy)
+def _an_hour(seen: Seen, group: Group) -> float:
+    """US dollars of one node more; 0: its price is not known."""
+    return seen.money.spot if group is seen.group else seen.money.on_demand
 
 
-def _to_pay_off(seen: Seen, group: Group, policy: Policy) -> float:
-    """US dollars of one node more until it can have trained; 0: its price is not known."""
-    an_hour = seen.money.spot if group is seen.group else seen.money.on_demand
-    return limits.needed(an_hour, policy)
+def _promised(seen: Seen, found: Iterable[Size]) -> float:
+    """US dollars an hour of the nodes that are asked for beside those that are there."""
+    return sum(
+        max(0, size.wanted - size.group.staying) * _an_hour(seen, size.group) for size in found
+    )
 
 
 def _too_costly(policy: Policy) -> str:
     return f"another node would hardly train before --max-cost {policy.capacity.max_cost:g}"
 
 
-def held(seen: Seen, group: Group, now: float, policy: Policy) -> str:
+def held(seen: Seen, group: Group, now: float, policy: Policy, promised: float = 0.0) -> str:
     """Why the group asks for no more than it has for now; "" where it may."""
+    if why := _refused(seen, group, now, policy):
+        return why
+    return "" if _payable(seen, group, 0, promised, policy) else _too_costly(policy)
+
+
+def _refused(seen: Seen, group: Group, now: float, policy: Policy) -> str:
+    """Why the group can have no more, whatever money is left; "" where it can."""
     if group is seen.group and (why := too_dear(seen, policy)):
         return why
-    if _to_pay_off(seen, group, policy) > _purse(seen, policy):
-        return _too_costly(policy)
     failed = seen.failed.get(seen.pool(group))
     if failed is not None and now < refused_until(failed, policy):
         return f"{failed.count} launches have failed: {failed.why}"
@@ -167,13 +180,24 @@ def too_dear(seen: Seen, policy: Policy) -> str:
     return f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"
 
 
-def within_reach(seen: Seen, end: Replace, now: float, policy: Policy) -> Replace | Remove:
+def within_reach(
+    seen: Seen, actions: Iterable[Action], now: float, policy: Policy
+) -> Iterator[Action]:
     """Nobody takes the place of who goes while its group may not ask for more: it is smaller then,
     and asked for more again. It would else be made smaller while it launches, and AWS would choose
-    who goes for that."""
-    group = next((each for each in seen.groups if each.place(end.instance)), None)
-    why = "" if group is None or seen.ended else held(seen, group, now, policy)
-    return Remove(end.instance, f"{end.reason}, and {why}", end.cause) if why else end
+    who goes for that. Those who are replaced are paid one after the other."""
+    promised = _promised(seen, sizes(seen, now, policy))
+    for action in actions:
+        group = None
+        if isinstance(action, Replace) and not seen.ended:
+            group = next((each for each in seen.groups if each.place(action.instance)), None)
+        if group is None or not isinstance(action, Replace):
+            yield action
+        elif why := held(seen, group, now, policy, promised):
+            yield Remove(action.instance, f"{action.reason}, and {why}", action.cause)
+        else:
+            promised += _an_hour(seen, group)
+            yield action
 
 
 def _tell_of_price(
@@ -245,10 +269,6 @@ def refused_until(failed: Failed, policy: Policy) -> float:
     return failed.at + min(policy.refused_at_most, doubled)
 
 
-def staying(group: Group) -> int:
-    return sum(not place.leaving for place in group.places)
-
-
 def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     """Brings the groups to their sizes. Who goes is named: a group that is merely made smaller
     ends whomever AWS chooses. At the end of the job that makes no difference where all go."""
@@ -257,7 +277,7 @@ def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     yield from _tell_of_price(seen, found, now, policy)
     yield from _tell_of_cost(seen, found, now, policy)
     for size in found:
-        group, there = size.group, staying(size.group)
+        group, there = size.group, size.group.staying
         by_name = not seen.ended or size.wanted > 0
         asked = max(size.wanted, min(there, group.desired)) if by_name else 0
         if group.desired != asked:
@@ -302,7 +322,9 @@ def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Ite
 def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     """One on-demand node after each commit, for as long as min nodes are left without it."""
     group = seen.on_demand
-    if group is None or seen.committed <= seen.given_back_at or not _held_for_spot(seen, policy):
+    if group is None or not seen.newly_committed(seen.given_back_at):
+        return
+    if not _held_for_spot(seen, policy):
         return
     there = [
         place.instance for each in seen.groups for place in each.places if seen.is_there(place)

@@ -71,10 +71,7 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
         actions += _strangers(seen, now, policy)
     for group in seen.groups:
         actions += _drained(seen, group, now, policy)
-    actions = [
-        capacity.within_reach(seen, action, now, policy) if isinstance(action, Replace) else action
-        for action in actions
-    ]
+    actions = list(capacity.within_reach(seen, actions, now, policy))
     actions.sort(key=_rank)
     return Decision(tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy))
 
@@ -236,7 +233,7 @@ def _reason(seen: Seen, now: float, policy: Policy) -> str:
     state = seen.job.state if seen.job else "pending"
     if not seen.groups:
         return f"job {state}, no worker group"
-    staying = sum(capacity.staying(group) for group in seen.groups)
+    staying = sum(group.staying for group in seen.groups)
     leaving = sum(len(group.places) for group in seen.groups) - staying
     wanted = sum(size.wanted for size in capacity.sizes(seen, now, policy))
     return f"job {state}, {staying} of {wanted} worker nodes, {leaving} leaving"

@@ -1,5 +1,6 @@
 """What ends a job: its deadline, its cost, a save for its end that takes too long (pure)."""
 
+import math
 from collections.abc import Iterator
 
 from spotelastic.aws.autoscaling import ALIVE
@@ -17,14 +18,31 @@ def verdict(seen: Seen, now: float, policy: Policy) -> Ending | None:
     if capacity.deadline is not None and now >= capacity.deadline:
         late = now - capacity.deadline
         return Ending("timed out", now, f"its deadline passed {late:.0f} s ago")
-    if capacity.max_cost is not None and is_spent(money, capacity.max_cost, policy):
-        return Ending(
-            "stopped",
-            now,
-            f"it has cost ${money.spent:.2f} at ${money.per_hour:.2f} an hour "
-            f"(--max-cost {capacity.max_cost:g})",
-        )
+    limit = capacity.max_cost
+    if limit is None:
+        return None
+    cost = f"it has cost ${money.spent:.2f} at ${money.per_hour:.2f} an hour"
+    if is_spent(money, limit, policy):
+        return Ending("stopped", now, f"{cost} (--max-cost {limit:g})")
+    if lacks := _lacks(seen, limit, policy):
+        nodes = "node" if lacks == 1 else f"{lacks} nodes"
+        why = f"--max-cost {limit:g} does not pay for the {nodes} that it lacks to train"
+        return Ending("stopped", now, f"{cost}, and {why}")
     return None
+
+
+def _lacks(seen: Seen, limit: float, policy: Policy) -> int:
+    """How many nodes are missing to min, if the money does not pay for so many; else 0. Without
+    them control nodes alone would use up the rest of it. One that is doomed trains on till then."""
+    places = [place for group in seen.groups for place in group.places]
+    there = sum(not place.leaving or place.instance in seen.nodes for place in places)
+    missing = seen.least - there
+    groups = ((seen.group, seen.money.spot), (seen.on_demand, seen.money.on_demand))
+    usd = min((price for group, price in groups if group is not None and price), default=0.0)
+    asked = sum(group.asked for group in seen.groups)
+    if missing <= 0 or not usd or missing <= payable(seen.money, limit, usd, asked, policy):
+        return 0
+    return missing
 
 
 def is_spent(money: Money, limit: float, policy: Policy) -> bool:
@@ -33,9 +51,19 @@ def is_spent(money: Money, limit: float, policy: Policy) -> bool:
     return money.spent + money.per_hour * policy.ends_within / HOUR >= limit
 
 
-def left_for_nodes(money: Money, limit: float, policy: Policy) -> float:
-    """US dollars that nodes more than those that run may cost until they can have trained."""
-    return limit - money.spent - needed(money.per_hour, policy)
+def payable(money: Money, limit: float, an_hour: float, asked: int, policy: Policy) -> int:
+    """How many nodes more, of so many US dollars an hour, can be paid for until they have trained.
+
+    The first `asked` of them are asked for already: they are not called off for the time that they
+    take to come, because AWS, which launches them, would choose who goes instead.
+    """
+    ends, boots = policy.ends_within / HOUR, policy.boots_in / HOUR
+
+    def within(hours: float) -> int:
+        left = limit - money.spent - money.per_hour * hours
+        return math.floor(max(0.0, left) / (an_hour * hours))
+
+    return max(within(boots + ends), min(asked, within(ends)))
 
 
 def needed(per_hour: float, policy: Policy) -> float:

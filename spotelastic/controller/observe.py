@@ -155,9 +155,9 @@ class Mirror:
         elif event.kind == "prepare":
             self._preparing[event.node] = event.at
         elif event.kind == "give-back":
-            self._given_back_at = max(self._given_back_at, step)
+            self._given_back_at = step
         elif event.kind == "zone":
-            self._moved_at = max(self._moved_at, step)
+            self._moved_at = step
             if left := str(event.data.get("left", "")):
                 self._zones_left[left] = event.at
 

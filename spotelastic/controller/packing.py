@@ -105,7 +105,7 @@ def _follow(
     stays = [place for place in _staying(seen) if place in seen.nodes and place not in seen.drains]
     behind = [name for name in stays if _zone(seen, name) not in ("", home.name)]
     missing = wanting(seen, policy) or len(stays) < len(_staying(seen))
-    if not behind or missing or removed or seen.committed <= seen.moved_at:
+    if not behind or missing or removed or not seen.newly_committed(seen.moved_at):
         return
     if now - seen.zones_left.get(home.name, float("-inf")) < policy.return_after:
         return

@@ -183,6 +183,11 @@ class Seen:
         found = (zone for zone in self.zones if launching and launching <= set(zone.subnets))
         return next(found, None)
 
+    def newly_committed(self, since: int) -> bool:
+        """Whether there was a commit since the one of that step. A lower one is newer, too: of a
+        run that its script has sent back."""
+        return self.committed not in (0, since)
+
     def pool(self, group: Group) -> Pool:
         """Which one the group launches in now."""
         return group.name, "" if self.home is None else self.home.name

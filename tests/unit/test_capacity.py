@@ -15,6 +15,7 @@ from spotelastic.controller.seen import (
     Failed,
     Forget,
     Message,
+    Money,
     Policy,
     Remove,
     Replace,
@@ -93,6 +94,27 @@ def test_a_base_is_there_at_all_times_and_comes_off_what_spot_is_asked_for() -> 
     based = Policy(capacity=Capacity(base=2))
     assert wanted(cluster(0), based) == {SPOT: 2, ON_DEMAND: 2}
     assert wanted(cluster(4, most=1), Policy(capacity=Capacity(base=9))) == {SPOT: 0, ON_DEMAND: 1}
+
+
+def test_what_cannot_be_had_on_demand_is_asked_for_of_spot() -> None:
+    """A job of fixed size would else wait for good for the one node, with spot back for long."""
+    fixed = replace(cluster(3, most=4, least=4), short_since=0.0)
+    assert wanted(fixed, FALLBACK) == {SPOT: 3, ON_DEMAND: 1}
+    quota = {(ON_DEMAND, ""): Failed(3, NOW - 1.0, "VcpuLimitExceeded")}
+    assert wanted(replace(fixed, failed=quota), FALLBACK) == {SPOT: 4, ON_DEMAND: 0}
+    limited = replace(FALLBACK, capacity=replace(FALLBACK.capacity, max_cost=10.0))
+    poor = Money(spent=9.0, per_hour=1.0, spot=1.0, on_demand=20.0)
+    assert wanted(replace(fixed, money=poor), limited) == {SPOT: 4, ON_DEMAND: 0}
+    based = Policy(capacity=Capacity(base=2))
+    quota = {(ON_DEMAND, ""): Failed(3, NOW - 1.0, "VcpuLimitExceeded")}
+    assert wanted(replace(cluster(0), failed=quota), based) == {SPOT: 2, ON_DEMAND: 0}
+
+
+def test_a_node_is_given_back_after_a_commit_of_a_run_that_was_sent_back() -> None:
+    seen = replace(cluster(2, 2), given_back_at=10_000)
+    (removed,) = only(seen, FALLBACK, Remove)
+    assert isinstance(removed, Remove) and removed.reason == "spot is back"
+    assert only(replace(seen, committed=0), FALLBACK, Remove) == []
 
 
 # -- smaller -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
+from spotelastic.aws.autoscaling import Group, Place
 from spotelastic.aws.packing import Zone
 from spotelastic.controller.decide import decide
 from spotelastic.controller.seen import (
@@ -17,6 +18,7 @@ from spotelastic.controller.seen import (
     Policy,
     Remove,
     Replace,
+    Seen,
     SetDesired,
     Tell,
     account,
@@ -134,6 +136,12 @@ def test_no_node_is_launched_that_would_hardly_train_before_the_money_ends() -> 
     assert at(3.1, bases) == {SPOT: 3, ON_DEMAND: 0}
 
 
+def at_rest(seen: Seen) -> Seen:
+    """No group asks for more than it has."""
+    assert seen.group is not None
+    return replace(seen, group=replace(seen.group, desired=len(seen.group.places)))
+
+
 PRICES = st.just(0.0) | st.floats(0.001, 5.0)
 
 
@@ -143,7 +151,7 @@ def test_what_is_asked_for_can_be_paid_and_nobody_goes_for_it(
 ) -> None:
     capacity = Capacity(max_cost=10.0, base=base)
     policy = Policy(capacity=capacity, boots_in=1800.0, ends_within=1800.0)
-    rich = replace(cluster(there, bought, most=6), money=Money(0.0, 0.0, 0.0, 0.0))
+    rich = at_rest(replace(cluster(there, bought, most=6), money=Money()))
     seen = replace(rich, money=Money(spent, 0.5, spot, on_demand))
     usd = {SPOT: spot, ON_DEMAND: on_demand}
     had = {each.name: len(each.places) for each in seen.groups}
@@ -179,8 +187,72 @@ def test_who_goes_when_the_money_ends_is_not_replaced_and_that_is_told_once() ->
         "no further node is launched: the job has cost $5.00 at $4.00 an hour, and another node "
         "would hardly train before --max-cost 10"
     )
-    known = replace(short, group=group(SPOT, ["s0"], 1), told=frozenset({account(told.event)}))
-    assert only(known, policy, Tell) == []
+    less = group(SPOT, ["s0", "s2"], 2)
+    assert (
+        only(replace(short, group=less, told=frozenset({account(told.event)})), policy, Tell) == []
+    )
+
+
+def test_nodes_that_are_replaced_are_paid_one_after_the_other() -> None:
+    """Each for itself could be paid; together they are more than the money is left for, and AWS
+    would choose who goes when that is found out."""
+    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    warned = {
+        name: Drain(name, Notice("notice", name, "imds", NOW, NOW, NOW + 120.0))
+        for name in ("s0", "s1", "s2")
+    }
+    seen = replace(cluster(4, least=1), drains=warned, money=Money(1.9, per_hour=4.0, spot=2.0))
+    ends = only(seen, policy, Replace, Remove)
+    assert [type(end) for end in ends] == [Replace, Replace, Remove]
+    missing = replace(seen, group=group(SPOT, ["s0", "s1", "s2"], 3))
+    ends = only(missing, policy, Replace, Remove)
+    assert [type(end) for end in ends] == [Replace, Remove, Remove], "one is launched besides"
+
+
+def test_nodes_that_are_on_their_way_are_not_called_off_for_the_time_that_they_take() -> None:
+    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    money = Money(spent=3.5, per_hour=4.0, spot=2.0)
+    resting = replace(cluster(2), group=group(SPOT, ["s0", "s1"], 2), money=money)
+    assert wanted(resting, policy)[SPOT] == 3, "two more would hardly train"
+    assert wanted(replace(resting, group=group(SPOT, ["s0", "s1"], 4)), policy)[SPOT] == 4
+    spent = replace(resting, group=group(SPOT, ["s0", "s1"], 4), money=replace(money, spent=7.5))
+    assert wanted(spent, policy)[SPOT] == 2, "but the limit holds"
+
+
+def test_a_job_that_cannot_pay_for_the_nodes_that_it_lacks_ends_instead_of_waiting_for_them() -> (
+    None
+):
+    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    money = Money(8.0, per_hour=0.1, spot=2.0)
+    alone = replace(cluster(1), group=group(SPOT, ["s0"], 1), money=money)
+    assert only(alone, policy, AskToEnd) == [
+        AskToEnd(
+            Ending(
+                "stopped",
+                NOW,
+                "it has cost $8.00 at $0.10 an hour, and --max-cost 10 does not pay for the node "
+                "that it lacks to train",
+            )
+        )
+    ]
+    paid = replace(alone, money=replace(alone.money, spent=7.5))
+    assert only(paid, policy, AskToEnd) == []
+    on_its_way = replace(alone, group=group(SPOT, ["s0"], 2))
+    assert only(on_its_way, policy, AskToEnd) == []
+    unknown = replace(alone, money=replace(alone.money, spot=0.0))
+    assert only(unknown, policy, AskToEnd) == []
+    enough = replace(alone, least=1)
+    assert only(enough, policy, AskToEnd) == []
+
+
+def test_a_doomed_node_trains_on_before_its_job_ends_for_want_of_another() -> None:
+    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    seen = replace(cluster(2), money=Money(8.0, per_hour=0.1, spot=2.0))
+    leaves = Place("s1", "Terminating:Wait")
+    leaving = replace(seen, group=Group(SPOT, 1, (Place("s0", "InService"), leaves)))
+    assert only(leaving, policy, AskToEnd) == []
+    gone = {name: node for name, node in leaving.nodes.items() if name != "s1"}
+    assert len(only(replace(leaving, nodes=gone), policy, AskToEnd)) == 1
 
 
 def test_at_its_deadline_a_job_is_timed_out_once() -> None:

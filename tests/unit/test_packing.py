@@ -233,7 +233,7 @@ def test_whoever_leads_next_knows_what_was_dry_and_when_nodes_moved() -> None:
     (told,) = only(seen, Tell)
     assert isinstance(told, Tell)
     moved = Event(NOW, "zone", "", data={"zone": "b", "left": "a", "committed": 70})
-    given = [Event(NOW, "give-back", "", "n9", {"committed": step}) for step in (90, 80)]
+    given = [Event(NOW, "give-back", "", "n9", {"committed": step}) for step in (95, 90)]
     events = {"1": told.event, "2": moved, "3": given[0], "4": given[1]}
     mirror([Reset(tuple(Value(keys.event(n), encode(e), 1, 1) for n, e in events.items()), 1)])
     records = mirror.records()
