@@ -292,7 +292,7 @@ class Actor:
             self.config.node,
             workers.round,
             unbroken(),
-            end_step=max(end.last_step, action.round.resume.step),
+            end_step=end.last_step or action.round.resume.step,
             first_step_at=end.first_step_at,
             last_step_at=end.last_step_at,
         )

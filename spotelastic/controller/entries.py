@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from spotelastic.controller.messages import WARNED_AHEAD
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Interruption, Report
 
@@ -21,9 +22,20 @@ def entries(report: Report, now: float) -> Iterator[Event]:
     for row in report.interruptions:
         if row.pause_s is None or row.steps_lost is None:
             continue
-        if report.job.state in ENDED or now >= (row.first_step_at or row.at) + SETTLED_AFTER:
+        if report.job.state in ENDED or now >= _known_at(row) + SETTLED_AFTER:
             data = {"id": _id(row), "interruption": msgspec.to_builtins(row)}
             yield Event(now, LEDGER, _told(row), row.node, data)
+
+
+def _known_at(row: Interruption) -> float:
+    """From when on nothing changes any more but who else has seen it. A notice may be withdrawn,
+    and a node that was silent may come back: that it never trained is sure once it must be gone."""
+    return row.at + WARNED_AHEAD if _is_idle(row) else row.first_step_at or row.at
+
+
+def _is_idle(row: Interruption) -> bool:
+    """Of a node that was taken before it trained."""
+    return row.kind != "etcd" and row.round is None
 
 
 def _id(row: Interruption) -> str:
@@ -35,7 +47,7 @@ def _id(row: Interruption) -> str:
 
 def _told(row: Interruption) -> str:
     what = f"{row.node} ({row.kind})"
-    if row.kind != "etcd" and row.round is None:
+    if _is_idle(row):
         return f"{what}: it did not train, and nobody waited"
     parts = [f"{what}: training paused {row.pause_s:.2f} s", f"{row.steps_lost} steps repeated"]
     if row.usd is not None:

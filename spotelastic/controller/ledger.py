@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from spotelastic.controller.runs import Run, Transition, moment, ordinary_step, runs_of, transitions
+from spotelastic.controller.runs import (
+    Run,
+    Transition,
+    lives,
+    moment,
+    ordinary_step,
+    runs_of,
+    transitions,
+)
 from spotelastic.controller.usage import HOUR, Usage, split
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
@@ -74,12 +82,12 @@ def report(
         )
     ]
     outages = _outages(events, points, ordinary)
-    known = {row.node for row in rows} | _trained(runs)
+    known = {row.node for row in rows} | _trained(runs) | _about_to_train(current, job)
     idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
     return Report(
         job=ReportJob(
             state=job.state,
-            final_step=job.final_step or max((run.last for run in runs), default=0),
+            final_step=job.final_step or _reached(runs),
             steps_run=sum(run.steps for run in runs),
         ),
         interruptions=tuple(sorted([*rows, *idle, *outages], key=lambda row: row.at)),
@@ -104,14 +112,18 @@ def _troubles(
 ) -> list[Trouble]:
     """What happened in one transition: each node that went, else the worker that failed."""
     causes = {round.cause for round in transition.rounds}
-    if causes <= {"settings", "start"}:
+    if causes == {"settings"}:
         return []
     since = transition.before.round.proposed_at
     until = transition.after.first_at if transition.after else float("inf")
     troubles = []
     for member in transition.before.round.members:
         joined = min((round.proposed_at for round in rounds if _has(round, member)), default=since)
-        mine = [event for event in events if event.node == member.node and event.at >= joined]
+        mine = [
+            event
+            for event in events
+            if event.node == member.node and joined <= event.at < transition.until
+        ]
         kind = _why_gone(member, transition, rounds, mine)
         if kind:
             told = _accounts(mine, "loss" if kind == "loss" else "notice")
@@ -227,18 +239,13 @@ def _priced(
     """Rows with their price: all workers that were billed during the pause, and the nodes that
     execute the lost steps again. Steps are lost once: the least orderly trouble answers for them.
     """
-    resume = transition.resume
-    lost = None if resume is None else max(0, transition.before.last - resume.step)
+    saved = transition.saved_step
+    lost = None if saved is None else max(0, transition.before.last - saved)
     blamed = min(troubles, key=lambda trouble: LEAST_ORDERLY.index(trouble.kind), default=None)
     pause = None
     if transition.after is not None and transition.after.first_at and transition.before.last_at:
         gap = transition.after.first_at - transition.before.last_at
         pause = max(0.0, gap - ordinary)
-    committed = None
-    if resume is not None:
-        committed = resume.kind == "store" or any(
-            event.kind == "committed" and event.data.get("step") == resume.step for event in events
-        )
     usd = None
     if pause is not None and lost is not None:
         began = transition.before.last_at
@@ -258,8 +265,8 @@ def _priced(
             first_step_at=(after.first_at or None) if after is not None else None,
             usd=usd if trouble is blamed or usd is None else 0.0,
             seen_after_s=_rounded(trouble.seen_after),
-            saved_step=None if resume is None else resume.step,
-            committed=committed,
+            saved_step=saved,
+            committed=_is_committed(transition, events),
             pause_s=_rounded(pause),
             steps_lost=lost if trouble is blamed or lost is None else 0,
             round=None if after is None else after.round.number,
@@ -268,8 +275,33 @@ def _priced(
     ]
 
 
+def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | None:
+    """Whether the step that training went on from is in the object store."""
+    resume, after = transition.resume, transition.after
+    if resume is None:
+        return None
+    if resume.kind == "store" or (after is not None and after.sent_back):
+        return True  # nobody is sent back but to a commit
+    return any(
+        event.kind == "committed" and event.data.get("step") == resume.step for event in events
+    )
+
+
+def _reached(runs: Sequence[Run]) -> int:
+    """Where training stands: the last run need not have come as far as those before it."""
+    furthest = max((run.last for run in runs), default=0)
+    return next((run.last for run in reversed(runs) if run.steps), furthest)
+
+
 def _trained(runs: Sequence[Run]) -> set[str]:
     return {member.node for run in runs if run.steps for member in run.round.members}
+
+
+def _about_to_train(current: Round | None, job: Job) -> set[str]:
+    """Members of a round that restores: what befalls them is a row once it has executed a step."""
+    if current is None or job.state in ENDED:
+        return set()
+    return {member.node for member in current.members}
 
 
 def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interruption]:
@@ -373,7 +405,8 @@ def _goodput(runs: Sequence[Run], outages: Sequence[Interruption], ordinary: flo
     A step counts if no later run executed it again. Each run gets one ordinary step on top of the
     time between its first and its last step, because the first one took time too.
     """
-    ran = [run for run in runs if run.steps and run.first_at and run.last_at]
+    lived = [[run for run in life if _is_timed(run)] for life in lives(runs)]
+    ran = [run for life in lived for run in life]
     if not ran:
         return 0.0
     useful = 0.0
@@ -385,10 +418,9 @@ def _goodput(runs: Sequence[Run], outages: Sequence[Interruption], ordinary: flo
         busy = max(0.0, run.last_at - run.first_at - stalled) + ordinary
         useful += busy * max(0, kept - run.start) / run.steps
     # Between its end and its restart the job had no time that could have been used.
-    ended = sum(
-        max(0.0, after.first_at - before.last_at - ordinary)
-        for before, after in pairwise(ran)
-        if after.round.cause == "start"
-    )
-    elapsed = ran[-1].last_at - ran[0].first_at + ordinary - ended
+    elapsed = sum(life[-1].last_at - life[0].first_at + ordinary for life in lived if life)
     return round(min(1.0, useful / elapsed), 4) if elapsed > 0 else 1.0
+
+
+def _is_timed(run: Run) -> bool:
+    return run.steps > 0 and run.first_at > 0 and run.last_at > 0

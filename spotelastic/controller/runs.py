@@ -4,32 +4,45 @@ Pure. Every round has a run, as far as records, published steps and later rounds
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, zip_longest
 from statistics import median
 
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Point
 from spotelastic.model.round import Resume, Round, RoundRecord
 
+STRAYS = 10
+"""Steps of the round before that may seem to lie in a round, because clocks differ a little. They
+are its last ones, none of them further than this below the step that the round resumes from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A round with the steps it executed; `last` equals the resume step if it executed none."""
+    """A round with the steps it executed; `last` equals `start` if it executed none."""
 
     round: Round
-    first_at: float
+    start: int
+    """The step before its first one: that which it resumed from, unless it was sent back."""
     last: int
-    last_at: float
-
-    @property
-    def start(self) -> int:
-        return self.round.resume.step
+    first_at: float = 0.0
+    last_at: float = 0.0
 
     @property
     def steps(self) -> int:
         return max(0, self.last - self.start)
+
+    @property
+    def sent_back(self) -> bool:
+        """To an earlier commit: its script, or a damaged checkpoint, did that after it began."""
+        return self.start < self.round.resume.step
+
+    @property
+    def begins(self) -> bool:
+        """A life of the job. The cause need not say so: if a node of that round was lost before it
+        started, it is that."""
+        return not self.round.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,9 @@ class Transition:
     before: Run
     rounds: tuple[Round, ...]
     after: Run | None
-    """None while training has not resumed."""
+    """None while training has not resumed; or it never did, and the job has ended."""
+    until: float = float("inf")
+    """When the job began its next life: what happened later has nothing to do with it."""
 
     @property
     def resume(self) -> Resume | None:
@@ -47,30 +62,45 @@ class Transition:
         started = [round.resume for round in self.rounds if round.phase == "started"]
         return started[-1] if started else None
 
+    @property
+    def saved_step(self) -> int | None:
+        """The step that training went on from, or will as far as known."""
+        if self.after is not None:
+            return self.after.start
+        return None if self.resume is None else self.resume.step
+
 
 def runs_of(
     history: Sequence[RoundRecord], current: Round | None, job: Job, points: Sequence[Point]
 ) -> list[Run]:
     """Every round in order, the current one included; gaps in the records filled from the steps."""
     records = sorted(history, key=lambda record: record.round.number)
-    runs = []
-    for record in records:
-        seen = _run_from_points(record.round, points, record.ended_at)
-        runs.append(
-            Run(
-                record.round,
-                record.first_step_at or seen.first_at,
-                max(record.last_step, seen.last),
-                record.last_step_at or seen.last_at,
-            )
-        )
-    if current is not None and all(current.incarnation != run.round.incarnation for run in runs):
+    runs = [_run_of_record(record, points) for record in records]
+    known = {run.round.incarnation for run in runs}
+    if current is not None and current.phase != "over" and current.incarnation not in known:
         run = _run_from_points(current, points, None)
-        if run.first_at and job.state == "succeeded" and job.final_step > run.last:
+        told = _own_step(job.final_step, run)
+        if run.first_at and job.state == "succeeded" and told > run.last:
             # The last second before the end may not have been published any more.
-            run = Run(current, run.first_at, job.final_step, max(run.last_at, job.at))
+            run = replace(run, last=told, last_at=max(run.last_at, job.at))
         runs.append(run)
     return [_with_what_was_resumed(run, runs) for run in runs]
+
+
+def _run_of_record(record: RoundRecord, points: Sequence[Point]) -> Run:
+    seen = _run_from_points(record.round, points, record.ended_at)
+    return replace(
+        seen,
+        last=max(_own_step(record.last_step, seen), seen.last),
+        first_at=record.first_step_at or seen.first_at,
+        last_at=record.last_step_at or seen.last_at,
+    )
+
+
+def _own_step(told: int, run: Run) -> int:
+    """The last step that was told of a round, if it is one of its own: of one that has none above
+    the step that it resumed from, that step is told, though it may have been sent back."""
+    return told if told > run.round.resume.step else run.last
 
 
 def _with_what_was_resumed(run: Run, runs: Iterable[Run]) -> Run:
@@ -79,8 +109,12 @@ def _with_what_was_resumed(run: Run, runs: Iterable[Run]) -> Run:
     furthest = max(later, key=lambda round: round.resume.step, default=None)
     if furthest is None:
         return run
-    first_at, last_at = run.first_at or run.round.started_at, run.last_at or furthest.proposed_at
-    return Run(run.round, first_at, furthest.resume.step, last_at)
+    return replace(
+        run,
+        last=furthest.resume.step,
+        first_at=run.first_at or run.round.started_at,
+        last_at=run.last_at or furthest.proposed_at,
+    )
 
 
 def _goes_on_from(resume: Resume, run: Run) -> bool:
@@ -93,28 +127,54 @@ def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | No
     """`points` in the order of their times: a long job has a million, and hundreds of rounds."""
     first = bisect_right(points, round.started_at, key=moment)
     last = len(points) if ended_at is None else bisect_right(points, ended_at, key=moment)
-    mine = [point for point in points[first:last] if point.step > round.resume.step]
+    start, mine = _own_points(round.resume.step, points[first:last])
     if not mine or not round.started_at:
-        return Run(round, 0.0, round.resume.step, 0.0)
-    return Run(round, mine[0].at, max(point.step for point in mine), mine[-1].at)
+        return Run(round, round.resume.step, round.resume.step)
+    return Run(round, start, max(point.step for point in mine), mine[0].at, mine[-1].at)
+
+
+def _own_points(resumed: int, within: Sequence[Point]) -> tuple[int, Sequence[Point]]:
+    """Of the points in a round's time its own, and the step before them."""
+    for index, point in enumerate(within[: STRAYS + 1]):
+        if point.step < resumed - STRAYS:  # no stray: the round was sent back
+            return point.step - 1, within[index:]
+    return resumed, [point for point in within if point.step > resumed]
 
 
 def moment(point: Point) -> float:
     return point.at
 
 
-def transitions(runs: Sequence[Run]) -> Iterable[Transition]:
+def lives(runs: Sequence[Run]) -> list[list[Run]]:
+    """A job that has ended may be restarted: its runs since then are another life."""
+    lived: list[list[Run]] = []
+    for run in runs:
+        if run.begins or not lived:
+            lived.append([])
+        lived[-1].append(run)
+    return lived
+
+
+def transitions(runs: Sequence[Run]) -> Iterator[Transition]:
+    """Within a life: nobody waited for a job that had ended."""
+    lived = lives(runs)
+    for life, following in zip_longest(lived, lived[1:]):
+        until = following[0].round.proposed_at if following else float("inf")
+        yield from _transitions_of(life, until)
+
+
+def _transitions_of(life: Sequence[Run], until: float) -> Iterator[Transition]:
     before: Run | None = None
     between: list[Round] = []
-    for run in runs:
+    for run in life:
         if before is not None:
             between.append(run.round)
         if run.steps:
             if before is not None:
-                yield Transition(before, tuple(between), run)
+                yield Transition(before, tuple(between), run, until)
             before, between = run, []
     if before is not None and between:
-        yield Transition(before, tuple(between), None)
+        yield Transition(before, tuple(between), None, until)
 
 
 def ordinary_step(points: Sequence[Point], runs: Sequence[Run]) -> float:

@@ -1,11 +1,13 @@
 """The ledger's rows as events: told once each, with what it cost, when that is known."""
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from spotelastic.controller.entries import SETTLED_AFTER, entries
+from spotelastic.controller.messages import WARNED_AHEAD
 from spotelastic.controller.seen import account
 from spotelastic.model.progress import Event, Interruption, Report, ReportJob
 
@@ -17,6 +19,7 @@ NOTICE = Interruption(
     usd=0.0123,
     round=4,
 )
+IDLE = replace(NOTICE, pause_s=0.0, steps_lost=0, usd=0.0, first_step_at=None, round=None)
 
 
 def told(*rows: Interruption, now: float = 2000.0, state: str = "running") -> list[Event]:
@@ -48,9 +51,17 @@ def test_whoever_else_saw_it_has_a_while_to_tell_unless_the_job_has_ended() -> N
 
 
 def test_a_node_that_did_not_train_yet_kept_nobody_waiting() -> None:
-    idle = replace(NOTICE, pause_s=0.0, steps_lost=0, usd=0.0, first_step_at=None, round=None)
-    (event,) = told(idle)
+    (event,) = told(IDLE)
     assert event.message == "i-1 (notice): it did not train, and nobody waited"
+
+
+@pytest.mark.parametrize("kind", ["notice", "loss"])
+def test_that_a_node_never_trained_is_told_when_it_must_be_gone(kind: Any) -> None:
+    """A notice may be withdrawn, and a silent node come back, until then."""
+    row, sure = replace(IDLE, kind=kind), IDLE.at + WARNED_AHEAD + SETTLED_AFTER
+    assert told(row, now=sure - 0.1) == []
+    assert len(told(row, now=sure)) == 1
+    assert len(told(row, now=IDLE.at + 1.0, state="stopped")) == 1
 
 
 def test_what_is_added_to_a_row_does_not_make_it_another() -> None:
