@@ -32,8 +32,10 @@ class Collector:
         self._keep = keep
         self._due: tuple[Commit, int] | None = None
         self._wake = asyncio.Event()
+        self._read = 0
+        """The epoch in which all records were read: they may be hundreds,"""
         self._swept = 0
-        """The epoch in which all records were read, and earlier ones' unfinished uploads ended."""
+        """and that in which unfinished uploads of earlier ones were ended: not everybody may."""
         self.on = False
         """Whether this node collects: one node per round does, while no notice is out for it."""
         self.busy = False
@@ -58,8 +60,9 @@ class Collector:
 
     async def _collect(self, latest: Commit, epoch: int) -> None:
         try:
-            thorough = self._swept != epoch
+            thorough = self._read != epoch
             await self._in_thread(retention.collect, latest, epoch, self._keep, thorough)
+            self._read = epoch
             if self._swept != epoch == latest.epoch:
                 await self._in_thread(retention.sweep_uploads, epoch)
                 self._swept = epoch

@@ -420,6 +420,9 @@ class Pipeline:
             data = slot.data[file.start : file.end]
             self._commits().put_shard(commit, name, data, progress.add)
         except Exception as error:
+            if isinstance(error, CheckpointsError):
+                # It is kept until all files have ended, and what led to it may know what was sent.
+                error.__cause__ = error.__context__ = error.__traceback__ = None
             progress.error = progress.error or error
             raise
         return Shard(name, len(data), hashed.placed())

@@ -7,7 +7,7 @@ epoch, never by age, and only once a newer commit makes them useless.
 """
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spotelastic_checkpoints import manifest, metadata, stages, verified
 from spotelastic_checkpoints.commits import Commits, StepFolder, folder, step_folders
@@ -78,19 +78,26 @@ def collect(
     storage = commits.storage
     folders = step_folders(storage.keys())
     records = _records(commits, folders, latest, keep, thorough)
-    buried = {c for c, record in records.items() if metadata.is_tombstone(record.data)}
-    pinned = {c for c, record in records.items() if metadata.is_pinned(record.data)}
-    collection = decide(folders, buried, pinned, latest, epoch, keep)
+    collection = decide(folders, records.buried, records.pinned, latest, epoch, keep)
     for found in collection.finish:
         _delete(commits, found)
     for found in collection.retire:
-        record = records.get(found.commit)
-        if record is not None and _bury(commits, found.commit, record):
+        etag = records.etags.get(found.commit)
+        if etag is not None and _bury(commits, found.commit, etag):
             _delete(commits, found)
     for found in collection.sweep:
         if storage.create(_record_key(found.commit), metadata.TOMBSTONE):
             stages.reached(Stage.TOMBSTONE_PUT)
             _delete(commits, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What commit records say, without the records: each may have MiBs."""
+
+    etags: dict[Commit, str] = field(default_factory=dict)
+    buried: set[Commit] = field(default_factory=set)
+    pinned: set[Commit] = field(default_factory=set)
 
 
 def _records(
@@ -99,10 +106,10 @@ def _records(
     latest: Commit,
     keep: Keep,
     thorough: bool,
-) -> dict[Commit, Blob]:
+) -> _Records:
     """Those that `decide` depends on. Of steps that are always kept there may be very many, and
     what matters of them is which are alive among the newest."""
-    records: dict[Commit, Blob] = {}
+    records = _Records()
     alive = 0
     for commit, found in sorted(folders.items(), reverse=True):
         if not found.has_record or len(found.names) == 1:
@@ -110,9 +117,15 @@ def _records(
         if keep.always(commit.step) and alive >= keep.last and not thorough:
             continue
         record = commits.storage.get(_record_key(commit))
-        if record is not None:
-            records[commit] = record
-            alive += commit <= latest and not metadata.is_tombstone(record.data)
+        if record is None:
+            continue
+        records.etags[commit] = record.etag
+        if metadata.is_tombstone(record.data):
+            records.buried.add(commit)
+            continue
+        alive += commit <= latest
+        if metadata.is_pinned(record.data):
+            records.pinned.add(commit)
     return records
 
 
@@ -165,7 +178,7 @@ def remove(commits: Commits, commit: Commit) -> None:
         raise RestoreFailed(f"{place} is not a committed checkpoint")
     if metadata.is_pinned(record.data):
         raise StorageRefused(f"{place} is pinned: unpin it first")
-    if not metadata.is_tombstone(record.data) and not _bury(commits, commit, record):
+    if not metadata.is_tombstone(record.data) and not _bury(commits, commit, record.etag):
         raise StorageUnavailable(f"{place} changed meanwhile: try again")
     _delete(commits, found)
 
@@ -186,8 +199,8 @@ def _swap(commits: Commits, commit: Commit, data: bytes, record: Blob) -> None:
             raise StorageUnavailable(f"{place} changed meanwhile: try again")
 
 
-def _bury(commits: Commits, commit: Commit, record: Blob) -> bool:
-    if not commits.storage.swap(_record_key(commit), metadata.TOMBSTONE, record.etag):
+def _bury(commits: Commits, commit: Commit, etag: str) -> bool:
+    if not commits.storage.swap(_record_key(commit), metadata.TOMBSTONE, etag):
         return False
     stages.reached(Stage.TOMBSTONE_PUT)
     return True

@@ -9,15 +9,14 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from inspect import isawaitable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from spotelastic_checkpoints import fence, remembered, restore, retention, slots, wire
-from spotelastic_checkpoints.arena import Arena, SlotHeader, SlotView
+from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.cadence import Cadence
 from spotelastic_checkpoints.collector import Collector
 from spotelastic_checkpoints.commits import Commits
@@ -28,6 +27,7 @@ from spotelastic_checkpoints.errors import (
     StorageUnavailable,
 )
 from spotelastic_checkpoints.furnishing import Furnishing
+from spotelastic_checkpoints.grants import Grants
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.patience import Patience
 from spotelastic_checkpoints.pipeline import Pipeline, Save
@@ -89,6 +89,7 @@ class Service:
             self._committed,
             self._take_newest,
         )
+        self._grants = Grants(arena, self._furnishing, self.pipeline)
         self._collector = Collector(self.commits, self.tell_problem, self._executor, keep)
         self._handlers = self._table()
         restore.forget_copies(arena)
@@ -370,8 +371,8 @@ class Service:
 
     async def _open(self, client: Client, resume: Resume) -> RestoreSet:
         opened = await self._restores.open(resume, client.local_rank)
-        if opened.items:
-            self._make_room(resume)
+        if opened.items and not any(each.slots for each in self.clients):
+            self._grants.make_room(resume, self.round)
         return opened
 
     def _surroundings(self) -> Surroundings:
@@ -384,44 +385,16 @@ class Service:
             self.arena, self.commits, self._node, self._credentials, warn, Patience(warn)
         )
 
-    def _make_room(self, resume: Resume) -> None:
-        """What is fetched takes the place of slots that the next saves would overwrite anyway, so
-        that a node never needs more memory than for its slots."""
-        if any(client.slots for client in self.clients):
-            return
-        source = resume.incarnation, resume.step, resume.layout
-        for local in range(self.arena.workers):
-            views = [self.arena.view(slot.path) for slot in self.arena.slots(local)]
-            source_of = {v.path for v in views if v.header and _save_of(v.header) == source}
-            while path := slots.choose(views, self.round, self.pipeline.pinned | source_of):
-                if len(views) == 1:
-                    break
-                views = [view for view in views if view.path != path]
-                self._furnishing.discard(path)
-
     def _prepare(self, client: Client, nbytes: int) -> None:
-        local = client.local_rank
-        views = [self.arena.view(slot.path) for slot in self.arena.slots(local)]
-        dispensable = slots.dispensable(views, self.round, self.pipeline.pinned)
-        client.slots = self._furnishing.begin(local, nbytes, dispensable)
+        client.slots = self._grants.prepare(client.local_rank, nbytes, self.round)
 
     def _reserve(self, client: Client, ident: int, urgent: bool) -> object:
-        missing = self._furnishing.missing(client.slots)
-        views = [self.arena.view(path) for path in client.slots]
-        path = self._free(views, missing)
-        would_help = urgent and slots.choose(views, self.round, missing) is not None
-        while path is None and would_help and self.pipeline.give_way():
-            path = self._free(views, missing)
+        path = self._grants.next(client, self.round, urgent=urgent)
         if path is None:
             client.reserving = ident
             return _LATER
         client.reserving = 0
         return wire.SlotGrant(str(path), self.owner)
-
-    def _free(self, views: Sequence[SlotView], missing: Set[Path]) -> Path | None:
-        """What is on its way to a store that is away is overwritten only where all else is."""
-        path = slots.choose(views, self.round, self.pipeline.pinned | missing)
-        return path or slots.choose(views, self.round, self.pipeline.in_use | missing)
 
     def _grant_waiting(self) -> None:
         for client in self.clients:
@@ -514,10 +487,6 @@ class Service:
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
-
-
-def _save_of(header: SlotHeader) -> tuple[str, int, str]:
-    return header.incarnation, header.step, header.layout
 
 
 def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:

@@ -91,12 +91,14 @@ def leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
 def _farewell(local: Local) -> str:
     """Whether what this node has done reached the object store."""
     last = max(local.step, local.end.last_step if local.end is not None else 0)
-    if local.commit is None:
+    commit = local.commit
+    if commit is None:
         return f"leaves after step {last}; nothing was committed"
-    epoch = local.workers.epoch if local.workers is not None else local.commit.epoch
-    if (local.commit.epoch, local.commit.step) >= (epoch, last):
+    epoch = local.workers.epoch if local.workers is not None else 0
+    # A later epoch may begin with a lower step: none is committed by that alone.
+    if commit.epoch >= epoch and commit.step >= last:
         return f"leaves after step {last}, which is committed"
-    return f"leaves after step {last}; the newest commit is step {local.commit.step}"
+    return f"leaves after step {last}; the newest commit is step {commit.step}"
 
 
 def _serves_until(local: Local, seen: Seen) -> float:

@@ -2,8 +2,8 @@
 
 Every rank fetches the source, then all hear how it went: a source that one of them cannot have (a
 damaged shard, a peer that died since) is left by all, for the newest commit before it. A store or a
-daemon that does not answer says nothing about the source, nor does a node without room for what it
-fetches: nobody goes back for that.
+daemon that does not answer says nothing about the source, nor does a store that refuses to be read,
+or a node without room for what it fetches: nobody goes back for that.
 
 Tensors are filled while the rest still comes. Who goes back fills all of them again.
 
@@ -20,6 +20,7 @@ from spotelastic_checkpoints.errors import (
     ArenaFull,
     CheckpointsError,
     DaemonUnavailable,
+    StorageRefused,
     StorageUnavailable,
 )
 from spotelastic_checkpoints.worker import WorkerClient
@@ -95,15 +96,15 @@ def _fetch_or_go_back(
 def _fetch(
     session: Session, client: WorkerClient, state: State, source: wire.Resume
 ) -> tuple[Restored | None, str]:
-    """By all ranks: all have it, or none has, and why. Raises `Unavailable`, or where room is
-    missing `EnvironmentFailure`, when that is none of the source's fault."""
+    """By all ranks: all have it, or none has, and why. Raises `Unavailable`, or where room or a
+    right is missing `EnvironmentFailure`, when that is none of the source's fault."""
     restored, problem = None, ""
     other: type[SpotelasticError] | None = None
     try:
         restored = _brought_into_room(session, client, state, source)
     except (DaemonUnavailable, StorageUnavailable) as error:
         problem, other = str(error), Unavailable
-    except ArenaFull as error:
+    except (ArenaFull, StorageRefused) as error:
         problem, other = f"{session.ranks.node}: {error}", EnvironmentFailure
     except CheckpointsError as error:
         problem = str(error)

@@ -132,6 +132,15 @@ def test_a_higher_step_of_an_earlier_epoch_is_not_what_a_node_that_went_back_has
     assert do.Say("left", told) in decided(gone, seen(without), NOW).actions
 
 
+def test_of_a_round_without_an_epoch_only_steps_that_were_reached_are_committed() -> None:
+    """The object store was away when it started, and an earlier round has committed less."""
+    workers = replace(WORKERS, epoch=0, alive=frozenset())
+    gone = replace(local(), workers=workers, leaving=15, left=True, step=250, commit=Commit(5, 100))
+    told = "leaves after step 250; the newest commit is step 100"
+    without = replace(ROUND, members=MEMBERS[:1])
+    assert do.Say("left", told) in decided(gone, seen(without), NOW).actions
+
+
 # -- stalls ---------------------------------------------------------------------------------------
 
 

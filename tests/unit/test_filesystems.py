@@ -18,7 +18,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import filesystems
 from spotelastic_checkpoints.storage import hanging as hanging_module
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
-from spotelastic_checkpoints.storage.hanging import MOST, Copies, Hanging
+from spotelastic_checkpoints.storage.hanging import MOST, SMALL, Copies, Hanging
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from support.patience import PATIENT, eventually
@@ -173,6 +173,7 @@ def test_no_more_calls_are_left_behind_than_there_is_room_for() -> None:
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Copies]:
     def make(nbytes: int) -> Copies:
+        monkeypatch.setattr(hanging_module, "SMALL", 0)
         monkeypatch.setattr(hanging_module, "copies", made := Copies(nbytes))
         return made
 
@@ -293,6 +294,46 @@ def test_what_could_not_be_written_is_not_kept_until_garbage_is_collected(
         eventually(lambda: freed == [4])
     finally:
         gc.enable()
+
+
+def test_what_is_small_goes_up_beside_calls_that_were_left_behind_with_all_of_the_room(
+    storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hanging_module, "copies", Copies(SMALL + 1))
+    monkeypatch.setattr(filesystems, "WHOLE", SMALL + 1)
+    data = memoryview(bytes(SMALL + 1))
+    with hanging("pipe_file"):
+        with pytest.raises(StorageUnavailable, match="no answer"):
+            storage.put("shard", data)
+        with pytest.raises(StorageUnavailable, match="no room"):
+            storage.put("shard", data)
+        monkeypatch.setattr(filesystems, "PART_WITHIN", PATIENT / 4)  # sooner than the call ends
+        storage.put("manifest", data[:SMALL])
+
+
+def test_an_error_that_somebody_keeps_does_not_keep_what_could_not_be_written(
+    storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Copy(bytes):
+        def __del__(self) -> None:
+            freed.append(len(self))
+
+    def sent(data: bytes) -> None:
+        raise OSError("away")
+
+    def fail(_: object, path: str, data: bytes) -> None:
+        try:
+            sent(data)
+        except OSError as error:
+            raise RuntimeError(f"{path} was not sent: {error}") from error
+
+    freed: list[int] = []
+    monkeypatch.setattr(Slow, "pipe_file", fail)
+    monkeypatch.setattr(hanging_module, "bytes", Copy, raising=False)
+    with pytest.raises(StorageUnavailable, match="shard was not sent: away") as caught:
+        storage.put("shard", memoryview(b"data"))
+    eventually(lambda: freed == [4])
+    assert isinstance(caught.value.__cause__, RuntimeError)
 
 
 def test_a_latest_that_is_not_whole_is_waited_for_where_writes_may_be_seen(

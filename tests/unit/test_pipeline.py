@@ -4,8 +4,10 @@ import asyncio
 import dataclasses
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from spotelastic_checkpoints.errors import Outrun, StorageUnavailable
 from spotelastic_checkpoints.manifest import Manifest
 from spotelastic_checkpoints.pipeline import Pipeline, Save
 from spotelastic_checkpoints.wire import Commit
+from support.patience import PATIENT, eventually
 from support.uploading import one_tensor_a_file, run, sealed
 
 
@@ -91,6 +94,46 @@ def test_an_attempt_ends_when_all_its_files_have(
     assert [shard.name for shard in commits.manifest.shards] == [
         f"__0_{number}.distcp" for number in range(4)
     ]
+
+
+class Request:
+    """Of a client of the store, with what is to be sent."""
+
+
+class Lost(Exception):
+    def __init__(self, request: Request) -> None:
+        super().__init__("the connection")
+        self.request = request
+
+
+class KeepsRequests(FirstFails):
+    """The same store, whose client's error knows its request."""
+
+    gone = False
+    """When its file had failed, while the second was still on its way."""
+
+    def put_shard(self, commit: Commit, name: str, data: memoryview, progress: Any) -> None:
+        if name == "__0_0.distcp" and not self._tries:
+            self._tries = 1
+            request = Request()
+            self._request = weakref.ref(request)
+            assert self._second_began.wait(PATIENT)
+            raise StorageUnavailable("away") from Lost(request)
+        if name == "__0_1.distcp" and not self._second_began.is_set():
+            self._second_began.set()
+            with suppress(AssertionError):
+                eventually(lambda: self._request() is None)
+                self.gone = True
+
+
+def test_what_a_file_that_failed_was_to_send_is_not_kept_until_the_others_have_ended(
+    save: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_tensor_a_file(monkeypatch)
+    commits = KeepsRequests()
+    [committed] = run(commits, lambda pipeline: pipeline.want(save))
+    assert isinstance(committed, wire.Committed)
+    assert commits.gone
 
 
 class Rewritten(Claimed):

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage import ranges, s3_access
+from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.ranges import Ranges
 from support.certificates import certificates
 from support.http_proxy import http_proxy, serving
@@ -122,6 +123,22 @@ def test_a_proxy_of_another_kind_is_refused_without_its_password(
     with pytest.raises(StorageRefused, match=f"one of {scheme}://.*NO_PROXY") as caught:
         read("https://localhost:1")
     assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_no_restore_could_use_is_refused_when_the_storage_is_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("HTTPS_PROXY", "https://proxy:3128")
+    with pytest.raises(StorageRefused, match=r"one of https://.*s3\.eu-west-1\.amazonaws\.com in"):
+        open_storage("s3://bucket/run")
+    monkeypatch.setenv("NO_PROXY", "s3.eu-west-1.amazonaws.com")
+    open_storage("s3://bucket/run").close()
+    monkeypatch.delenv("NO_PROXY")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://minio:9000")
+    open_storage("s3://bucket/run").close()
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 407 Who are you\r\n\r\n", b"nonsense\r\n\r\n", b""])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from spotelastic_checkpoints import encoding
@@ -10,6 +11,7 @@ from spotelastic_checkpoints.errors import (
     CheckpointsError,
     DaemonUnavailable,
     RestoreFailed,
+    StorageRefused,
     StorageUnavailable,
 )
 from spotelastic_checkpoints.wire import Commit, Item, Range, RestoreSet, Resume
@@ -69,10 +71,13 @@ class Daemons:
         self.told.append(message)
 
 
-def resumed(daemons: Daemons) -> int:
+ALONE = Ranks(0, 1, 0, "n0")
+COMMITTED = Resume("store", 7, epoch=1)
+
+
+def resumed(daemons: Daemons, ranks: Ranks = ALONE, source: Resume = COMMITTED) -> int:
     state = {"step": 0}
-    source = Resume("store", 7, epoch=1)
-    session = Session(Ranks(0, 1, 0, "n0"), "", "r1", source, False, lambda: None)
+    session = Session(ranks, "", "r1", source, False, lambda: None)
     restored = resuming.open_source(session, daemons, State(state), None)  # type: ignore[arg-type]
     assert restored is not None
     # A daemon that has taken over makes a file of the same name for another rank.
@@ -129,6 +134,39 @@ def test_a_node_that_stays_without_room_is_named_with_its_numbers(
     with pytest.raises(EnvironmentFailure, match=told):
         resumed(daemons)
     assert daemons.opened == [7]
+
+
+def test_nobody_goes_back_for_a_store_that_refuses_to_be_read(tmp_path: Path) -> None:
+    refused = StorageRefused("s3://b/run/1/step-00000007: 403 AccessDenied")
+    daemons = Daemons(tmp_path, refused)
+    with pytest.raises(EnvironmentFailure, match=f"cannot resume from step 7: n0: {refused}"):
+        resumed(daemons)
+    assert daemons.opened == [7]
+    assert daemons.released == [1]
+
+
+@pytest.mark.parametrize("own", [None, RestoreFailed("does not match")])
+def test_all_ranks_end_alike_when_one_of_them_is_refused(
+    own: CheckpointsError | None, tmp_path: Path
+) -> None:
+    class Two(Ranks):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, ("n1: 403 AccessDenied", EnvironmentFailure)]
+
+    daemons = Daemons(tmp_path, own)
+    with pytest.raises(EnvironmentFailure, match="cannot resume from step 7: n1: 403"):
+        resumed(daemons, Two(0, 2, 0, "n0"))
+    assert daemons.opened == [7]
+    assert daemons.released == [1]
+
+
+def test_a_save_that_is_gone_from_memory_is_left_for_what_is_committed(tmp_path: Path) -> None:
+    daemons = Daemons(tmp_path, RestoreFailed("its holders have overwritten it"))
+    assert resumed(daemons, source=Resume("memory", 7)) == 9
+    refused = StorageRefused("403 AccessDenied")
+    daemons = Daemons(tmp_path, RestoreFailed("its holders have overwritten it"), refused)
+    with pytest.raises(EnvironmentFailure, match="cannot resume from step 9: n0: 403"):
+        resumed(daemons, source=Resume("memory", 7))
 
 
 def test_a_state_that_comes_slowly_is_waited_for(

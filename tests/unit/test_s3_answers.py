@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -119,6 +120,7 @@ class Uploading:
         self.blocks = threading.Event()
         """and what the whole event loop does."""
         self.blocks.set()
+        patch.setattr(hanging, "SMALL", 0)
         patch.setattr(hanging, "copies", self.copies)
         patch.setattr(self.storage, "_call", self._call)
 
@@ -181,3 +183,35 @@ def test_with_s3fs_a_copy_keeps_its_room_until_its_request_ends(
         assert uploading.is_free(1000)
     uploading.until = lambda: True
     uploading.storage.put("shard", data)
+
+
+@pytest.mark.parametrize("whole", [1000, 0])
+def test_with_s3fs_an_error_that_somebody_keeps_does_not_keep_what_could_not_be_written(
+    whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
+
+    class Copy(bytes):
+        def __del__(self) -> None:
+            freed.append(len(self))
+
+    async def call(method: str, **arguments: Any) -> dict[str, str]:
+        await asyncio.sleep(0)  # until all parts are on their way
+        if "Body" in arguments:
+            raise OSError("away")
+        return {"UploadId": "u"}
+
+    freed: list[int] = []
+    monkeypatch.setattr(adapter, "WHOLE", whole)
+    monkeypatch.setattr(adapter, "part_size", lambda _: 250)
+    monkeypatch.setattr(adapter, "bytes", Copy, raising=False)
+    storage = adapter.S3fsStorage("s3://bucket/run")
+    monkeypatch.setattr(storage, "_call", call)
+    gc.disable()
+    try:
+        with pytest.raises(StorageUnavailable, match="shard: away") as caught:
+            storage.put("shard", memoryview(bytes(1000)))
+        eventually(lambda: sum(freed) == 1000)
+        del caught
+    finally:
+        gc.enable()

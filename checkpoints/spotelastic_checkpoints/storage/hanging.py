@@ -16,6 +16,9 @@ MOST = 64
 """Calls at a time, those that were left behind among them: an outage must not fill the memory."""
 COPIED = 128 << 20
 """Bytes of copies at a time, of all stores of a process."""
+SMALL = 1 << 20
+"""Bytes that need no room: calls that were left behind may hold all of it, and a manifest must not
+wait for them. Few of such are on their way at a time."""
 
 T = TypeVar("T")
 
@@ -30,7 +33,10 @@ class Copies:
 
     def room(self, nbytes: int, seconds: float) -> Callable[[], None]:
         """What is to be called once the copy is gone. One that is larger than all of the room has
-        it to itself. Raises `TimeoutError` where there is none at the deadline."""
+        it to itself, and a `SMALL` one takes none. Raises `TimeoutError` where there is none at
+        the deadline."""
+        if nbytes <= SMALL:
+            return _nothing
         deadline, nbytes = time.monotonic() + seconds, min(nbytes, self._most)
         # One waits at a time: a large one would wait for as long as small ones come.
         if self._turn.acquire(timeout=seconds):
@@ -103,6 +109,23 @@ def _run(answer: Future[T], call: Callable[[], T], held: ExitStack) -> None:
         try:
             answer.set_result(call())
         except BaseException as error:
+            forget_frames(error)
             answer.set_exception(error)
         finally:
             del answer, call  # as above
+
+
+def forget_frames(error: BaseException) -> None:
+    """Of all that led to it. They are over, and would keep the copy that one of them knew, after
+    its room has been given back, for as long as somebody keeps the error."""
+    known, left = set(), [error]
+    while left:
+        found = left.pop()
+        if id(found) not in known:
+            known.add(id(found))
+            found.__traceback__ = None
+            left += filter(None, (found.__cause__, found.__context__))
+
+
+def _nothing() -> None:
+    pass

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -23,7 +24,7 @@ from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import s3_access
 from spotelastic_checkpoints.storage.parts import PARTS_AT_ONCE, WHOLE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
-from spotelastic_checkpoints.storage.ranges import Ranges
+from spotelastic_checkpoints.storage.ranges import Ranges, proxy_of
 from spotelastic_checkpoints.storage.s3_answers import ANSWER_WITHIN, PAGE, refuses
 
 PIECE = 4 << 20
@@ -52,6 +53,8 @@ class S3Storage:
         self.url = url.rstrip("/")
         self._bucket, _, self._prefix = self.url.removeprefix("s3://").partition("/")
         access = s3_access.find(self._bucket)
+        # Writes would go through a proxy of any kind, and the first restore would not.
+        proxy_of(urlsplit(access.address))
         self._small = self._store(access, ANSWER_WITHIN)
         self._bulk = self._store(access, PART_WITHIN)
         self._ranges = Ranges(

@@ -25,6 +25,11 @@ class Access:
     provider: Callable[[], Any] | None = None
     """Credentials of a profile; None where obstore finds them by itself."""
 
+    @property
+    def address(self) -> str:
+        """Where requests for objects go."""
+        return self.config.get("endpoint") or f"https://s3.{self.config['region']}.amazonaws.com"
+
 
 def find(bucket: str) -> Access:
     config: dict[str, Any] = {}
@@ -69,7 +74,7 @@ def _region_of(bucket: str) -> str:
     url = urlsplit("https://s3.amazonaws.com")
     try:
         connection = connection_to(url, proxy_of(url), within=3.0)
-    except StorageRefused:  # whoever reads is told
+    except StorageRefused:  # whoever opens the storage is told
         return _DEFAULT_REGION
     try:
         connection.request("HEAD", f"/{bucket}")

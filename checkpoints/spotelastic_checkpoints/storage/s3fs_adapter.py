@@ -158,7 +158,8 @@ class S3fsStorage:
                         "upload_part", Key=key, UploadId=upload, PartNumber=number, Body=bytes(part)
                     )
                 except Exception as error:
-                    failed.append(error)
+                    if not failed:  # another would never be raised, and keep its part
+                        failed.append(error)
                     return
             done.append({"PartNumber": number, "ETag": answer["ETag"]})
             progress(len(part))
@@ -229,7 +230,11 @@ class S3fsStorage:
 
         async def awaited() -> T:
             with held.pop_all() if held is not None else ExitStack():
-                return await work
+                try:
+                    return await work
+                except BaseException as error:
+                    hanging.forget_frames(error)
+                    raise
 
         try:
             result: T = fsspec.asyn.sync(self._fs.loop, awaited, timeout=_limit(parts))
