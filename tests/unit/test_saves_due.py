@@ -2,12 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from spotelastic_checkpoints import arena, slots, wire
 from spotelastic_checkpoints.arena import Arena, Slot, SlotHeader
 from spotelastic_checkpoints.connections import Client
+from spotelastic_checkpoints.grants import Grants
 from spotelastic_checkpoints.handshake import Credentials
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Service
@@ -73,15 +76,22 @@ def test_a_save_on_its_way_to_a_store_that_is_away_is_overwritten_last(tmp_path:
     for number, step in enumerate((60, 70, 80)):
         seal(folder, number, "now", step, due=step == 60)
     service = begun(folder)
-    sending, older, newest = (folder.view(folder.slot_path(0, n)) for n in range(3))
+    sending, older, newest = (folder.slot_path(0, number) for number in range(3))
     pipeline = service.pipeline
+    all_there: Any = SimpleNamespace(missing=lambda _: set())
+    grants = Grants(folder, all_there, pipeline)
+
+    def granted(*paths: Path) -> Path | None:
+        client: Any = SimpleNamespace(slots=paths)
+        return grants.next(client, NOW, urgent=False)
+
     pipeline._active, pipeline._wanted = pipeline._wanted, None
     pipeline._resting = True
-    assert pipeline.pinned == {sending.path}
-    assert service._free([sending, older, newest], set()) == older.path
-    assert service._free([sending, newest], set()) == sending.path, "there is no other"
+    assert pipeline.pinned == {sending}
+    assert granted(sending, older, newest) == older
+    assert granted(sending, newest) == sending, "there is no other"
     pipeline._resting = False
-    assert service._free([sending, newest], set()) is None
+    assert granted(sending, newest) is None
     service.close()
 
 
