@@ -174,7 +174,8 @@ def telling() -> Iterator[Row]:
         for store in stores:
             stack.callback(store.close)
         crew = stack.enter_context(contextlib.closing(Crew(16)))
-        settings = Settings(AGENTS // 2, AGENTS, workers=8, lease=10.0)
+        # So many on two cores would be late, and would have rounds of their own.
+        settings = Settings(AGENTS // 2, AGENTS, workers=8, lease=10.0, seen_within=10.0)
         told = Told()
         agents: list[tuple[str, Watching]] = []
         for index in range(AGENTS):
