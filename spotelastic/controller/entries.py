@@ -49,7 +49,8 @@ def _told(row: Interruption) -> str:
     what = f"{row.node} ({row.kind})"
     if _is_idle(row):
         return f"{what}: it did not train, and nobody waited"
-    parts = [f"{what}: training paused {row.pause_s:.2f} s", f"{row.steps_lost} steps repeated"]
+    steps = "1 step" if row.steps_lost == 1 else f"{row.steps_lost} steps"
+    parts = [f"{what}: training paused {row.pause_s:.2f} s", f"{steps} repeated"]
     if row.usd is not None:
         parts.append(f"${row.usd:.4f}")
     if row.saved_step is not None:

@@ -32,13 +32,14 @@ def verdict(seen: Seen, now: float, policy: Policy) -> Ending | None:
 
 
 def _lacks(seen: Seen, limit: float, policy: Policy) -> int:
-    """How many nodes are missing to min, if the money does not pay for so many; else 0. Without
-    them control nodes alone would use up the rest of it. One that is doomed trains on till then."""
+    """How many nodes are missing to min, if the money does not pay for so many; else 0, as while a
+    price is not known. Without them control nodes alone would use up the rest of it. One that is
+    doomed trains on till then."""
     places = [place for group in seen.groups for place in group.places]
     there = sum(not place.leaving or place.instance in seen.nodes for place in places)
     missing = seen.least - there
     groups = ((seen.group, seen.money.spot), (seen.on_demand, seen.money.on_demand))
-    usd = min((price for group, price in groups if group is not None and price), default=0.0)
+    usd = min((price for group, price in groups if group is not None), default=0.0)
     asked = sum(group.asked for group in seen.groups)
     if missing <= 0 or not usd or missing <= payable(seen.money, limit, usd, asked, policy):
         return 0

@@ -124,19 +124,17 @@ def test_storage_is_not_claimed_while_the_store_is_away() -> None:
     assert decided(replace(ready, write_at=NOW + 1), seen(first), NOW).wake_at == NOW + 1
 
 
-def test_a_higher_step_of_an_earlier_epoch_is_not_what_a_node_that_went_back_has_done() -> None:
-    workers = replace(WORKERS, epoch=2, alive=frozenset())
-    gone = replace(local(), workers=workers, leaving=15, left=True, step=30, commit=Commit(1, 90))
-    told = "leaves after step 30; the newest commit is step 90"
-    without = replace(ROUND, members=MEMBERS[:1])
-    assert do.Say("left", told) in decided(gone, seen(without), NOW).actions
-
-
-def test_of_a_round_without_an_epoch_only_steps_that_were_reached_are_committed() -> None:
-    """The object store was away when it started, and an earlier round has committed less."""
-    workers = replace(WORKERS, epoch=0, alive=frozenset())
-    gone = replace(local(), workers=workers, leaving=15, left=True, step=250, commit=Commit(5, 100))
-    told = "leaves after step 250; the newest commit is step 100"
+@pytest.mark.parametrize(
+    ("epoch", "step", "commit"),
+    [(2, 30, Commit(1, 90)), (0, 250, Commit(5, 100))],
+    ids=["a node that went back", "the store was away when the round started"],
+)
+def test_only_a_step_that_was_reached_in_its_epoch_is_what_a_leaving_node_calls_committed(
+    epoch: int, step: int, commit: Commit
+) -> None:
+    workers = replace(WORKERS, epoch=epoch, alive=frozenset())
+    gone = replace(local(), workers=workers, leaving=15, left=True, step=step, commit=commit)
+    told = f"leaves after step {step}; the newest commit is step {commit.step}"
     without = replace(ROUND, members=MEMBERS[:1])
     assert do.Say("left", told) in decided(gone, seen(without), NOW).actions
 

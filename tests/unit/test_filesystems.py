@@ -1,6 +1,5 @@
 """Stores that are reached through fsspec: what they are opened with, and what does not answer."""
 
-import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -271,29 +270,6 @@ def test_a_call_that_cannot_begin_gives_its_room_back(
                 storage.put("shard", memoryview(bytes(1000)))
     assert is_free(copies, 1000)
     storage.put("shard", memoryview(bytes(1000)))
-
-
-def test_what_could_not_be_written_is_not_kept_until_garbage_is_collected(
-    storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Copy(bytes):
-        def __del__(self) -> None:
-            freed.append(len(self))
-
-    def fail(_: object, path: str, data: bytes) -> None:
-        raise OSError("away")
-
-    freed: list[int] = []
-    monkeypatch.setattr(Slow, "pipe_file", fail)
-    monkeypatch.setattr(hanging_module, "bytes", Copy, raising=False)
-    gc.disable()
-    try:
-        with pytest.raises(StorageUnavailable) as caught:
-            storage.put("shard", memoryview(b"data"))
-        del caught
-        eventually(lambda: freed == [4])
-    finally:
-        gc.enable()
 
 
 def test_what_is_small_goes_up_beside_calls_that_were_left_behind_with_all_of_the_room(

@@ -223,7 +223,7 @@ def test_a_job_that_cannot_pay_for_the_nodes_that_it_lacks_ends_instead_of_waiti
     None
 ):
     policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
-    money = Money(8.0, per_hour=0.1, spot=2.0)
+    money = Money(8.0, per_hour=0.1, spot=2.0, on_demand=6.0)
     alone = replace(cluster(1), group=group(SPOT, ["s0"], 1), money=money)
     assert only(alone, policy, AskToEnd) == [
         AskToEnd(
@@ -247,7 +247,7 @@ def test_a_job_that_cannot_pay_for_the_nodes_that_it_lacks_ends_instead_of_waiti
 
 def test_a_doomed_node_trains_on_before_its_job_ends_for_want_of_another() -> None:
     policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
-    seen = replace(cluster(2), money=Money(8.0, per_hour=0.1, spot=2.0))
+    seen = replace(cluster(2), money=Money(8.0, per_hour=0.1, spot=2.0, on_demand=6.0))
     leaves = Place("s1", "Terminating:Wait")
     leaving = replace(seen, group=Group(SPOT, 1, (Place("s0", "InService"), leaves)))
     assert only(leaving, policy, AskToEnd) == []
