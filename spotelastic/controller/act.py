@@ -37,6 +37,7 @@ from spotelastic.controller.seen import (
     SetSubnets,
     Tell,
     WriteDrain,
+    account,
 )
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
 from spotelastic.model.job import ENDED, Job, JobSpec, Reference, Settings
@@ -75,6 +76,7 @@ class Actor:
         self._objects = Objects(aws, bucket, spec.cluster)
         self._queue = queue
         self._error = ""
+        self._unsure: dict[tuple[str, str, str], str] = {}
         self._commands = commands
         self._alive = alive
         self.fates: Counter[Fate] = Counter()
@@ -141,9 +143,14 @@ class Actor:
             self._check_leadership()
 
     def _tell(self, action: Tell) -> None:
-        put = Put(self._keys.event(event_name(action.event.at)), encode(action.event))
+        """Of a write without an answer nobody knows whether it went through: it is repeated under
+        the same name, or it would be told twice."""
+        which = account(action.event)
+        name = self._unsure.setdefault(which, event_name(action.event.at))
+        put = Put(self._keys.event(name), encode(action.event))
         if not self._store.commit((self._leadership.compare,), (put,)).succeeded:
             self._check_leadership()
+        del self._unsure[which]
 
     def _forget(self, action: Forget) -> None:
         """Of that incarnation only: the node may have come back."""

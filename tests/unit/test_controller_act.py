@@ -36,7 +36,7 @@ from spotelastic.controller.seen import (
     Tell,
     WriteDrain,
 )
-from spotelastic.errors import LeaseLost
+from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.command import Command
 from spotelastic.model.job import Ending, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -243,6 +243,32 @@ def test_what_was_not_done_is_not_told(store: MemoryStore) -> None:
         acts.perform([gives, moves, *told])
         events = [decode(held.data, Event) for held in store.client().range(KEYS.event())[0]]
         assert sorted(event.kind for event in events) == kinds
+
+
+def test_what_may_have_been_told_is_not_told_twice(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when etcd's leader dies between a write and its answer. What is known of a thing may have
+    changed until it is told again."""
+    leadership, client = leads(store), store.client()
+    commit = client.commit
+
+    def unanswered(compares: Any, writes: Any) -> Any:
+        commit(compares, writes)
+        raise Unavailable("etcd gave no answer")
+
+    acts = actor(Client(), store, leadership)
+    monkeypatch.setattr(acts, "_store", client)
+    first, second = (
+        Event(NOW + later, "ledger", text, "i-1", {"id": "round 4"})
+        for later, text in ((0.0, "at first"), (1.0, "then"))
+    )
+    monkeypatch.setattr(client, "commit", unanswered)
+    assert acts.perform([Tell(first)]) == ()
+    monkeypatch.setattr(client, "commit", commit)
+    assert acts.perform([Tell(second)]) == (Tell(second),)
+    events = [decode(held.data, Event) for held in client.range(KEYS.event())[0]]
+    assert events == [second]
 
 
 def test_a_boot_whose_console_may_not_be_read_is_on_record_nevertheless(
