@@ -27,7 +27,7 @@ def pair(etcd: EtcdMember, tmp_path: Path) -> Iterator[Run]:
     with running(etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="1:2") as run:
         run.add("a")
         run.add("b")
-        run.trains("a", "b", beyond=15)
+        run.seals("a", "b")
         yield run
 
 

@@ -216,6 +216,12 @@ class Run:
         assert round_ is not None
         return round_
 
+    def seals(self, *names: str) -> Round:
+        """Waits until each of exactly these nodes holds a snapshot of its own: who has just arrived
+        was filled by others, and has none."""
+        begun = self.trains(*names)
+        return self.trains(*names, beyond=begun.resume.step + begun.schedule.snapshot_every)
+
     def lets_pass(self, seconds: float) -> None:
         """Time, in which anything may happen."""
         with self._changed:
