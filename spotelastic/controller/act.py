@@ -144,13 +144,16 @@ class Actor:
 
     def _tell(self, action: Tell) -> None:
         """Of a write without an answer nobody knows whether it went through: it is repeated under
-        the same name, or it would be told twice."""
-        which = account(action.event)
-        name = self._unsure.setdefault(which, event_name(action.event.at))
-        put = Put(self._keys.event(name), encode(action.event))
+        the same name, or it would be told twice. Of what happens repeatedly (a zone is left, an
+        order given) none takes the place of an earlier one."""
+        event, which = action.event, account(action.event)
+        name = event_name(event.at)
+        if event.data.get("id") or event.kind == "loss":
+            name = self._unsure.setdefault(which, name)
+        put = Put(self._keys.event(name), encode(event))
         if not self._store.commit((self._leadership.compare,), (put,)).succeeded:
             self._check_leadership()
-        del self._unsure[which]
+        self._unsure.pop(which, None)
 
     def _forget(self, action: Forget) -> None:
         """Of that incarnation only: the node may have come back."""
