@@ -3,11 +3,12 @@
 Servers, daemons and peers all run on this machine; each figure is the best of several, ours and
 theirs, because what disturbs a measurement only ever makes it slower. That also holds for memory
 that a virtual machine has not touched for a while, which its host hands out at a few hundred MB/s:
-of several newcomers that are filled by their peers the first one measures that. A stall is measured
-once the server has come to rest from the save before, just after the copy that it is held against:
-how fast memory is changes from second to second here. A restore from slots stands beside the same
-copy made by the kernel alone, without a checkpoint: what a process pays for pages that it has not
-mapped yet. A peer that is not installed, or does not run on a server, is said to be missing.
+of several newcomers that are filled by their peers the first one measures that, and a server that
+takes a state into memory finds memory that has just been in use. A stall is measured once the
+server has come to rest from the save before, just after the copy that it is held against: how fast
+memory is changes from second to second here. A restore from slots stands beside the same copy made
+by the kernel alone, without a checkpoint: what a process pays for pages that it has not mapped yet.
+A peer that is not installed, or does not run on a server, is said to be missing.
 
 Three servers, because one that shares the machine is part of what is measured:
 
@@ -56,7 +57,7 @@ PARTS = ("daemon", "training", "memory", "save", "restore", "shards")
 SERVERS = {"moto": s3_servers.moto, "rclone": s3_servers.rclone, "sink": s3_servers.sink}
 FIRSTS = 2
 """Processes whose first save is measured, ours and theirs,"""
-PEER_SAVES = 2
+PEER_SAVES = 4
 """and saves of each peer, of which the first does not count."""
 
 

@@ -6,8 +6,8 @@ import warnings
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
-from common.measuring import machine_at_rest
-from jobs.states import Saves, Shape, WarmCopy
+from common.measuring import machine_at_rest, memory_at_hand
+from jobs.states import ROOM, Saves, Shape, WarmCopy
 from torch.distributed.checkpoint.api import CheckpointException
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process saves, here
@@ -34,6 +34,8 @@ def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
     took = []
     for step in range(1, times + 1):
         writer = _writer(kind, f"{url}/{step}")
+        machine_at_rest()
+        memory_at_hand(ROOM * shape.nbytes)
         begun = time.perf_counter()
         try:
             dcp.save(state, storage_writer=writer, no_dist=True)

@@ -6,9 +6,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import obstore
-from common.measuring import machine_at_rest
+from common.measuring import machine_at_rest, memory_at_hand
 from jobs.node import DEADLINE, Crash, node
-from jobs.states import Saves, Shape, WarmCopy
+from jobs.states import ROOM, Saves, Shape, WarmCopy
 from obstore.store import S3Store
 from spotelastic_checkpoints import restore, service, shards
 from spotelastic_checkpoints.storage.s3 import S3Storage
@@ -27,6 +27,7 @@ def save_ours(storage: str, shape: Shape, times: int) -> Saves:
             before = here.cpu()
             for step in range(2, times + 2):
                 machine_at_rest()
+                memory_at_hand(ROOM * shape.nbytes)
                 copies.append(warm.seconds())
                 begun = time.perf_counter()
                 checkpoint.step(step)
@@ -83,6 +84,7 @@ def send(storage: str, shape: Shape, times: int = 3) -> float:
     data = memoryview(b"\1" * shards.FILE)
     took = []
     for turn in range(times):
+        memory_at_hand(ROOM * shape.nbytes)
         begun = time.perf_counter()
         with ThreadPoolExecutor(service.UPLOADS) as pool:
             sent = [
