@@ -60,7 +60,8 @@ def write(manifests: Sequence[Manifest]) -> bytes:
     out.raw(b"}(")
     for fqn in sorted(by_name):
         out.value(fqn)
-        _storage_type(out, by_name[fqn])
+        first, parts = by_name[fqn][0], [(item.offsets, item.sizes) for item in by_name[fqn]]
+        out.again(_storage_type, first.dtype, first.shape, tuple(parts))
     out.raw(b"u")
     out.value("planner_data")
     out.value({fqn: by_name[fqn][0].path for fqn in sorted(by_name)})
@@ -81,26 +82,30 @@ def write(manifests: Sequence[Manifest]) -> bytes:
     return out.done()
 
 
-def _storage_type(out: Emitter, chunks: Sequence[Item]) -> None:
-    first = chunks[0]
-    if not first.is_tensor:
+def _storage_type(
+    out: Emitter,
+    dtype: str,
+    shape: tuple[int, ...],
+    chunks: Sequence[tuple[tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    if not dtype:
         out.new(_DCP, "BytesStorageMetadata")
         return
     out.new(_DCP, "TensorStorageMetadata")
     out.raw(b"}(")
     out.value("properties")
-    _properties(out, first.dtype)
+    _properties(out, dtype)
     out.value("size")
-    out.reduce("torch", "Size", first.shape)
+    out.reduce("torch", "Size", shape)
     out.value("chunks")
     out.raw(b"](")
-    for chunk in chunks:
+    for offsets, sizes in chunks:
         out.new(_DCP, "ChunkStorageMetadata")
         out.raw(b"}(")
         out.value("offsets")
-        out.reduce("torch", "Size", chunk.offsets)
+        out.reduce("torch", "Size", offsets)
         out.value("sizes")
-        out.reduce("torch", "Size", chunk.sizes)
+        out.reduce("torch", "Size", sizes)
         out.raw(b"u")
         out.build()
     out.raw(b"eu")
@@ -120,22 +125,41 @@ def _properties(out: Emitter, dtype: str) -> None:
 
 
 def _index(out: Emitter, item: Item, number: int) -> None:
+    out.again(_new_index)
+    out.value(item.fqn)
+    out.again(_chunk, item.offsets if item.is_tensor else None, number)
+
+
+def _new_index(out: Emitter) -> None:
     out.new(_DCP, "MetadataIndex")
     out.raw(b"}(")
     out.value("fqn")
-    out.value(item.fqn)
+
+
+def _chunk(out: Emitter, offsets: tuple[int, ...] | None, number: int) -> None:
     out.value("offset")
-    if item.is_tensor:
-        out.reduce("torch", "Size", item.offsets)
-    else:
+    if offsets is None:
         out.value(None)
+    else:
+        out.reduce("torch", "Size", offsets)
     out.value("index")
-    out.value(number if item.is_tensor else None)
+    out.value(None if offsets is None else number)
     out.raw(b"u")
     out.build()
 
 
 def _place(out: Emitter, item: Item, file: str) -> None:
-    out.new(_FILES, "_StorageInfo")
-    out.value({"relative_path": file, "offset": item.offset, "length": item.length})
+    out.again(_file, file)
+    out.value(item.offset)
+    out.value("length")
+    out.value(item.length)
+    out.raw(b"u")
     out.build()
+
+
+def _file(out: Emitter, file: str) -> None:
+    out.new(_FILES, "_StorageInfo")
+    out.raw(b"}(")
+    out.value("relative_path")
+    out.value(file)
+    out.value("offset")

@@ -5,7 +5,7 @@ Only what the files of `torch.distributed.checkpoint` need: protocol 2, no memo 
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 
 class Emitter:
@@ -14,6 +14,7 @@ class Emitter:
     def __init__(self) -> None:
         self._parts: list[bytes] = [b"\x80\x02"]
         self._classes: dict[tuple[str, str], int] = {}
+        self._written: dict[Hashable, bytes] = {}
 
     def done(self) -> bytes:
         return b"".join(self._parts) + b"."
@@ -24,15 +25,15 @@ class Emitter:
     def value(self, value: object) -> None:
         """None, bool, int, str, and tuples, lists and dicts of them."""
         match value:
+            case str():
+                data = value.encode("utf-8", "surrogatepass")
+                self.raw(b"X" + struct.pack("<I", len(data)) + data)
             case None:
                 self.raw(b"N")
             case bool():
                 self.raw(b"\x88" if value else b"\x89")
             case int():
                 self.raw(_integer(value))
-            case str():
-                data = value.encode("utf-8", "surrogatepass")
-                self.raw(b"X" + struct.pack("<I", len(data)) + data)
             case tuple():
                 self.tuple_(value)
             case list():
@@ -63,6 +64,21 @@ class Emitter:
             return
         number = self._classes[module, name] = len(self._classes)
         self.raw(f"c{module}\n{name}\n".encode() + b"q" + bytes([number]))
+
+    def again(self, write: Callable[..., None], *what: Hashable) -> None:
+        """What `write(self, *what)` appends, made only once.
+
+        Whatever names a class for the first time does so in full, and is made once more.
+        """
+        key = (write, *what)
+        known = self._written.get(key)
+        if known is not None:
+            self._parts.append(known)
+            return
+        begin, classes = len(self._parts), len(self._classes)
+        write(self, *what)
+        if len(self._classes) == classes:
+            self._written[key] = b"".join(self._parts[begin:])
 
     def new(self, module: str, name: str) -> None:
         """An instance without a call of `__init__`; its state follows, then `build`."""

@@ -28,9 +28,9 @@ from spotelastic_checkpoints.wire import Commit, Item
 T = TypeVar("T")
 
 _RETRY_FIRST, _RETRY_MOST = 0.2, 5.0
+"""Seconds between attempts while the store is away."""
 AWAY_AFTER = 10.0
 """Seconds without a file that goes up, after which a save that fails gives its slots to others."""
-"""Seconds between attempts while the store is away."""
 _LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
 """Seconds between looks for the other nodes' manifests."""
 

@@ -8,6 +8,7 @@ import torch.distributed.checkpoint as dcp
 from msgspec.structs import replace
 from spotelastic_checkpoints import encoding, layout, manifest, metadata
 from spotelastic_checkpoints.layout import Declaration, Declared, SlotLayout
+from spotelastic_checkpoints.opcodes import Emitter
 from spotelastic_checkpoints.wire import Item
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
@@ -132,6 +133,16 @@ def test_the_commit_record_is_the_same_whoever_writes_it(tmp_path: Path) -> None
     assert metadata.write(manifests) == metadata.write(manifests[::-1])
     assert not metadata.is_tombstone(metadata.write(manifests))
     assert metadata.is_tombstone(metadata.TOMBSTONE)
+
+
+def test_what_is_made_once_is_what_would_have_been_written_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = {f"{block}.{name}": value for block in "abcd" for name, value in STATE.items()}
+    manifests = written(tmp_path, state, 3)
+    record = metadata.write(manifests)
+    monkeypatch.setattr(Emitter, "again", lambda self, write, *what: write(self, *what))
+    assert metadata.write(manifests) == record
 
 
 def test_manifests_that_do_not_cover_the_state_are_named(tmp_path: Path) -> None:
