@@ -108,11 +108,12 @@ def rate(shape: Shape, seconds: float) -> float:
 
 def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
     """Stall, and time until committed, against DCP on the same server."""
-    ceiling = rate(shape, alone(send, server.url("ceiling"), shape))
+    room = server.room * shape.nbytes
+    ceiling = rate(shape, alone(send, server.url("ceiling"), shape, room))
     server.empty()
-    ours = alone(save_ours, server.url("ours"), shape, times)
+    ours = alone(save_ours, server.url("ours"), shape, times, room)
     server.empty()
-    stock = alone(peers.save_theirs, "s3fs", server.url("stock"), shape, PEER_SAVES)
+    stock = alone(peers.save_theirs, "s3fs", server.url("stock"), shape, PEER_SAVES, room)
     server.empty()
     yield from stalls(server, shape, ours)
     yield Row("the server takes at most", f"{ceiling:.0f} MB/s")
@@ -127,7 +128,9 @@ def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
         ceiling >= 2.5 * theirs,
     )
     try:
-        other = alone(peers.save_theirs, "connector", server.url("connector"), shape, PEER_SAVES)
+        other = alone(
+            peers.save_theirs, "connector", server.url("connector"), shape, PEER_SAVES, room
+        )
     except Exception as error:
         yield Row("", "", f"s3torchconnector does not run here: {_brief(error)}")
     else:

@@ -60,6 +60,8 @@ def memory_at_hand(nbytes: int) -> None:
     free memory back within seconds and hand it out again page by page, at a few hundred MB/s: that
     would be measured, not the client. What has just been used is used first."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if not nbytes:
+        return
     populated = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
     mmap.mmap(-1, min(nbytes, available // 2), flags=populated).close()
 

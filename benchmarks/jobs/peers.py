@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed.checkpoint as dcp
 from common.measuring import machine_at_rest, memory_at_hand
-from jobs.states import ROOM, Saves, Shape, WarmCopy
+from jobs.states import Saves, Shape, WarmCopy
 from torch.distributed.checkpoint.api import CheckpointException
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled")  # one process saves, here
@@ -28,14 +28,14 @@ def fsspec() -> Any:
     return _fsspec_filesystem
 
 
-def save_theirs(kind: str, url: str, shape: Shape, times: int) -> Saves:
+def save_theirs(kind: str, url: str, shape: Shape, times: int, room: int) -> Saves:
     """`dcp.save` through s3fs or s3torchconnector; each save stalls for all of it."""
     state = shape.make()
     took = []
     for step in range(1, times + 1):
         writer = _writer(kind, f"{url}/{step}")
         machine_at_rest()
-        memory_at_hand(ROOM * shape.nbytes)
+        memory_at_hand(room)
         begun = time.perf_counter()
         try:
             dcp.save(state, storage_writer=writer, no_dist=True)

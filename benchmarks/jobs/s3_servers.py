@@ -6,6 +6,7 @@ its address.
 """
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -34,6 +35,8 @@ _START_WITHIN = 30.0
 class Server:
     name: str
     endpoint: str
+    room: int = 2
+    """Times the size of a state: the memory that it takes at most to keep it."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -85,7 +88,7 @@ def moto() -> Iterator[Server]:
 @contextlib.contextmanager
 def sink() -> Iterator[Server]:
     with _script("sink", str(Path(__file__).with_name("s3_sink.py"))) as server:
-        yield server
+        yield dataclasses.replace(server, room=0)
 
 
 @contextlib.contextmanager

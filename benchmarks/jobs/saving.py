@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import obstore
 from common.measuring import machine_at_rest, memory_at_hand
 from jobs.node import DEADLINE, Crash, node
-from jobs.states import ROOM, Saves, Shape, WarmCopy
+from jobs.states import Saves, Shape, WarmCopy
 from obstore.store import S3Store
 from spotelastic_checkpoints import restore, service, shards
 from spotelastic_checkpoints.storage.s3 import S3Storage
@@ -16,7 +16,8 @@ from spotelastic_checkpoints.storage.s3 import S3Storage
 import spotelastic as se
 
 
-def save_ours(storage: str, shape: Shape, times: int) -> Saves:
+def save_ours(storage: str, shape: Shape, times: int, room: int) -> Saves:
+    """`room`: bytes of memory that the server takes for one of them."""
     state = shape.make()
     warm = WarmCopy(state)
     with node(storage) as here:
@@ -27,7 +28,7 @@ def save_ours(storage: str, shape: Shape, times: int) -> Saves:
             before = here.cpu()
             for step in range(2, times + 2):
                 machine_at_rest()
-                memory_at_hand(ROOM * shape.nbytes)
+                memory_at_hand(room)
                 copies.append(warm.seconds())
                 begun = time.perf_counter()
                 checkpoint.step(step)
@@ -69,7 +70,7 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
     return memory[len(memory) // 10], memory[-1]
 
 
-def send(storage: str, shape: Shape, times: int = 3) -> float:
+def send(storage: str, shape: Shape, room: int, times: int = 3) -> float:
     """Seconds that the server takes for so many bytes, in as many new objects as a save would make,
     from a client that has nothing else to do."""
     bucket, _, prefix = storage.removeprefix("s3://").partition("/")
@@ -84,7 +85,7 @@ def send(storage: str, shape: Shape, times: int = 3) -> float:
     data = memoryview(b"\1" * shards.FILE)
     took = []
     for turn in range(times):
-        memory_at_hand(ROOM * shape.nbytes)
+        memory_at_hand(room)
         begun = time.perf_counter()
         with ThreadPoolExecutor(service.UPLOADS) as pool:
             sent = [
@@ -101,7 +102,7 @@ def send(storage: str, shape: Shape, times: int = 3) -> float:
 
 def receive(storage: str, shape: Shape) -> float:
     """Seconds that it takes to give them back, the first time."""
-    send(storage, shape, times=1)
+    send(storage, shape, room=0, times=1)
     store, most = S3Storage(storage), restore.STORE_RANGE
 
     def read(number: int, start: int) -> None:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 
 State = dict[str, torch.Tensor]
-ROOM = 2
-"""Times its size: what a server needs at most to take a state in memory."""
 
 
 @dataclass(frozen=True, slots=True)
