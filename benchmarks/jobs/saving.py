@@ -40,9 +40,11 @@ def save_ours(storage: str, shape: Shape, times: int, room: int) -> Saves:
     return Saves(tuple(copies), tuple(stalls), tuple(committed), spent, memory)
 
 
-def first_stall(storage: str, shape: Shape) -> float:
-    """Of a process that has not saved before; nothing is committed."""
+def first_stall(storage: str, shape: Shape) -> tuple[float, float]:
+    """Of a process that has not saved before, and a copy of the state right after it, into memory
+    that was written when the slots were, and not since; nothing is committed."""
     state = shape.make()
+    warm = WarmCopy(state)
     with node(storage) as here:
         here.begin("r1")
         with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
@@ -51,8 +53,9 @@ def first_stall(storage: str, shape: Shape) -> float:
             begun = time.perf_counter()
             checkpoint.step(2)
             seconds = time.perf_counter() - begun
+            copy = warm.seconds()
             raise Crash
-    return seconds
+    return seconds, copy
 
 
 def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
