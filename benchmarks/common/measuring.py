@@ -59,9 +59,9 @@ def memory_at_hand(nbytes: int) -> None:
     """For a server that is about to keep so much in memory. The host of a virtual machine may take
     free memory back within seconds and hand it out again page by page, at a few hundred MB/s: that
     would be measured, not the client. What has just been used is used first."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not nbytes:
         return
+    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     populated = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
     mmap.mmap(-1, min(nbytes, available // 2), flags=populated).close()
 
