@@ -17,8 +17,9 @@ Three servers, because one that shares the machine is part of what is measured:
 - `sink` throws away what comes in, which costs next to nothing: as with S3 itself, the client is
   what takes time. Nothing can be restored from it. Training beside an upload is measured with it.
 
-What a server can take and give at most, with a client that does nothing else, stands in the table:
-where that is less than a bar asks for, no client reaches it, and the table says so.
+What a server can take and give at most, with a client that does nothing else, stands in the table,
+and for a save what is left of it after one copy, which is part of the time until committed. Where
+that is less than a bar asks for, it is out of reach, and the table says so.
 
 A stall is never shorter than one copy of the state. Where `dcp.async_save` takes less than four
 warm copies (its allocator has kept the memory of the last save), or twenty at first, the ratio is
@@ -59,6 +60,8 @@ FIRSTS = 2
 """Processes whose first save is measured, ours and theirs,"""
 PEER_SAVES = 4
 """and saves of each peer, of which the first does not count."""
+RESTORES = 2
+"""From a store, ours and theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +112,16 @@ def rate(shape: Shape, seconds: float) -> float:
 def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
     """Stall, and time until committed, against DCP on the same server."""
     room = server.room * shape.nbytes
-    ceiling = rate(shape, alone(send, server.url("ceiling"), shape, room))
+    sent = alone(send, server.url("ceiling"), shape, room, times)
     server.empty()
     ours = alone(save_ours, server.url("ours"), shape, times, room)
     server.empty()
     stock = alone(peers.save_theirs, "s3fs", server.url("stock"), shape, PEER_SAVES, room)
     server.empty()
     yield from stalls(server, shape, ours)
-    yield Row("the server takes at most", f"{ceiling:.0f} MB/s")
+    ceiling = rate(shape, sent + ours.copy)
+    yield Row("the server takes at most", f"{rate(shape, sent):.0f} MB/s",
+              f"after a copy: {ceiling:.0f} MB/s")  # fmt: skip
     mine = rate(shape, ours.until_committed)
     theirs = rate(shape, stock.until_committed)
     yield Row(
@@ -175,22 +180,27 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     with node(server.url("ours"), workers=RANKS) as here:
         here.begin("r1", epoch=here.claim().epoch)
         ranks(world.rank_saves, shape)
-    with node(server.url("ours"), workers=RANKS) as here:
-        commit = here.claim().commit
-        assert commit is not None
-        here.begin("r2", resume=from_store(commit))
-        before = server.given_away()
-        mine = max(ranks(world.rank_restores, shape))
-        after = server.given_away()
-        if before is not None and after is not None:
-            share = (after - before) / shape.nbytes
-            yield Row("bytes read from S3", f"{share:.2f} x the state", "stock: 4 x", "<= 1.05 x",
-                      share <= 1.05)  # fmt: skip
+    times = []
+    for turn in range(RESTORES):
+        with node(server.url("ours"), workers=RANKS) as here:
+            commit = here.claim().commit
+            assert commit is not None
+            here.begin(f"r{turn + 2}", resume=from_store(commit))
+            before = server.given_away()
+            times.append(max(ranks(world.rank_restores, shape)))
+            after = server.given_away()
+    if before is not None and after is not None:
+        share = (after - before) / shape.nbytes
+        yield Row("bytes read from S3", f"{share:.2f} x the state", "stock: 4 x", "<= 1.05 x",
+                  share <= 1.05)  # fmt: skip
+    mine = min(times)
     server.empty()
     what, took = f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)"
     try:
         ranks(world.rank_saves_stock, server.url("stock"), shape)
-        theirs = max(ranks(world.rank_loads, server.url("stock"), shape))
+        theirs = min(
+            max(ranks(world.rank_loads, server.url("stock"), shape)) for _ in range(RESTORES)
+        )
     except Exception as error:
         yield Row(what, took, f"dcp.load, s3fs: does not run here: {_brief(error)}")
     else:

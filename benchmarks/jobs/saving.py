@@ -73,7 +73,7 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
     return memory[len(memory) // 10], memory[-1]
 
 
-def send(storage: str, shape: Shape, room: int, times: int = 3) -> float:
+def send(storage: str, shape: Shape, room: int, times: int) -> float:
     """Seconds that the server takes for so many bytes, in as many new objects as a save would make,
     from a client that has nothing else to do."""
     bucket, _, prefix = storage.removeprefix("s3://").partition("/")
