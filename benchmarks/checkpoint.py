@@ -182,11 +182,11 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
         ranks(world.rank_saves, shape)
     times = []
     for turn in range(RESTORES):
+        before = server.given_away()
         with node(server.url("ours"), workers=RANKS) as here:
             commit = here.claim().commit
             assert commit is not None
             here.begin(f"r{turn + 2}", resume=from_store(commit))
-            before = server.given_away()
             times.append(max(ranks(world.rank_restores, shape)))
             after = server.given_away()
     if before is not None and after is not None:
