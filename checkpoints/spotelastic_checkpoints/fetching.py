@@ -1,37 +1,42 @@
 """Copies cells of a checkpoint into one file of shared memory, from whoever has them.
 
-Bytes go through a small buffer that stays warm: writing to fresh pages of a mapping would cost a
-fault for each. What all local ranks have read gives its memory back, so that what comes next finds
-memory that is warm, too, and a restore takes little of it however large the state is.
+Bytes are received where the local ranks read them: in memory beyond the file's own ranges, which
+is used again when all of them are past it. So it stays warm, and a restore takes little of it
+however large the state is. What a rank keeps is copied to its own place in the file.
 
 Must never happen: a rank uses what was not verified, or what has been given back. A range counts as
-fetched only when all its cells have come and match; and it is given back only when each local rank
-has said that it is past it.
+fetched only when all its cells have come and match; nobody writes to the memory that it came to
+until each local rank has said that it is past it; and who brings something a second time, because
+the first is slow, has other memory for it.
 """
 
 import heapq
 import os
 import threading
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 import xxhash
 
-from spotelastic_checkpoints import cells, holes, stages
+from spotelastic_checkpoints import cells, stages
 from spotelastic_checkpoints.cells import Cell, Placed, Request
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.extents import Extents, Lease
 from spotelastic_checkpoints.layout import ALIGNMENT
 from spotelastic_checkpoints.room import mib, room
 from spotelastic_checkpoints.stages import Stage
-from spotelastic_checkpoints.wire import Range
+from spotelastic_checkpoints.storage.hanging import forget_frames
+from spotelastic_checkpoints.wire import Moved, Range
 from spotelastic_checkpoints.work import Work
 
 MOST_LANES = 16
+ASKED = 64
+"""What was asked for last, by all ranks, of which the cells are remembered."""
 
 END = 1 << 62
 """Behind everything."""
@@ -67,6 +72,15 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Brought:
+    """Where a request's cells have come to: by their start, the lease and the offset in it. Those
+    that all ranks are past are taken out, and the leases given back with the last one."""
+
+    leases: list[Lease]
+    at: dict[int, tuple[Lease, int]]
+
+
 class Fetcher:
     """One checkpoint's way into one file; used by all `readers` local ranks, each of which enters,
     fetches from its own thread, and passes. Raises `ArenaFull` where there is no room for a file.
@@ -82,27 +96,34 @@ class Fetcher:
         self._lock = threading.Lock()
         self._asked: dict[int, Request] = {}
         """With whom cells come that were asked for, by their start."""
+        self._brought: dict[Request, _Brought] = {}
         self._passing: list[tuple[int, int]] = []
-        """Their ends and starts, a heap,"""
-        self._kept: list[int] = []
-        """and the starts of those that stay, in order."""
+        """Ends and starts of cells that were asked for, a heap."""
+        self._kept: set[int] = set()
+        """The starts of cells that stay,"""
+        self._settled: set[int] = set()
+        """and of those of them that are in their own places."""
+        self._settling = threading.Lock()
+        # All ranks ask for the same, first ahead.
+        self._touched = lru_cache(ASKED)(lambda ranges: tuple(cells.touched(items, ranges)))
         self._passed: dict[int, int] = {}
         """By local rank: nothing before this offset is needed by it."""
         self._failed: CheckpointsError | None = None
-        self._buffers: list[bytearray] = []
         self._connected: dict[int, list[Reader]] = defaultdict(list)
         """By source, those that no lane uses."""
         self._working: list[Reader] = []
         self._work = Work([source.lanes for source in sources])
         self._pool = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="fetch")
-        last = items[-1].item if items else None
+        end = items[-1].item.offset + items[-1].item.length if items else 0
         try:
             path.touch(0o600)
             self._file = path.open("rb+", buffering=0)
             # Pages come as they are written: what nobody needs takes no memory.
-            self._file.truncate(last.offset + last.length if last else 0)
+            self._file.truncate(end)
         except OSError as error:
             raise ArenaFull(f"{path}: {error.strerror}") from error
+        most = max((source.most for source in sources), default=0)
+        self._extents = Extents(self._file.fileno(), end, most)
         stages.reached(Stage.FETCH_OPENED)
 
     @property
@@ -119,32 +140,39 @@ class Fetcher:
 
     def fetch(
         self, ranges: Iterable[Range], *, ahead: Iterable[Range] = (), keep: bool = True
-    ) -> None:
-        """Returns when these ranges are there and verified; what is `ahead` begins to come.
+    ) -> list[Moved]:
+        """Returns when these ranges are there and verified, with what of them is not in its own
+        place; what is `ahead` begins to come.
 
-        To `keep` them makes them stay when all ranks are past them. Raises `RestoreFailed`,
-        `ArenaFull`, and whatever else the source raised; so does every later call then.
+        To `keep` them makes them stay, in their places, when all ranks are past them. Raises
+        `RestoreFailed`, `ArenaFull`, and whatever else the source raised; so does every later call
+        then.
         """
         try:
             with self._lock:
                 if self._failed is not None:
                     raise self._failed
                 wanted = self._ask(ranges, keep=keep)
+                asked = {self._asked[cell.start] for cell in wanted}
                 self._ask(ahead, keep=False)
-            self._work.wait(wanted)
+            self._work.wait(asked)
+            if keep:
+                self._settle(wanted)
         except CheckpointsError as error:
             self._give_up(error)
             raise
         stages.reached(Stage.FETCH_VERIFIED)
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            return list(self._moved(wanted))
 
     def passed(self, reader: int, offset: int) -> None:
         """This local rank needs nothing before the offset any more but what it keeps."""
         with self._lock:
             self._passed[reader] = offset
             if len(self._passed) == self._readers and self._failed is None:
-                for start, end in self._given_back(min(self._passed.values())):
-                    with suppress(OSError):  # it goes with the file
-                        holes.punch(self._file.fileno(), start, end)
+                self._give_back(min(self._passed.values()))
 
     def remove(self) -> None:
         """The file goes at once, its memory with the last who has it open."""
@@ -153,12 +181,12 @@ class Fetcher:
 
     # -- what is there ----------------------------------------------------------------------------
 
-    def _ask(self, ranges: Iterable[Range], *, keep: bool) -> set[Request]:
-        """With whom it comes."""
-        wanted = list(cells.touched(self._items, ranges))
+    def _ask(self, ranges: Iterable[Range], *, keep: bool) -> Sequence[Cell]:
+        """In the order of their offsets."""
+        wanted = self._touched(tuple(ranges))
         new = [cell for cell in wanted if cell.start not in self._asked]
         if keep:
-            self._kept = sorted({*self._kept, *(cell.start for cell in wanted)})
+            self._kept.update(cell.start for cell in wanted)
         if new:
             self._check_memory(sum(cell.length for cell in new))
             requests = cells.requests(new, min(source.most for source in self._sources))
@@ -168,29 +196,40 @@ class Fetcher:
                     heapq.heappush(self._passing, (cell.end, cell.start))
             for number in self._work.add(requests):
                 self._pool.submit(self._lane, number)
-        return {self._asked[cell.start] for cell in wanted}
+        return wanted
 
-    def _given_back(self, offset: int) -> Iterator[Range]:
-        """What ends before the offset and does not stay, in as few ranges as it takes."""
-        begun = done = 0
+    def _give_back(self, offset: int) -> None:
+        """The memory of what ends before the offset."""
+        not_yet = []
         while self._passing and self._passing[0][0] <= offset:
             end, start = heapq.heappop(self._passing)
-            if self._some_stay(start, end) or not self._work.is_done(self._asked[start]):
+            request, kept = self._asked[start], start in self._kept
+            if not self._work.is_done(request) or (kept and start not in self._settled):
+                not_yet.append((end, start))
                 continue
-            del self._asked[start]
-            if start - done >= ALIGNMENT or self._some_stay(done, start):
-                yield begun, done
-                begun = start
-            done = end
-        yield begun, done
+            if not kept:
+                del self._asked[start]
+            brought = self._brought.get(request)
+            if brought is not None:
+                brought.at.pop(start, None)  # none where it was settled
+                if not brought.at:
+                    self._drop(self._brought.pop(request))
+        for each in not_yet:
+            heapq.heappush(self._passing, each)
 
-    def _some_stay(self, start: int, end: int) -> bool:
-        first = bisect_left(self._kept, start)
-        return first < len(self._kept) and self._kept[first] < end
+    def _drop(self, brought: _Brought) -> None:
+        for lease in brought.leases:
+            self._extents.give_back(lease)
+
+    def _moved(self, wanted: Iterable[Cell]) -> Iterator[Moved]:
+        left = [cell for cell in wanted if cell.start not in self._settled]
+        at = {c.start: self._brought[self._asked[c.start]].at[c.start] for c in left}
+        for start, end, lease, begun in _stretches(left, at):
+            yield start, end, lease.offset + begun
 
     def _check_memory(self, needed: int) -> None:
         left = room(self.path.parent)
-        if needed > left.free:
+        if needed > left.free + self._extents.free:
             raise ArenaFull(f"{mib(needed)} more for a restore; {left}: {left.more}")
 
     def _give_up(self, error: CheckpointsError) -> None:
@@ -198,9 +237,9 @@ class Fetcher:
         us."""
         self._end(error)
         self._pool.shutdown(wait=True)
-        with self._lock:
+        with self._settling, self._lock:
             self._file.close()
-            self._buffers.clear()
+            self._forget()
 
     def _end(self, error: CheckpointsError) -> None:
         self.path.unlink(missing_ok=True)
@@ -213,6 +252,11 @@ class Fetcher:
                 for reader in readers:
                     reader.close()
             self._connected.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._brought.clear()
+        self._extents.clear()
 
     # -- lanes ------------------------------------------------------------------------------------
 
@@ -221,40 +265,38 @@ class Fetcher:
         request = work.take(number)
         if request is None:
             return
-        buffer = self._buffer(source.most)
         reader = self._idle(number)
         may_have_ended = reader is not None
         try:
             reader = reader or self._opened(number)
             while request is not None:
                 try:
-                    self._bring_all(request, number, reader, memoryview(buffer))
+                    brought = self._bring(request, number, reader)
                 except RestoreFailed:
                     if not may_have_ended or self._failed is not None:
                         raise
                     # Whoever holds something ends connections that have been idle for long.
-                    self._drop(reader)
+                    self._close(reader)
                     reader = None
                     reader = self._opened(number)
-                    self._bring_all(request, number, reader, memoryview(buffer))
+                    brought = self._bring(request, number, reader)
                 may_have_ended = False
-                work.done(request)
+                self._place(request, brought)
                 request = work.take(number)
             self._leave(number, reader)
             reader = None
         except RestoreFailed as error:
             work.lost(number, error)
         except CheckpointsError as error:
+            forget_frames(error)  # which hold on to what they have leased
             work.failed(error)
         except OSError as error:
             work.failed(ArenaFull(f"{self.path}: {error.strerror}"))
         except Exception as error:
             work.failed(RestoreFailed(f"{source.name}: {type(error).__name__}: {error}"))
         finally:
-            with self._lock:
-                self._buffers.append(buffer)
             if reader is not None:
-                self._drop(reader)
+                self._close(reader)
 
     def _idle(self, number: int) -> Reader | None:
         """A connection that is there already saves a handshake."""
@@ -273,7 +315,7 @@ class Fetcher:
             reader.abort()
         return reader
 
-    def _drop(self, reader: Reader) -> None:
+    def _close(self, reader: Reader) -> None:
         with self._lock:
             self._working.remove(reader)
             reader.close()
@@ -286,72 +328,86 @@ class Fetcher:
             else:
                 reader.close()
 
-    def _buffer(self, most: int) -> bytearray:
-        """One that was used before is warm."""
-        with self._lock:
-            fitting = [buffer for buffer in self._buffers if len(buffer) == most]
-            if not fitting:
-                return bytearray(most)
-            self._buffers.remove(fitting[0])
-            return fitting[0]
+    def _bring(self, request: Request, number: int, reader: Reader) -> _Brought:
+        brought = _Brought([], {})
+        try:
+            for run in cells.runs(request.cells, number, self._sources[number].most):
+                first, last = run[0].place(number), run[-1].place(number)
+                length = last.offset + run[-1].length - first.offset
+                lease = self._extents.lease(length, like=run[0].start)
+                brought.leases.append(lease)
+                self._fill(lease.memory, run, number, reader)
+                for cell in run:
+                    brought.at[cell.start] = lease, cell.place(number).offset - first.offset
+        except BaseException:
+            self._drop(brought)
+            raise
+        return brought
 
-    def _bring_all(self, request: Request, number: int, reader: Reader, buffer: memoryview) -> None:
-        for run in cells.runs(request.cells, number, self._sources[number].most):
-            self._bring(run, number, reader, buffer)
-
-    def _bring(self, run: Sequence[Cell], number: int, reader: Reader, buffer: memoryview) -> None:
-        """Cells that are neighbours in the source."""
-        first, last = run[0].place(number), run[-1].place(number)
-        length = last.offset + run[-1].length - first.offset
-        if length > len(buffer):
-            [cell] = run
-            self._bring_long(cell, number, reader, buffer)
-            return
-        data = buffer[:length]
+    def _fill(self, memory: memoryview, run: Sequence[Cell], number: int, reader: Reader) -> None:
+        """With cells that are neighbours in the source; one that is longer than what is read at
+        once counts once the last byte has come and all of it matches."""
+        first, most = run[0].place(number), self._sources[number].most
         # A second look tells what was damaged on the way from what lies damaged in the source.
         for damaged_before in (False, True):
-            reader.read(first.file, first.offset, data)
-            damaged = next((c for c in run if not _matches(c, number, first.offset, data)), None)
+            for begun in range(0, len(memory), most):
+                reader.read(first.file, first.offset + begun, memory[begun : begun + most])
+            damaged = next((c for c in run if not _matches(c, number, first.offset, memory)), None)
             if damaged is None:
-                break
+                return
             if damaged_before:
                 raise self._damaged(damaged, number)
-        self._write(run, number, first.offset, data)
 
-    def _write(self, run: Sequence[Cell], number: int, begun: int, data: memoryview) -> None:
-        """Cells that are neighbours in the file as well go at once."""
-        pieces: list[tuple[int, int, int]] = []
-        for cell in run:
-            place = cell.place(number).offset
-            if pieces:
-                target, at, length = pieces[-1]
-                gap = cell.start - target - length
-                if place - cell.start == at - target and gap < ALIGNMENT:
-                    pieces[-1] = target, at, cell.end - target
-                    continue
-            pieces.append((cell.start, place, cell.length))
-        for target, at, length in pieces:
-            self._put(data[at - begun :][:length], target)
+    def _place(self, request: Request, brought: _Brought) -> None:
+        """It is there, for all; what stays, in its own place."""
+        settled: set[int] = set()
+        while not self._told(request, brought, settled):
+            with self._lock:
+                kept = [c for c in request.cells if c.start in self._kept - settled]
+            self._write(kept, brought.at)
+            settled.update(cell.start for cell in kept)
+        stages.reached(Stage.FETCH_WROTE)
 
-    def _bring_long(self, cell: Cell, number: int, reader: Reader, buffer: memoryview) -> None:
-        """Longer than the buffer: it counts once the last byte has come and all of it matches."""
-        place = cell.place(number)
-        for _ in range(2):
-            whole = xxhash.xxh3_64()
-            for skipped in range(0, cell.length, len(buffer)):
-                data = buffer[: min(len(buffer), cell.length - skipped)]
-                reader.read(place.file, place.offset + skipped, data)
-                whole.update(data)
-                self._put(data, cell.start + skipped)
-            if whole.hexdigest() == cell.checksum:
-                return
-        raise self._damaged(cell, number)
+    def _told(self, request: Request, brought: _Brought, settled: Collection[int]) -> bool:
+        """False where more of it is to stay by now."""
+        with self._lock:
+            if any(c.start in self._kept and c.start not in settled for c in request.cells):
+                return False
+            if self._work.is_done(request):  # by another source
+                self._drop(brought)
+                return True
+            self._settled.update(settled)
+            for start in settled:
+                del brought.at[start]
+            if brought.at:
+                self._brought[request] = brought
+            else:
+                self._drop(brought)
+            self._work.done(request)
+            return True
 
-    def _put(self, data: memoryview, offset: int) -> None:
-        while data:
-            count = os.pwrite(self._file.fileno(), data, offset)
-            data, offset = data[count:], offset + count
-            stages.reached(Stage.FETCH_WROTE)
+    def _settle(self, wanted: Iterable[Cell]) -> None:
+        """What had come before anybody kept it goes to its own place."""
+        with self._settling:
+            with self._lock:
+                if self._failed is not None:
+                    raise self._failed
+                left = [cell for cell in wanted if cell.start not in self._settled]
+                at = {c.start: self._brought[self._asked[c.start]].at[c.start] for c in left}
+            try:
+                self._write(left, at)
+            except OSError as error:
+                raise ArenaFull(f"{self.path}: {error.strerror}") from error
+            with self._lock:
+                self._settled.update(at)
+
+    def _write(self, wanted: Iterable[Cell], at: Mapping[int, tuple[Lease, int]]) -> None:
+        """Each to its own place. Neighbours in both go at once."""
+        for start, end, lease, begun in _stretches(wanted, at):
+            data, offset = lease.memory[begun : begun + end - start], start
+            while data:
+                count = os.pwrite(self._file.fileno(), data, offset)
+                data, offset = data[count:], offset + count
 
     def _damaged(self, cell: Cell, number: int) -> RestoreFailed:
         place = cell.place(number)
@@ -365,3 +421,22 @@ def _matches(cell: Cell, number: int, begun: int, data: memoryview) -> bool:
         return True
     start = cell.place(number).offset - begun
     return xxhash.xxh3_64_hexdigest(data[start : start + cell.length]) == cell.checksum
+
+
+def _stretches(
+    wanted: Iterable[Cell], at: Mapping[int, tuple[Lease, int]]
+) -> Iterator[tuple[int, int, Lease, int]]:
+    """Start and end of what lies together in a lease, and where it begins there."""
+    found: tuple[int, int, Lease, int] | None = None
+    for cell in wanted:
+        lease, begun = at[cell.start]
+        if found is not None:
+            start, end, same, first = found
+            near = lease is same and cell.start - end < ALIGNMENT
+            if near and begun - first == cell.start - start:
+                found = start, cell.end, lease, first
+                continue
+            yield found
+        found = cell.start, cell.end, lease, begun
+    if found is not None:
+        yield found

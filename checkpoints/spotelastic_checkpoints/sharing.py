@@ -10,7 +10,7 @@ from spotelastic_checkpoints import restore
 from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
 from spotelastic_checkpoints.fetching import END, Fetcher
 from spotelastic_checkpoints.restore import Opened, Surroundings
-from spotelastic_checkpoints.wire import Commit, Fetch, RestoreSet, Resume
+from spotelastic_checkpoints.wire import Commit, Fetch, Fetched, RestoreSet, Resume
 
 
 @dataclass
@@ -70,12 +70,11 @@ class Restores:
         """The newest commit: at `step` alone, and older than `before`, where told."""
         return await asyncio.to_thread(restore.find_commit, step, before, self._of_round())
 
-    async def fetch(self, request: Fetch, local_rank: int) -> None:
+    async def fetch(self, request: Fetch, local_rank: int) -> Fetched:
         """Returns when these ranges of the file that all share are there."""
         for each in self._restores.values():
             if each.opened is not None and each.opened.restore_set.id == request.id:
-                await asyncio.to_thread(_fetch, each.opened.fetcher, request, local_rank)
-                return
+                return await asyncio.to_thread(_fetch, each.opened.fetcher, request, local_rank)
         if request.id in self._shortages:
             raise ArenaFull(self._shortages[request.id])
         raise RestoreFailed("what was to be restored has been put away: another round has begun")
@@ -109,10 +108,11 @@ class Restores:
         return self._around
 
 
-def _fetch(fetcher: Fetcher, request: Fetch, local_rank: int) -> None:
+def _fetch(fetcher: Fetcher, request: Fetch, local_rank: int) -> Fetched:
     if request.passed is not None:
         fetcher.passed(local_rank, request.passed)
-    fetcher.fetch(request.ranges, ahead=request.ahead, keep=request.passed is None)
+    keep = request.passed is None
+    return Fetched(tuple(fetcher.fetch(request.ranges, ahead=request.ahead, keep=keep)))
 
 
 def _remove_copies(task: "asyncio.Task[Opened]") -> None:

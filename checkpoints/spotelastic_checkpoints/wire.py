@@ -14,6 +14,8 @@ import msgspec
 FRAME = struct.Struct("<I")
 Range = tuple[int, int]
 """Of a file: its first byte, and the one behind its last."""
+Moved = tuple[int, int, int]
+"""A range of a file, and where in the file it begins instead."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -341,7 +343,7 @@ class Open(Value, frozen=True, tag="open"):
 
 
 class Fetch(Value, frozen=True, tag="fetch"):
-    """Bring ranges of the restore set's file to this node; answered once they are
+    """Bring ranges of the restore set's file to this node; answered with `Fetched` once they are
     there and verified. What several workers need comes once."""
 
     id: int
@@ -350,7 +352,12 @@ class Fetch(Value, frozen=True, tag="fetch"):
     """What will be asked for next, and begins to come."""
     passed: int | None = None
     """The worker needs nothing before this offset any more; these ranges neither, once it has told
-    an offset behind them. None: they stay until it has restored everything."""
+    an offset behind them. None: they stay in their places until it has restored everything."""
+
+
+class Fetched(Value, frozen=True):
+    moved: tuple[Moved, ...]
+    """What of the ranges is elsewhere in the file, in their order, until the worker is past it."""
 
 
 class FindCommit(Value, frozen=True, tag="find"):

@@ -101,18 +101,21 @@ class WorkerClient:
         *,
         ahead: Sequence[wire.Range] = (),
         passed: int | None = None,
-    ) -> None:
+    ) -> tuple[wire.Moved, ...]:
         """Returns once these bytes of the restore set's file are there, and verified; what is
         `ahead` begins to come.
 
         They stay there, unless `passed` says from which offset on this worker needs anything at
-        all: they go when it has passed them. After `DaemonUnavailable` it is to be opened anew:
-        the next daemon knows nothing of it.
+        all: then they may be elsewhere in the file, as is returned, and go when it has passed
+        them. After `DaemonUnavailable` it is to be opened anew: the next daemon knows nothing of
+        it.
         """
+        moved: tuple[wire.Moved, ...] = ()
         if ranges or ahead:
             request = wire.Fetch(ident, tuple(ranges), tuple(ahead), passed)
-            self._connection.call(request, type(None), timeout)
+            moved = self._connection.call(request, wire.Fetched, timeout).moved
         stages.reached(Stage.RESTORE_FETCHED)
+        return moved
 
     def find(
         self, timeout: float, *, step: int | None = None, before: wire.Commit | None = None

@@ -6,10 +6,12 @@ none, and takes a thousand tensors at a time. The interpreter's lock is not held
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from spotelastic_checkpoints.wire import Moved
 
 THREADS = 4
 AT_ONCE = 8 << 20
@@ -33,15 +35,18 @@ def can_fill(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.is_cpu
 
 
-def fill(path: str, wanted: Sequence[tuple[int, torch.Tensor]]) -> None:
-    """Each tensor from its offset in the file. Raises EOFError where the file ends before."""
+def fill(
+    path: str, wanted: Sequence[tuple[int, torch.Tensor]], moved: Sequence[Moved] = ()
+) -> None:
+    """Each tensor from its offset in the file, or from where that has `moved` to: these are in
+    order. Raises EOFError where the file ends before."""
     nowhere = ctypes.create_string_buffer(GAP)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with ThreadPoolExecutor(THREADS, thread_name_prefix="fill") as pool:
             begun = [
                 pool.submit(_read, descriptor, *call)
-                for call in calls(_spans(wanted), ctypes.addressof(nowhere))
+                for call in calls(sorted(_spans(wanted, moved)), ctypes.addressof(nowhere))
             ]
             for read in begun:
                 read.result()
@@ -50,10 +55,30 @@ def fill(path: str, wanted: Sequence[tuple[int, torch.Tensor]]) -> None:
     torch.autograd.graph.increment_version([tensor for _, tensor in wanted])
 
 
-def _spans(wanted: Sequence[tuple[int, torch.Tensor]]) -> list[tuple[int, int, int]]:
-    """Offset, address and length, in the file's order."""
-    spans = [(offset, tensor.data_ptr(), tensor.nbytes) for offset, tensor in wanted]
-    return sorted(span for span in spans if span[2])
+def _spans(
+    wanted: Iterable[tuple[int, torch.Tensor]], moved: Sequence[Moved]
+) -> Iterator[tuple[int, int, int]]:
+    """Offset, address and length."""
+    for offset, tensor in wanted:
+        if not tensor.nbytes:
+            continue
+        address = tensor.data_ptr() - offset
+        for start, end, at in _places(offset, offset + tensor.nbytes, moved):
+            yield at, address + start, end - start
+
+
+def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int, int, int]]:
+    """All of the range: what has not moved is where it was."""
+    for first, last, at in moved[bisect_right(moved, start, key=lambda each: each[1]) :]:
+        if first >= end:
+            break
+        if start < first:
+            yield start, first, start
+            start = first
+        yield start, min(end, last), at + start - first
+        start = min(end, last)
+    if start < end:
+        yield start, end, start
 
 
 def calls(spans: Sequence[tuple[int, int, int]], nowhere: int) -> Iterator[Call]:

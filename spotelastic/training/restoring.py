@@ -13,7 +13,7 @@ from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.contents import Contents, Piece
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.layout import SHARED
-from spotelastic_checkpoints.wire import Item, Range, Resume
+from spotelastic_checkpoints.wire import Item, Moved, Range, Resume
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
@@ -24,7 +24,7 @@ from spotelastic.training.fitting import WRAPPERS, Kind, is_numbered, is_wrapped
 from spotelastic.training.following import filled, flat_state
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
-from spotelastic.training.streaming import Copy, Window, fill, joined, windows
+from spotelastic.training.streaming import Copy, Window, fill, fill_window, joined, windows
 
 _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
@@ -106,9 +106,10 @@ class Restored:
         """After `needs`: each is to be brought here, and then filled, in this order."""
         return list(windows(self._copies.get(self._contents.file, ())))
 
-    def fill(self, window: Window) -> None:
+    def fill(self, window: Window, moved: Sequence[Moved] = ()) -> None:
+        """What has `moved` is elsewhere in the file."""
         self.read_to = window.start
-        fill(self._contents.file, window.copies, self._map)
+        fill_window(self._contents.file, window, moved)
 
     @torch.no_grad()
     def load(self, state: State) -> None:

@@ -165,9 +165,11 @@ def _stream(client: WorkerClient, restored: Restored, needs: Sequence[wire.Range
     client.fetch(restored.ident, needs, FETCH_WITHIN, ahead=ahead)
     for number, window in enumerate(windows, 1):
         ahead = _ranges(windows[asked : number + AHEAD])
-        client.fetch(restored.ident, window.ranges, FETCH_WITHIN, ahead=ahead, passed=window.start)
+        moved = client.fetch(
+            restored.ident, window.ranges, FETCH_WITHIN, ahead=ahead, passed=window.start
+        )
         asked = number + AHEAD
-        restored.fill(window)
+        restored.fill(window, moved)
 
 
 def _ranges(windows: Iterable[Window]) -> list[wire.Range]:

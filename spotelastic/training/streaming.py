@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 from spotelastic_checkpoints.contents import Piece
-from spotelastic_checkpoints.wire import Range
+from spotelastic_checkpoints.wire import Moved, Range
 
 from spotelastic.training import filling
 from spotelastic.training.saving import tensor_at
@@ -88,3 +88,45 @@ def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview])
         filling.fill(file, direct)
     if targets:
         torch._foreach_copy_(targets, sources)
+
+
+@torch.no_grad()
+def fill_window(file: str, window: Window, moved: Sequence[Moved]) -> None:
+    """From a file that has all of it, some `moved` to elsewhere in it."""
+    direct, others = [], []
+    for copy in window.copies:
+        offset = copy.end - copy.tensor.nbytes
+        if filling.can_fill(copy.tensor):
+            direct.append((offset, copy.tensor))
+            continue
+        for part in _parts(copy.tensor):
+            others.append((offset, part))
+            offset += part.nbytes
+    filling.fill(file, direct, moved)
+    for batch in _batches(others):
+        # What lies in several places cannot be mapped as one.
+        staged = [torch.empty(part.shape, dtype=part.dtype) for _, part in batch]
+        filling.fill(file, [(at, here) for (at, _), here in zip(batch, staged, strict=True)], moved)
+        torch._foreach_copy_([part for _, part in batch], staged)
+
+
+def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Of at most a window, where the elements lie in order."""
+    if not tensor.is_contiguous():
+        return [tensor]
+    flat, most = tensor.view(-1), WINDOW // tensor.element_size()
+    return [flat[start : start + most] for start in range(0, len(flat), most)]
+
+
+def _batches(parts: Iterable[tuple[int, torch.Tensor]]) -> Iterator[list[tuple[int, torch.Tensor]]]:
+    """Of at most a window, or one part."""
+    batch: list[tuple[int, torch.Tensor]] = []
+    size = 0
+    for offset, part in parts:
+        if batch and size + part.nbytes > WINDOW:
+            yield batch
+            batch, size = [], 0
+        batch.append((offset, part))
+        size += part.nbytes
+    if batch:
+        yield batch

@@ -56,8 +56,8 @@ def test_what_was_filled_before_damage_was_found_is_filled_again(
     filled: list[float] = []
     fill = Restored.fill
 
-    def fill_and_tell(self: Restored, window: streaming.Window) -> None:
-        fill(self, window)
+    def fill_and_tell(self: Restored, window: streaming.Window, moved: Any) -> None:
+        fill(self, window, moved)
         filled.append(window.copies[0].tensor[0].item())
 
     monkeypatch.setattr(Restored, "fill", fill_and_tell)

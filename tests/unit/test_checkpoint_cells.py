@@ -5,20 +5,21 @@ import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spotelastic_checkpoints import cells, encoding, manifest, restore
+from spotelastic_checkpoints import cells, encoding, manifest, restore, work
 from spotelastic_checkpoints.cells import Cell, Place
 from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.extents import PAGE
 from spotelastic_checkpoints.fetching import END, Fetcher
 from spotelastic_checkpoints.manifest import BLOCK, DIGITS
 from spotelastic_checkpoints.peer_wire import Shelf
-from spotelastic_checkpoints.wire import Item, Range
+from spotelastic_checkpoints.wire import Item, Moved, Range
 from spotelastic_checkpoints.work import LATE, Work
 from support.patience import eventually
 
@@ -252,6 +253,8 @@ def test_a_fetch_that_failed_gives_its_memory_back_at_once(tmp_path: Path) -> No
 
 
 SIZE = 3 * BLOCK
+SLACK = 3 * PAGE
+"""Of an item's blocks, which come alone."""
 COUNT = 5
 
 
@@ -325,7 +328,7 @@ def test_a_connection_that_was_ended_while_it_was_idle_is_no_loss_of_its_source(
             fetcher.fetch([(SIZE, 2 * SIZE)])
     else:
         fetcher.fetch([(SIZE, 2 * SIZE)])
-        assert fetcher.path.read_bytes() == source.data[: 2 * SIZE]
+        assert there(fetcher, (0, 2 * SIZE)) == source.data[: 2 * SIZE]
     assert len(source.connections) == 2, "a new one is tried once"
     fetcher.remove()
 
@@ -345,29 +348,109 @@ def memory(fetcher: Fetcher) -> int:
     return fetcher.path.stat().st_blocks * 512
 
 
-def test_what_all_ranks_have_passed_takes_no_memory(shared_memory: Path) -> None:
+def test_the_memory_of_what_all_ranks_have_passed_is_used_again(shared_memory: Path) -> None:
     fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=2)
-    most = 0
     for here, following in itertools.pairwise([*ranges, (END, END)]):
         for reader in range(2):
             fetcher.passed(reader, here[0])
-            fetcher.fetch([here], ahead=[following], keep=False)
-            most = max(most, memory(fetcher))
-    assert most <= 3 * SIZE
+            moved = fetcher.fetch([here], ahead=[following], keep=False)
+            assert there(fetcher, here, moved) == source.data[slice(*here)]
+    assert memory(fetcher) <= 3 * (SIZE + SLACK)
     assert source.sent == COUNT * SIZE
     fetcher.passed(0, END)
-    assert memory(fetcher) >= SIZE, "the other one is at the last"
+    before = fetcher._extents.free
     fetcher.passed(1, END)
-    assert memory(fetcher) == 0
+    assert fetcher._extents.free > before, "the other one was at the last"
+    assert not fetcher._brought
+    fetcher.remove()
+
+
+def test_a_rank_reads_on_in_peace_while_others_go_ahead(shared_memory: Path) -> None:
+    fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=2)
+    fetcher.passed(1, 0)
+    moved = fetcher.fetch(ranges[:1], keep=False)
+    for here in ranges:
+        fetcher.passed(0, here[0])
+        fetcher.fetch([here], keep=False)
+    fetcher.passed(0, END)
+    assert there(fetcher, ranges[0], moved) == source.data[:SIZE]
+    fetcher.remove()
+
+
+def test_what_a_rank_keeps_stays_in_its_place_wherever_it_came_to(shared_memory: Path) -> None:
+    fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=1)
+    assert fetcher.fetch(ranges[:1], ahead=ranges[1:], keep=False)
+    assert fetcher.fetch(ranges) == []
+    fetcher.passed(0, END)
+    assert there(fetcher, (0, COUNT * SIZE)) == source.data
+    assert source.sent == COUNT * SIZE
+    assert not fetcher._brought
+    fetcher.remove()
+
+
+class Late(Whole):
+    """A source that brings something else, when it is let go on."""
+
+    lanes = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = Event(), Event()
+
+    def read(self, file: object, offset: int, target: memoryview) -> None:
+        self.begun.set()
+        assert self.go_on.wait(30)
+        target[:] = bytes(len(target))
+
+
+class Second(Whole):
+    """One that waits until the other is at it."""
+
+    def __init__(self, first: Late) -> None:
+        super().__init__()
+        self._first = first
+
+    def read(self, file: object, offset: int, target: memoryview) -> None:
+        assert self._first.begun.wait(30)
+        super().read(file, offset, target)
+
+
+def test_who_comes_last_with_the_same_does_not_write_to_what_is_read(
+    shared_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "LATE", 0)
+    late = Late()
+    second = Second(late)
+    both = (Place(0, "f", 0), Place(1, "f", 0))
+    placed = cells.placed([(item("t", 0, BLOCK), both)])
+    fetcher = Fetcher(shared_memory / "restore-1", placed, [late, second])
+    fetcher.enter(0)
+    asked = [(0, BLOCK)]
+    moved = fetcher.fetch(asked, keep=False)
+    late.go_on.set()
+    eventually(lambda: fetcher._connected[0])
+    assert there(fetcher, asked[0], moved) == second.data[:BLOCK]
+    assert fetcher.fetch(asked, keep=False) == moved
+    fetcher.remove()
+
+
+def test_what_is_longer_than_one_read_is_verified_as_a_whole(shared_memory: Path) -> None:
+    source = Whole()
+    checksum = xxhash.xxh3_64_hexdigest(source.data[:SIZE])
+    placed = cells.placed([(item("t", 0, SIZE, checksum), (Place(0, "f", 0),))])
+    fetcher = Fetcher(shared_memory / "restore-1", placed, [source])
+    moved = fetcher.fetch([(5, 6)], keep=False)
+    assert there(fetcher, (0, SIZE), moved) == source.data[:SIZE]
     fetcher.remove()
 
 
 def test_nothing_goes_before_every_rank_has_come(shared_memory: Path) -> None:
     fetcher, source, ranges = streamed(shared_memory / "restore-1", readers=1)
     fetcher._readers = 2
-    fetcher.fetch(ranges, keep=False)
+    moved = fetcher.fetch(ranges, keep=False)
     fetcher.passed(0, END)
-    assert fetcher.path.read_bytes() == source.data
+    assert there(fetcher, (0, COUNT * SIZE), moved) == source.data
+    assert fetcher._extents.free == 0
     fetcher.remove()
 
 
@@ -389,11 +472,13 @@ def test_what_a_rank_has_not_passed_or_keeps_is_there(
     with TemporaryDirectory(dir="/dev/shm") as folder:
         fetcher, source, _ = streamed(Path(folder) / "restore-1", readers=3)
         at, needed = [0] * 3, [list[Range]() for _ in range(3)]
+        passing: dict[int, tuple[Range, list[Moved]]] = {}
         for reader, what, start, length in steps:
             match what:
                 case "again":
                     fetcher.enter(reader)
                     at[reader], needed[reader] = 0, []
+                    passing.pop(reader, None)
                 case "keep":
                     wanted = start, min(start + length, COUNT * SIZE)
                     fetcher.fetch([wanted])
@@ -401,14 +486,22 @@ def test_what_a_rank_has_not_passed_or_keeps_is_there(
                 case _:
                     fetcher.passed(reader, at[reader])
                     wanted = at[reader], min(at[reader] + length, COUNT * SIZE)
-                    fetcher.fetch([wanted], keep=False)
+                    moved = fetcher.fetch([wanted], keep=False)
                     at[reader] = wanted[1]
-                    assert there(fetcher, wanted) == source.data[slice(*wanted)]
+                    passing[reader] = wanted, moved
             for each in needed:
                 for kept in each:
                     assert there(fetcher, kept) == source.data[slice(*kept)]
+            for read, moved in passing.values():
+                assert there(fetcher, read, moved) == source.data[slice(*read)]
         fetcher.remove()
 
 
-def there(fetcher: Fetcher, wanted: Range) -> bytes:
-    return fetcher.path.read_bytes()[slice(*wanted)]
+def there(fetcher: Fetcher, wanted: Range, moved: Iterable[Moved] = ()) -> bytes:
+    """What a rank reads."""
+    start, end = wanted
+    file = fetcher.path.read_bytes()
+    data = bytearray(file[:end])
+    for first, last, at in moved:
+        data[first:last] = file[at : at + last - first]
+    return bytes(data[start:end])

@@ -1,5 +1,6 @@
 """Tensors filled from a file: wherever they lie in it, however the calls are cut."""
 
+import itertools
 import os
 from pathlib import Path
 
@@ -39,6 +40,34 @@ def test_every_tensor_gets_its_bytes(
             end += gap + length
     chance.shuffle(wanted)  # type: ignore[attr-defined]
     filling.fill(str(tmp_path / "file"), wanted)
+    for offset, tensor in wanted:
+        assert bytes(tensor.tolist()) == data[offset : offset + len(tensor)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, SIZE), min_size=2, max_size=20, unique=True),
+    parts=st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE // 4)), max_size=20),
+    chance=st.randoms(use_true_random=False),
+)
+def test_what_has_moved_is_read_from_where_it_is(
+    tmp_path: Path, cuts: list[int], parts: list[tuple[int, int]], chance: "object"
+) -> None:
+    cuts.sort()
+    every = list(itertools.pairwise(cuts))
+    ranges = sorted(chance.sample(every, (len(every) + 1) // 2))  # type: ignore[attr-defined]
+    data = os.urandom(SIZE)
+    file, moved = bytearray(data), {}
+    for start, end in chance.sample(ranges, len(ranges)):  # type: ignore[attr-defined]
+        moved[start] = start, end, len(file)
+        file += data[start:end]
+        file[start:end] = bytes(end - start)
+    (tmp_path / "file").write_bytes(file)
+    wanted = [
+        (start, torch.zeros(min(length, SIZE - start), dtype=torch.uint8))
+        for start, length in parts
+    ]
+    filling.fill(str(tmp_path / "file"), wanted, [moved[start] for start, _ in ranges])
     for offset, tensor in wanted:
         assert bytes(tensor.tolist()) == data[offset : offset + len(tensor)]
 
