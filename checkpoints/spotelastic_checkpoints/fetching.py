@@ -361,14 +361,14 @@ class Fetcher:
     def _place(self, request: Request, brought: _Brought) -> None:
         """It is there, for all; what stays, in its own place."""
         settled: set[int] = set()
-        while not self._told(request, brought, settled):
+        while not self._published(request, brought, settled):
             with self._lock:
                 kept = [c for c in request.cells if c.start in self._kept - settled]
             self._write(kept, brought.at)
             settled.update(cell.start for cell in kept)
         stages.reached(Stage.FETCH_WROTE)
 
-    def _told(self, request: Request, brought: _Brought, settled: Collection[int]) -> bool:
+    def _published(self, request: Request, brought: _Brought, settled: Collection[int]) -> bool:
         """False where more of it is to stay by now."""
         with self._lock:
             if any(c.start in self._kept and c.start not in settled for c in request.cells):

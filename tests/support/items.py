@@ -1,0 +1,7 @@
+"""Items of a checkpoint that are neither tensors nor anybody's own."""
+
+from spotelastic_checkpoints.wire import Item
+
+
+def item(name: str, offset: int, length: int, checksum: str = "", blocks: str = "") -> Item:
+    return Item(name, (name,), "", (), (), (), -1, offset, length, checksum, blocks)
