@@ -61,6 +61,7 @@ class FaultyS3:
         self._upstream = urlsplit(endpoint).netloc
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
+        self._uploading = threading.Lock()
         self.away = False
         """Hangs up on everybody."""
         self.shard_takes = 0.0
@@ -144,8 +145,10 @@ class FaultyS3:
 
     def ask(self, method: str, path: str, body: bytes, headers: Any) -> http.client.HTTPResponse:
         moves = method == "PUT" and path.partition("?")[0].endswith("/LATEST")
-        # One at a time, so that their order is known.
-        with self._lock if moves else nullcontext():
+        # One at a time, so that their order is known; and since moto fails to abort an upload
+        # that a part comes to meanwhile.
+        lock = self._lock if moves else self._uploading if "uploadId=" in path else nullcontext()
+        with lock:
             connection = http.client.HTTPConnection(self._upstream, timeout=20)
             kept = {name: value for name, value in headers.items() if name.lower() not in _HOP}
             connection.request(method, path, body, kept)
