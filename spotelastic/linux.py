@@ -8,8 +8,9 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -96,6 +97,20 @@ def send(pid: int, sig: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+@contextlib.contextmanager
+def handled(
+    signals: Iterable[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    """Handle them, but for those that whoever started this process ignores (nohup, a shell's &)."""
+    heeded = [sig for sig in signals if signal.getsignal(sig) is not signal.SIG_IGN]
+    before = {sig: signal.signal(sig, handler) for sig in heeded}
+    try:
+        yield
+    finally:
+        for sig, earlier in before.items():
+            signal.signal(sig, earlier)
 
 
 def mark(state: Path) -> dict[str, str]:

@@ -7,8 +7,6 @@ messages and the notices arrive as events in one queue.
 import math
 import os
 import queue
-import signal
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -33,7 +31,7 @@ from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Warm
 from spotelastic.clock import steady, unbroken
 from spotelastic.errors import EnvironmentFailure, Unavailable
-from spotelastic.linux import name_process
+from spotelastic.linux import handled, name_process
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
@@ -48,7 +46,6 @@ CONNECT_WITHIN = 10.0
 
 
 Happening = LocalEvent | StoreChanged
-Handler = Callable[[int, FrameType | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +74,6 @@ def run(config: AgentConfig) -> Ended:
         store.close()
 
 
-def handle(signals: Iterable[int], handler: Handler) -> dict[int, Any]:
-    """Handle them, but for those that whoever started this process ignores (nohup, a shell's &).
-
-    Returns what handled them before.
-    """
-    heeded = [sig for sig in signals if signal.getsignal(sig) is not signal.SIG_IGN]
-    return {sig: signal.signal(sig, handler) for sig in heeded}
-
-
 class _Agent:
     """The queue, and what fills it."""
 
@@ -102,22 +90,20 @@ class _Agent:
 
     def serve(self) -> Ended:
         """Until a decision says to exit."""
-        handlers = handle(self._config.signals, self._signalled)
-        poller = watches = None
-        try:
-            if self._config.imds:
-                poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
-            watches = Watches(self._store, self._keys, self._queue.put)
-            return Ended(self._loop(watches), self._seen.job)
-        finally:
-            if poller is not None:
-                poller.close()
-            if watches is not None:
-                watches.close()
-            self._actor.close()
-            self._session.close()
-            for sig, handler in handlers.items():
-                signal.signal(sig, handler)
+        with handled(self._config.signals, self._signalled):
+            poller = watches = None
+            try:
+                if self._config.imds:
+                    poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
+                watches = Watches(self._store, self._keys, self._queue.put)
+                return Ended(self._loop(watches), self._seen.job)
+            finally:
+                if poller is not None:
+                    poller.close()
+                if watches is not None:
+                    watches.close()
+                self._actor.close()
+                self._session.close()
 
     def _loop(self, watches: Watches) -> int:
         while True:

@@ -23,6 +23,8 @@ def main() -> None:
         sys.exit(_command(sys.argv[1:] or ["--help"]))
     except SpotelasticError as error:
         _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # who read our output has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)

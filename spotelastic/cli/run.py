@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from spotelastic.agent.config import AgentConfig, Entry
@@ -24,7 +25,8 @@ from spotelastic.cli import bagua, run_options
 from spotelastic.cli.meet import Place, local_address, meet, own_address, part
 from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
-from spotelastic.linux import END_WITHIN, end_marked, mark
+from spotelastic.cli.signals import STOPPING
+from spotelastic.linux import END_WITHIN, end_marked, handled, mark
 
 if TYPE_CHECKING:
     from spotelastic.agent.run import Ended
@@ -62,17 +64,25 @@ def main(args: Sequence[str]) -> int:
 
 @contextmanager
 def own_folders() -> Iterator[Folders]:
-    """New ones; all are removed at the end but for logs that `serve` has kept."""
-    mine = f"{PREFIX}{os.getpid()}-"
-    state = Path(tempfile.mkdtemp(prefix=mine))
-    shm = SHARED_MEMORY / f"{mine}{uuid.uuid4().hex[:12]}"
-    logs = Path(tempfile.gettempdir(), f"{LOGS_PREFIX}{state.name.removeprefix(PREFIX)}")
+    """New ones; all are removed at the end but for logs that `serve` has kept. A signal that comes
+    while no agent heeds it ends the block, by KeyboardInterrupt or SystemExit."""
+    mine = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    temporary = Path(tempfile.gettempdir())
+    state, shm = temporary / f"{PREFIX}{mine}", SHARED_MEMORY / f"{PREFIX}{mine}"
     with ExitStack() as stack:
+        stack.enter_context(handled(STOPPING, _stop))
         for folder in (state, shm):
-            folder.mkdir(0o700, exist_ok=True)
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder.mkdir(0o700)
             stack.enter_context(_locked(folder))
-        yield Folders(state, shm, logs)
+        yield Folders(state, shm, temporary / f"{LOGS_PREFIX}{mine}")
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """None that follows disturbs the undoing."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 @contextmanager

@@ -2,13 +2,16 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import uuid
 from pathlib import Path
 
-from support.launcher import SCRIPT, resumed_steps, running
+import pytest
+from support.launcher import SCRIPT, NodeProcess, resumed_steps, running
 
+from spotelastic.cli.run import PREFIX, SHARED_MEMORY
 from spotelastic.store.server import EtcdMember
 
 
@@ -177,3 +180,20 @@ def test_every_node_names_the_rank_that_failed_first(
         for node in nodes:
             assert "first failure: rank 1 on" in node.output
             assert "ValueError: no such column" in node.output
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_node_that_is_ended_before_it_has_found_its_run_leaves_nothing(
+    sig: signal.Signals, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        args = ("--rdzv-endpoint", where, "--nnodes", "2", str(SCRIPT))
+        node = NodeProcess("a", args, tmp_path, env={"TMPDIR": str(tmp_path)})
+        silent.accept()  # it asks, and gets no answer
+        found = [*tmp_path.glob(f"{PREFIX}*"), *SHARED_MEMORY.glob(f"{PREFIX}{node.process.pid}-*")]
+        node.signal(sig)
+        assert node.wait() == 128 + sig
+    assert len(found) == 2
+    assert not any(folder.exists() for folder in found)
+    assert node.output == ""

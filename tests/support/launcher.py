@@ -21,6 +21,7 @@ from support.history import Recorder, violations
 from support.netns import Host
 from support.patience import PATIENT
 
+from spotelastic.cli.run import PREFIX, SHARED_MEMORY
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable
 from spotelastic.model.round import Commit, Round, RoundRecord
@@ -73,9 +74,14 @@ class NodeProcess:
             raise AssertionError(f"{self.name} did not end: {self.output[-3000:]}") from None
 
     def kill(self) -> None:
-        """The agent alone."""
+        """The agent alone. Its daemon removes the arena; before there is one, the next run on this
+        machine would, which need not come."""
+        served = any(_arena(pid) for pid in descendants(self.process.pid))
         self.process.kill()
         self.process.wait()
+        for arena in SHARED_MEMORY.glob(f"{PREFIX}{self.process.pid}-*"):
+            if not served:
+                shutil.rmtree(arena, ignore_errors=True)
 
     def vanish(self) -> None:
         """As a machine that vanishes, with all that runs on it."""

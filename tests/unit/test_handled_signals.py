@@ -1,11 +1,11 @@
-"""Which signals an agent handles."""
+"""Which signals a process handles."""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
 
-from spotelastic.agent.run import handle
+from spotelastic.linux import handled
 
 
 @pytest.fixture
@@ -21,8 +21,9 @@ def inherited() -> Iterator[None]:
 def test_a_signal_that_is_ignored_stays_so(inherited: None) -> None:
     heard: list[int] = []
     term = signal.getsignal(signal.SIGTERM)
-    before = handle((signal.SIGHUP, signal.SIGTERM), lambda sig, frame: heard.append(sig))
-    for sig in (signal.SIGHUP, signal.SIGTERM):
-        signal.raise_signal(sig)
+    with handled((signal.SIGHUP, signal.SIGTERM), lambda sig, frame: heard.append(sig)):
+        for sig in (signal.SIGHUP, signal.SIGTERM):
+            signal.raise_signal(sig)
     assert heard == [signal.SIGTERM]
-    assert before == {signal.SIGTERM: term}
+    assert signal.getsignal(signal.SIGTERM) is term
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
