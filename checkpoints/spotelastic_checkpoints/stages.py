@@ -18,6 +18,9 @@ class Stage(StrEnum):
     SLOT_SEALED = "slot-sealed"
     """Sealed; the daemon has not been told."""
     SLOT_REPORTED = "slot-reported"
+    # the worker, whose training goes on beside the copy
+    OVERLAP_BEGUN = "overlap-begun"
+    """The slot is being written, by another thread."""
     # the worker that restores
     RESTORE_OPENED = "restore-opened"
     """It knows what there is; nothing of it is here."""
@@ -59,10 +62,11 @@ def _named(prefix: str) -> tuple[Stage, ...]:
 
 
 WORKER_STAGES = _named("slot-")
+OVERLAP_STAGES = _named("overlap-")
 RESTORE_STAGES = _named("restore-")
 FURNISH_STAGES = _named("furnish-")
 FETCH_STAGES = _named("fetch-")
-_OTHERS = {*WORKER_STAGES, *RESTORE_STAGES, *FURNISH_STAGES, *FETCH_STAGES}
+_OTHERS = {*WORKER_STAGES, *OVERLAP_STAGES, *RESTORE_STAGES, *FURNISH_STAGES, *FETCH_STAGES}
 COMMIT_STAGES = tuple(stage for stage in Stage if stage not in _OTHERS)
 
 _DIE_AT = os.environ.get("SPOTELASTIC_DIE_AT", "")

@@ -64,7 +64,7 @@ class OpenSlot:
 
 
 class WorkerClient:
-    """One per worker process; used from one thread. `round` is the round's incarnation."""
+    """One per worker process, used from one thread at a time. `round` is its incarnation."""
 
     def __init__(self, socket: str, *, round: str, rank: int, local_rank: int) -> None:
         fence.accept()

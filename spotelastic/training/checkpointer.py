@@ -17,15 +17,19 @@ from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import stages, wire
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.layout import SHARED
+from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.worker import WorkerClient
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.training import cycles, randomness
 from spotelastic.training.environment import Session, open_session
 from spotelastic.training.losses import Losses
+from spotelastic.training.overlap import Copying
 from spotelastic.training.restoring import Restored
 from spotelastic.training.resuming import BRANCH, open_source
 from spotelastic.training.saving import LayoutChanged, Saver
@@ -50,6 +54,10 @@ class Checkpointer:
     names, after `init_process_group` where there is one. `storage` (an s3:// URL or a folder) and
     the two intervals, in steps, are for runs without `spotelastic`; under it the job's settings
     hold. `take_over` claims a storage that another run has written to.
+
+    Periodic saves copy beside forward and backward what optimizers of the state change, and their
+    next step waits for that. `overlap=False` is for scripts that write to parameters elsewhere,
+    a few elements at a time, and in ways that torch does not count (`.data`).
     """
 
     _open: ClassVar["Checkpointer | None"] = None
@@ -63,12 +71,19 @@ class Checkpointer:
         snapshot_every: int = 10,
         checkpoint_every: int = 50,
         take_over: bool = False,
+        overlap: bool = True,
     ) -> None:
         tell_mistakes_in_a_line()
         self._state = State(state)
         self._storage = storage
         self._schedule = wire.Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
+        self._overlaps = overlap
+        self._copying: Copying | None = None
+        """The last save, while it is copied: the client is its thread's as long as this is here."""
+        self._call = 0.0
+        """Seconds that the call which began it took."""
+        self._hook: RemovableHandle | None = None
         self._session: Session | None = None
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
@@ -84,7 +99,7 @@ class Checkpointer:
         """The last step that was sealed to be committed."""
         self._branch = 0
         self.stall = 0.0
-        """Seconds that the last save kept training waiting."""
+        """Seconds that the last save kept training waiting, at an optimizer's step, too."""
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
@@ -123,10 +138,13 @@ class Checkpointer:
         session, client, losses = self._session, self._client, self._losses
         assert session is not None and client is not None and losses is not None
         try:
+            self._settle(client)
             if kind is None or (isinstance(error, SystemExit) and not error.code):
                 self._finish(session, client)
                 losses.finish()
         finally:
+            if self._hook is not None:
+                self._hook.remove()
             if self._saver is not None:
                 self._saver.close()
             client.leave(clean=kind is None)
@@ -186,7 +204,14 @@ class Checkpointer:
         commit = at_target or _falls_on(step, schedule.checkpoint_every)
         if commit or _falls_on(step, schedule.snapshot_every):
             patience = AGREED_PATIENCE if at_target else PATIENCE
-            saved = self._save(step, patience, waiting=at_target, due=commit, urgent=at_target)
+            saved = self._save(
+                step,
+                patience,
+                waiting=at_target,
+                due=commit,
+                urgent=at_target,
+                overlaps=self._overlaps and not at_target,
+            )
             if saved and at_target:
                 client.wait(step)
 
@@ -199,6 +224,7 @@ class Checkpointer:
         session, client = self._entered()
         if not self._last_step:
             raise UsageError("call checkpoint.step(...) before checkpoint.save()")
+        self._settle(client)
         if self._saver is None:
             self._plan(session, client)
         if self._last_committing != self._last_step and not self._save(
@@ -211,6 +237,7 @@ class Checkpointer:
     def wait(self, timeout: float = COMMIT_WITHIN) -> bool:
         """Until all that is to be committed is; False when `timeout` seconds were too few."""
         _, client = self._entered()
+        self._settle(client)
         return client.flush(timeout)
 
     @property
@@ -234,13 +261,16 @@ class Checkpointer:
         waiting: bool = False,
         planned: bool = False,
         urgent: bool = False,
+        overlaps: bool = False,
     ) -> bool:
         """False when the save did not come about; training goes on. `patience` in seconds, for a
         slot; `due`: it is to be committed; `waiting`: it is the agreed one; `planned`: for this
-        very save; `urgent`: older ones make room for it."""
+        very save; `urgent`: older ones make room for it; `overlaps`: training need not wait for all
+        of the copy."""
         session, client = self._entered()
         assert self._saver is not None and self._view is not None
         begun = time.perf_counter()
+        self._settle(client)
         self._saver.wait()  # as the copy would: a rank's host may be steps ahead of its device
         if self._replan_is_due(session, step):
             self._plan(session, client)
@@ -257,26 +287,71 @@ class Checkpointer:
             if not self._view.current():
                 self._view = self._whole_view(session)
                 self._saver.follow(self._view)
-            self._saver.save(slot, step, due=due)
+            self._copying = self._saver.begin(
+                slot,
+                step,
+                due=due,
+                overlaps=overlaps,
+                sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
+            )
         except LayoutChanged as change:
             if session.ranks.group is None and not planned:  # there is nobody to agree with
                 self._plan(session, client)
                 return self._save(
-                    step, patience, due=due, waiting=waiting, planned=True, urgent=urgent
+                    step,
+                    patience,
+                    due=due,
+                    waiting=waiting,
+                    planned=True,
+                    urgent=urgent,
+                    overlaps=overlaps,
                 )
             self._ask_for_a_plan(session, client, step, change)
             return False
-        client.sealed(slot, step, waiting=waiting, due=due)
         self.stall = time.perf_counter() - begun
-        client.page.saved(self.stall)
         if due:
             self._last_committing = step
+        if self._copying is None:
+            client.page.saved(self.stall)
+        else:
+            self._call = self.stall
+            stages.reached(Stage.OVERLAP_BEGUN)
         return True
+
+    def _before_step(self, *_: Any) -> None:
+        """Of any optimizer."""
+        if self._copying is None:
+            return
+        begun = time.perf_counter()
+        self._copying.guard()
+        self.stall += time.perf_counter() - begun
+
+    def _settle(self, client: WorkerClient) -> None:
+        """Until the save that is being copied is sealed, or has failed."""
+        copying = self._copying
+        if copying is None:
+            return
+        copying.settle()
+        self._copying = None
+        if copying.error is None:
+            # What an agreed save would take, which training waits for.
+            client.page.saved(self._call + copying.effort)
+            return
+        self._last_committing = 0
+        self._overlaps = False
+        client.complain(
+            f"a step was not saved beside training: {copying.error}; "
+            "from now on training waits for each copy"
+        )
 
     @cycles.not_searched_for()
     def _plan(self, session: Session, client: WorkerClient) -> None:
         """All ranks at the same step: gather what everybody has."""
         self._view = self._whole_view(session)
+        if self._overlaps and self._view.optimized and self._hook is None:
+            # Called, not traced, where a step is compiled: what that imports, optimizers have.
+            hook = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
+            self._hook = register_optimizer_step_pre_hook(hook)
         if self._saver is not None:
             self._saver.close()
         self._saver = Saver(session.ranks, self._view, session.round)

@@ -99,10 +99,10 @@ class Remade:
 
 def _storages(module: torch.nn.Module) -> set[int]:
     """Addresses of what training updates in place."""
-    return {0, *map(_storage, itertools.chain(module.parameters(), module.buffers()))}
+    return {0, *map(storage_of, itertools.chain(module.parameters(), module.buffers()))}
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
     """Address of the memory that a tensor, or this rank's part of it, is in; 0 where it is empty or
     made of other tensors."""
     try:
@@ -115,7 +115,7 @@ def _is_remade(key: str, value: Any, storages: Collection[int]) -> bool:
     """Raises `UsageError` for what cannot be asked for at each save."""
     if key.endswith(_EXTRA_STATE_KEY_SUFFIX) or not torch.is_tensor(value):
         return True
-    if _storage(value) in storages:
+    if storage_of(value) in storages:
         return False
     if isinstance(value, DTensor):
         raise UsageError(

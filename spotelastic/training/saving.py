@@ -4,7 +4,8 @@ Everything that stays the same from save to save (offsets, prefixes, the index, 
 is made once per layout and slot; a save is then one copy of tensors and a few small values.
 """
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from spotelastic_checkpoints.worker import OpenSlot
 
 from spotelastic.training import pinning, values
 from spotelastic.training.environment import Ranks
+from spotelastic.training.overlap import Copying, Overlap, samples_of
 from spotelastic.training.state import Cell, Chunk, Key, View
 
 
@@ -48,6 +50,10 @@ class Source:
     cells: tuple[Cell, ...]
     devices: tuple[torch.device, ...]
     """Those that tensors are on; none where all are in memory."""
+    overlap: Overlap
+    """The tensors that may be copied beside training,"""
+    others: tuple[int, ...]
+    """and which those are that may not."""
 
     def wait(self) -> None:
         """Until each device is done with what it was told so far."""
@@ -61,6 +67,8 @@ class SlotTensors:
 
     memory: memoryview
     tensors: list[torch.Tensor]
+    samples: dict[int, torch.Tensor]
+    """Views of those that are copied beside training, by number."""
 
 
 class Saver:
@@ -83,6 +91,7 @@ class Saver:
         self._source = self._sources(view)
         gpu = next((device for device in self._source.devices if device.type == "cuda"), None)
         self._pins = pinning.pins(gpu) if gpu is not None else None
+        self._looking, self._closed = threading.Lock(), False
 
     @property
     def nbytes(self) -> int:
@@ -104,57 +113,101 @@ class Saver:
         """Until training has come so far on the devices, too."""
         self._source.wait()
 
-    @torch.no_grad()
     def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
         """Fill and seal the slot. On a GPU this returns once the copies are done."""
+        self.begin(slot, step, due=due, overlaps=False)
+
+    @torch.no_grad()
+    def begin(
+        self,
+        slot: OpenSlot,
+        step: int,
+        *,
+        due: bool,
+        overlaps: bool,
+        sealed: Callable[[], None] = lambda: None,
+    ) -> Copying | None:
+        """The same, but for what may be copied beside training, if it `overlaps`: that goes on, and
+        is returned. `sealed` is called when the slot is, in that case from another thread."""
+        lengths = self._fill_values(slot)
+        header = self._header(slot.owner, step, due=due)
+        source, known = self._source, self._tensors_in(slot.path, slot.memory)
+        overlaps = overlaps and bool(source.overlap.at)
+        now = source.others if overlaps else range(len(source.tensors))
+        if now:
+            targets = [known.tensors[number] for number in now]
+            sources = [source.tensors[number] for number in now]
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+        source.wait()
+
+        def seal() -> None:
+            slot.seal(header, lengths)
+            sealed()
+
+        if overlaps:
+            return source.overlap.begin(known.tensors, known.samples, seal)
+        seal()
+        return None
+
+    def _fill_values(self, slot: OpenSlot) -> list[int]:
+        """All that is no tensor; the lengths of the values."""
         encoded = [values.encode(cell.fqn, cell.get()) for cell in self._source.cells]
         for item, data, room in zip(self._cell_items, encoded, self._layout.rooms, strict=True):
             if len(data) > room:
                 raise LayoutChanged(f"{item.fqn} has outgrown its place")
         if not slot.known:
             self._furnish(slot)
-        if self._source.tensors:
-            targets = self._tensors_in(slot.path, slot.memory)
-            torch._foreach_copy_(targets, self._source.tensors, non_blocking=True)
-        self._source.wait()
         for item, data in zip(self._cell_items, encoded, strict=True):
             slot.data[item.offset : item.offset + len(data)] = data
-        slot.seal(self._header(slot.owner, step, due=due), [len(data) for data in encoded])
+        return [len(data) for data in encoded]
 
     def look_at(self, path: str, memory: memoryview) -> None:
         """Make the tensors that lie in a slot, and lock it. Takes time, writes nothing, and is
         called beside training, before the first save into the slot is or while it is made."""
-        self._tensors_in(path, memory)
-        if self._pins is not None:
-            self._pins.add(path, memory)
+        with self._looking:
+            if self._closed:
+                return
+            self._tensors_in(path, memory)
+            if self._pins is not None:
+                self._pins.add(path, memory)
 
     def close(self) -> None:
-        """Slots are no longer written by this one."""
-        if self._pins is not None:
-            self._pins.close()
+        """Slots are no longer written, nor looked at, by this one: an interpreter that ends while a
+        thread is inside of torch aborts."""
+        self._closed = True  # whoever waits for the lock finds it so
+        with self._looking:
+            if self._pins is not None:
+                self._pins.close()
 
     def _furnish(self, slot: OpenSlot) -> None:
         slot.write_index(self._layout.nbytes, self._index)
         for item, prefix in zip(self._tensor_items, self._prefixes, strict=True):
             slot.data[item.offset : item.offset + len(prefix)] = prefix
 
-    def _tensors_in(self, path: str, memory: memoryview) -> list[torch.Tensor]:
+    def _tensors_in(self, path: str, memory: memoryview) -> SlotTensors:
         """Two threads may make the same ones; either's will do."""
         known = self._views.get(path)
         if known is None or known.memory is not memory:
             data = memory[arena.HEADER :]
-            known = SlotTensors(memory, [tensor_at(data, item) for item in self._tensor_items])
-            self._views[path] = known
-        return known.tensors
+            tensors = [tensor_at(data, item) for item in self._tensor_items]
+            known = self._views[path] = SlotTensors(memory, tensors, {})
+        for number in self._source.overlap.at:
+            if number not in known.samples:
+                known.samples[number] = samples_of(known.tensors[number])
+        return known
 
     def _sources(self, view: View) -> Source:
         chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
         cells: Mapping[Key, Cell] = {cell.key: cell for cell in view.cells}
         tensors = [chunks[item.key].tensor for item in self._tensor_items]
+        overlap = Overlap(tensors, view.optimized)
+        deferred = set(overlap.at)
         return Source(
             tensors,
             tuple(cells[item.key] for item in self._cell_items),
             devices_of(tensors),
+            overlap,
+            tuple(number for number in range(len(tensors)) if number not in deferred),
         )
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:

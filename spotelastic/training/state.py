@@ -36,6 +36,7 @@ from spotelastic.training.following import (
     holds_tensors,
     place,
 )
+from spotelastic.training.overlap import changed_by_steps
 
 PIECE = 32 << 20
 """Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
@@ -97,6 +98,8 @@ class View:
     """Names of the tensors that are spread over ranks."""
     remade: Collection[str] = frozenset()
     """Names of what modules make anew, each of one value or of several."""
+    optimized: Collection[torch.Tensor] = ()
+    """What changes when an optimizer of the state steps, and at no other time."""
 
 
 class _Part(NamedTuple):
@@ -146,7 +149,13 @@ class State:
             lambda: all(check() for check in checks),
             sharded,
             frozenset().union(*(part.remade for part in parts)),
+            tuple(self._optimized()),
         )
+
+    def _optimized(self) -> Iterator[torch.Tensor]:
+        for value in self.values.values():
+            if isinstance(value, torch.optim.Optimizer):
+                yield from changed_by_steps(value)
 
     def _part(self, name: str, value: Any) -> "_Part":
         match value:

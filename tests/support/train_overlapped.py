@@ -1,0 +1,34 @@
+"""Trains the large model, with a save beside training at each step.
+
+STEPS restores, ends with code 3 where the state is not exactly what a run without interruption
+holds, and goes on to that step; then it is gone, without a last save.
+"""
+
+import os
+import sys
+
+import torch
+from support import large_model
+
+import spotelastic as se
+from spotelastic.training import checkpointer
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late
+    state, last = large_model.make(), int(sys.argv[1])
+    with se.Checkpointer(state) as checkpoint:
+        step = checkpoint.restore()
+        if not large_model.are_equal(large_model.tensors(state), large_model.trained(step)):
+            os._exit(3)
+        print(step, flush=True)
+        while step < last:
+            step += 1
+            loss = large_model.one_step(state, step)
+            checkpoint.step(step, loss=loss)
+        raise SystemExit(1)  # all that is on its way is sealed, and nothing else
+
+
+if __name__ == "__main__":
+    main()
