@@ -1,13 +1,12 @@
 """Saves of one process, with us: stalls, time until committed, memory, CPU."""
 
-import contextlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import obstore
 from common.measuring import machine_at_rest, memory_at_hand
-from jobs.node import DEADLINE, Crash, node
+from jobs.node import DEADLINE, node
 from jobs.states import Saves, Shape, WarmCopy
 from obstore.store import S3Store
 from spotelastic_checkpoints import restore, service, shards
@@ -38,24 +37,6 @@ def save_ours(storage: str, shape: Shape, times: int, room: int) -> Saves:
                 memory = max(memory, here.memory())
             spent = (here.cpu() - before) / (times * shape.nbytes / (1 << 30))
     return Saves(tuple(copies), tuple(stalls), tuple(committed), spent, memory)
-
-
-def first_stall(storage: str, shape: Shape) -> tuple[float, float]:
-    """Of a process that has not saved before, and a copy of the state right after it, into memory
-    that was written when the slots were, and not since; nothing is committed."""
-    state = shape.make()
-    warm = WarmCopy(state)
-    with node(storage) as here:
-        here.begin("r1")
-        with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:
-            here.make_ready(checkpoint)
-            machine_at_rest()
-            begun = time.perf_counter()
-            checkpoint.step(2)
-            seconds = time.perf_counter() - begun
-            copy = warm.seconds()
-            raise Crash
-    return seconds, copy
 
 
 def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:

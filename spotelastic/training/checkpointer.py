@@ -198,6 +198,8 @@ class Checkpointer:
         self._state.stepped()
         at_target = client.page.target == step
         self._last_step = step
+        if self._copying is not None and self._copying.is_over:
+            self._settle(client)
         if self._saver is None:
             self._plan(session, client)
         schedule = client.page.schedule
@@ -210,7 +212,7 @@ class Checkpointer:
                 waiting=at_target,
                 due=commit,
                 urgent=at_target,
-                overlaps=self._overlaps and not at_target,
+                overlaps=not at_target,
             )
             if saved and at_target:
                 client.wait(step)
@@ -291,7 +293,7 @@ class Checkpointer:
                 slot,
                 step,
                 due=due,
-                overlaps=overlaps,
+                overlaps=overlaps and self._overlaps,
                 sealed=lambda: client.sealed(slot, step, waiting=waiting, due=due),
             )
         except LayoutChanged as change:

@@ -274,8 +274,17 @@ class Copying:
         self._complete = complete
         self.error: Exception | None = None
         """Why it is not sealed, once it has settled."""
-        self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
-        self._thread.start()
+        self._passed = False
+        self._thread = threading.Thread(target=self._run_beside, name="snapshot", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no further thread is to be had: training waits
+            self._run()
+
+    @property
+    def is_over(self) -> bool:
+        """Sealed, or failed."""
+        return not self._thread.is_alive()
 
     @property
     def effort(self) -> float:
@@ -284,19 +293,26 @@ class Copying:
 
     def guard(self) -> None:
         """Before the thread that trains changes anything."""
+        if self._passed:
+            return
         for part in self._parts:
             part.guard()
         self._compare()
+        self._passed = True
 
     def settle(self) -> None:
         """Until it is sealed, or has failed."""
         for part in self._parts:
             part.work()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
-    def _run(self) -> None:
+    def _run_beside(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        self._run()
+
+    def _run(self) -> None:
         try:
             with torch.no_grad():
                 self._copy()

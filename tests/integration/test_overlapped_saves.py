@@ -118,6 +118,28 @@ def test_a_script_that_writes_to_parameters_itself_is_told_and_its_saves_wait_fr
         assert large_model.are_equal(committed(tmp_path, step, state), expected[step])
 
 
+def test_a_save_that_fails_is_told_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And the last step is committed, although it was the one that failed."""
+    state = large_model.make()
+    with se.Checkpointer(
+        state, storage=str(tmp_path), snapshot_every=2, checkpoint_every=2
+    ) as checkpoint:
+        for step in range(1, 3):
+            large_model.one_step(state, step)
+            with large_model.held(monkeypatch):
+                checkpoint.step(step)
+                state["model"][0].weight.data.mul_(0.9)
+        assert checkpoint._copying is not None
+        checkpoint._copying.settle()
+        checkpoint.step(2)
+        assert "something" not in (told := capfd.readouterr().err)
+        assert "is not what it was at that step" in told
+        expected = large_model.tensors(state)
+    assert large_model.are_equal(committed(tmp_path, 2, state), expected)
+
+
 def test_two_saves_without_a_step_between_are_both_kept(tmp_path: Path) -> None:
     """As when a gradient scaler leaves steps out."""
     state = large_model.make()

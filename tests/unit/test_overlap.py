@@ -198,6 +198,19 @@ def test_a_slot_that_cannot_be_sealed_is_told() -> None:
     assert str(copying.error) == "no"
 
 
+def test_where_no_thread_can_be_started_training_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", fails)
+    run = Run()
+    copying = run.begin()
+    assert copying.is_over and run.sealed.is_set() and run.is_as_before()
+    copying.guard()
+    copying.settle()
+    assert copying.error is None
+
+
 class Device:
     """Notes, in order, what a GPU's streams would have been told."""
 

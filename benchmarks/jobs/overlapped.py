@@ -1,0 +1,127 @@
+"""Saves that go on while training does: what is left of their stall.
+
+The state is what a script has: parameters, and as many bytes that an optimizer keeps of them.
+Forward and backward are multiplications on one core, for as long as a few copies of the state take;
+another core is to spare.
+"""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from common.measuring import machine_at_rest
+from jobs.node import DEADLINE, Crash, Node, node
+from jobs.states import Shape, WarmCopy
+
+import spotelastic as se
+
+COPIES = 5
+"""So many copies of the state take as long as forward and backward."""
+BETWEEN = 3
+"""Steps from one save to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Seconds."""
+
+    copy: float
+    """A warm copy of the state, right after the first save,"""
+    later: float
+    """and the best of those before the later ones."""
+    first: float
+    """Stall of the first save: in the call, and where the optimizer steps after it;"""
+    steady: float
+    """the same, the best of the later ones."""
+    lost: float
+    """By how much longer a step takes in which the copy goes on: its stall, and what the copy takes
+    from the cores and the memory that training works with."""
+    bare: float
+    """A step without."""
+
+
+class Training:
+    def __init__(self, shape: Shape) -> None:
+        half = Shape(shape.nbytes // 2, shape.tensors // 2)
+        self.parameters = torch.nn.ParameterList([*half.make().values()])
+        self.optimizer = torch.optim.SGD(self.parameters, lr=0.1, momentum=0.9)
+        for parameter in self.parameters:
+            parameter.grad = torch.full_like(parameter, 1e-3)
+        self.optimizer.step()
+        kept = [state["momentum_buffer"] for state in self.optimizer.state.values()]
+        tensors = [*(p.detach() for p in self.parameters), *kept]
+        self.warm = WarmCopy({str(number): tensor for number, tensor in enumerate(tensors)})
+        self.copy = min(self.warm.seconds() for _ in range(3))
+        self._weights = torch.rand(384, 384)
+        begun, self._turns = time.perf_counter(), 0
+        torch.set_num_threads(1)
+        while time.perf_counter() - begun < COPIES * self.copy:
+            self._turn()
+            self._turns += 1
+
+    @property
+    def state(self) -> dict[str, object]:
+        return {"model": self.parameters, "optimizer": self.optimizer}
+
+    def step(self) -> float:
+        begun = time.perf_counter()
+        for _ in range(self._turns):
+            self._turn()
+        self.optimizer.step()
+        return time.perf_counter() - begun
+
+    def _turn(self) -> None:
+        torch.mm(self._weights, self._weights)
+
+    def copied(self) -> float:
+        """By all cores."""
+        torch.set_num_threads(torch.get_num_interop_threads())
+        try:
+            return self.warm.seconds()
+        finally:
+            torch.set_num_threads(1)
+
+
+def stalls(storage: str, shape: Shape, saves: int) -> Stalls:
+    training = Training(shape)
+    with node(storage) as here:
+        here.begin("r1", epoch=here.claim().epoch)
+        with contextlib.suppress(Crash), se.Checkpointer(training.state) as checkpoint:
+            here.make_ready(checkpoint)
+            found = list(_saves(here, checkpoint, training, saves))
+            raise Crash
+    (first, copy, _, _), *later = found
+    bare = statistics.median(bare for _, _, _, bare in later)
+    return Stalls(
+        copy,
+        min(copied for _, copied, _, _ in later),
+        first,
+        min(stall for stall, _, _, _ in later),
+        statistics.median(beside for _, _, beside, _ in later) - bare,
+        bare,
+    )
+
+
+def _saves(
+    here: Node, checkpoint: se.Checkpointer, training: Training, saves: int
+) -> Iterator[tuple[float, float, float, float]]:
+    """Of each save: its stall, a copy, the step that it went on in, and one without."""
+    step = 1
+    for _ in range(saves):
+        machine_at_rest()
+        bare = statistics.median(training.step() for _ in range(BETWEEN))
+        step += 1
+        begun = time.perf_counter()
+        checkpoint.step(step)
+        training.step()
+        beside = time.perf_counter() - begun
+        stall = checkpoint.stall
+        if not checkpoint.wait(DEADLINE):
+            raise RuntimeError(f"not committed: {here.client.status().error}")
+        newest = here.client.status().snapshots[-1].step
+        if newest != step:
+            raise RuntimeError(f"step {newest} is sealed, not {step}")
+        yield stall, training.copied(), beside, bare
