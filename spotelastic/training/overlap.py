@@ -119,21 +119,35 @@ class InMemory:
         self._pieces, self._left = iter(pieces), len(pieces)
         self._lock, self._done = threading.Lock(), threading.Event()
         self._match = match
+        self._interrupted = False
+        """Some piece may not have been copied."""
         self.effort = 0.0
 
     def guard(self) -> None:
         self.work()
 
     def work(self) -> None:
-        for target, source, size in self._pieces:  # each goes to one of the threads
-            begun = time.thread_time()
-            _move(target, source, size)
-            with self._lock:
-                self.effort += time.thread_time() - begun
-                self._left -= 1
-                if not self._left:
-                    self._done.set()
+        try:
+            for target, source, size in self._pieces:  # each goes to one of the threads
+                if self._interrupted:
+                    break
+                self._piece(target, source, size)
+        except BaseException:  # Ctrl-C comes anywhere
+            self._interrupted = True
+            self._done.set()
+            raise
         self._done.wait()
+        if self._interrupted:
+            raise RuntimeError("the copy was interrupted")
+
+    def _piece(self, target: int, source: int, size: int) -> None:
+        begun = time.thread_time()
+        _move(target, source, size)
+        with self._lock:
+            self.effort += time.thread_time() - begun
+            self._left -= 1
+            if not self._left:
+                self._done.set()
 
     def match(self) -> bool:
         return self._match()
@@ -302,8 +316,9 @@ class Copying:
 
     def settle(self) -> None:
         """Until it is sealed, or has failed."""
-        for part in self._parts:
-            part.work()
+        with contextlib.suppress(Exception):  # which is the other thread's, too
+            for part in self._parts:
+                part.work()
         if self._thread.ident is not None:
             self._thread.join()
 

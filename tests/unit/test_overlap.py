@@ -1,8 +1,8 @@
 """Copies beside training: what is copied so, who waits for it, and how a write to it is found."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from support.large_model import held
 from support.patience import PATIENT
 from torch import nn
 
+from spotelastic.training import overlap
 from spotelastic.training.overlap import (
     BLOCK,
     LEAST,
@@ -38,12 +39,12 @@ class Run:
         self.copies = [torch.zeros(SIDE, SIDE) for _ in self.tensors]
         self.sealed = Event()
 
-    def begin(self) -> Copying:
+    def begin(self, seal: Callable[[], None] | None = None) -> Copying:
         sources = [tensor.detach() for tensor in self.tensors]
-        overlap = Overlap(sources, tuple(changed_by_steps(self.optimizer)))
-        assert overlap.at == (0, 1, 2)
+        found = Overlap(sources, tuple(changed_by_steps(self.optimizer)))
+        assert found.at == (0, 1, 2)
         views = {number: samples_of(copy) for number, copy in enumerate(self.copies)}
-        return overlap.begin(self.copies, views, self.sealed.set)
+        return found.begin(self.copies, views, seal or self.sealed.set)
 
     def is_as_before(self) -> bool:
         return all(map(torch.equal, self.copies, self.before))
@@ -185,17 +186,53 @@ def test_what_is_written_once_all_is_copied_does_no_harm() -> None:
 
 
 def test_a_slot_that_cannot_be_sealed_is_told() -> None:
-    run = Run()
-    sources = [tensor.detach() for tensor in run.tensors]
-    overlap = Overlap(sources, tuple(changed_by_steps(run.optimizer)))
-    views = {number: samples_of(copy) for number, copy in enumerate(run.copies)}
-
     def fails() -> None:
         raise OSError("no")
 
-    copying = overlap.begin(run.copies, views, fails)
+    copying = Run().begin(fails)
     copying.settle()
     assert str(copying.error) == "no"
+
+
+def test_who_is_interrupted_while_it_takes_a_hand_leaves_no_save_and_no_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By Ctrl-C, which comes between any two instructions of the main thread."""
+    run = Run()
+    with held(monkeypatch) as go_on:
+        copying = run.begin()
+        hold = overlap._move
+
+        def interrupted(*arguments: int) -> None:
+            if current_thread().name != "snapshot":
+                raise KeyboardInterrupt
+            hold(*arguments)
+
+        monkeypatch.setattr(overlap, "_move", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            copying.guard()
+        go_on.set()
+        copying.settle()
+    assert str(copying.error) == "the copy was interrupted"
+    assert not run.sealed.is_set()
+
+
+def test_what_a_broken_device_raises_is_told_and_ends_nothing() -> None:
+    class Broken:
+        effort = 0.0
+
+        def guard(self) -> None:
+            pass
+
+        def work(self) -> None:
+            raise RuntimeError("CUDA error")
+
+        def match(self) -> bool:
+            return True
+
+    copying = Copying([Broken()], (), pytest.fail)
+    copying.settle()
+    assert str(copying.error) == "CUDA error"
 
 
 def test_where_no_thread_can_be_started_training_waits(monkeypatch: pytest.MonkeyPatch) -> None:
