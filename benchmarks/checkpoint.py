@@ -5,8 +5,8 @@ theirs, because what disturbs a measurement only ever makes it slower. That also
 that a virtual machine has not touched for a while, which its host hands out at a few hundred MB/s:
 of several newcomers that are filled by their peers the first one measures that, and a server that
 takes a state into memory finds memory that has just been in use. A stall is measured once the
-server has come to rest from the save before, just after the copy that it is held against: how fast
-memory is changes from second to second here. A restore from slots stands beside the same copy made
+server has come to rest from the save before, beside a copy of the same bytes: how fast memory is
+changes from second to second here. A restore from slots stands beside the same copy made
 by the kernel alone, without a checkpoint: what a process pays for pages that it has not mapped yet.
 A peer that is not installed, or does not run on a server, is said to be missing.
 
@@ -21,9 +21,10 @@ What a server can take and give at most, with a client that does nothing else, s
 and for a save what is left of it after one copy, which is part of the time until committed. Where
 that is less than a bar asks for, it is out of reach, and the table says so.
 
-A stall is never shorter than one copy of the state. Where `dcp.async_save` takes less than four
-warm copies (its allocator has kept the memory of the last save), or twenty at first, the ratio is
-out of reach for any copy, and the table says so; its stall is therefore told in copies too.
+Stalls are those of a state that an optimizer changes, which is copied beside forward and backward:
+what is left is the call, and what the optimizer's step after it waits. *A step with a save* tells
+how much longer that step takes in all, and *a save that is waited for* what one costs that nothing
+goes on beside. `dcp.async_save` copies in the call; its stall is told in copies, too.
 """
 
 import argparse

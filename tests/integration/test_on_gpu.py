@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 from spotelastic_checkpoints.wire import Commit, Resume, Schedule
+from support import large_model
 from support.checkpoints import cluster, under_agent
 from support.patience import PATIENT
 
 import spotelastic as se
+from spotelastic.training.overlap import FromDevice
 
 pytestmark = [
     pytest.mark.gpu,
@@ -51,6 +53,40 @@ def test_what_a_gpu_computed_last_is_what_is_saved_and_restored(
         ):
             assert checkpoint.restore() == 4
         assert all(torch.equal(restored[name], expected[name]) for name in expected)
+
+
+def adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, fused=True)
+
+
+def test_what_is_copied_beside_training_is_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster(tmp_path) as [node]:
+        saved = large_model.make(adamw, "cuda")
+        expected = {}
+        with (
+            under_agent(node, "r1", Resume(), monkeypatch, Schedule(1, 1)),
+            se.Checkpointer(saved) as checkpoint,
+        ):
+            checkpoint.restore()
+            for step in range(1, 21):  # the host is ahead of the device, and does not wait
+                large_model.one_step(saved, step)
+                checkpoint.step(step)
+                expected = large_model.tensors(saved)
+                if step == 20:
+                    assert checkpoint._copying is not None
+                    [part] = checkpoint._copying._parts
+                    assert isinstance(part, FromDevice)
+                    large_model.one_step(saved, 21)
+            assert checkpoint.wait(PATIENT)
+        restored = large_model.make(adamw, "cuda")
+        with (
+            under_agent(node, "r2", Resume("store", 20, epoch=1), monkeypatch),
+            se.Checkpointer(restored) as checkpoint,
+        ):
+            assert checkpoint.restore() == 20
+        assert large_model.are_equal(large_model.tensors(restored), expected)
 
 
 def test_where_memory_may_not_be_locked_saves_are_slower_and_as_right(

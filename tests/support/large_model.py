@@ -20,14 +20,16 @@ def momentum(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
-def make(optimizer: MakeOptimizer = momentum) -> dict[str, Any]:
+def make(optimizer: MakeOptimizer = momentum, device: str = "cpu") -> dict[str, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, WIDTH))
+    model.to(device)
     return {"model": model, "optimizer": optimizer(model.parameters())}
 
 
 def one_step(state: dict[str, Any], step: int) -> torch.Tensor:
     rows = torch.rand(4, WIDTH, generator=torch.Generator().manual_seed(step))
+    rows = rows.to(state["model"][0].weight.device)
     loss: torch.Tensor = (state["model"](rows) - rows).square().mean()
     loss.backward()
     state["optimizer"].step()
