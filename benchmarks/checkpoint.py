@@ -65,6 +65,9 @@ PEER_SAVES = 4
 """and saves of each peer, of which the first does not count."""
 RESTORES = 2
 """From a store, ours and theirs."""
+FULL = 1 << 30
+"""Bytes of a state from which on the records of its shards (650 bytes each, which every node reads)
+do not count: of 256 MiB in 4,000 tensors over four nodes they are 4 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +244,8 @@ def sharding(server: Server, shape: Shape) -> Iterator[Row]:
             yield Row(rows, took)
             continue
         share = (now - given) / shape.nbytes
-        bar, met = (f"<= 1.05 / {after}", share <= 1.05) if before == after else ("", None)
+        judged = before == after and shape.nbytes >= FULL
+        bar, met = (f"<= 1.05 / {after}", share <= 1.05) if judged else ("", None)
         yield Row(rows, f"each reads {share / after:.3f} x the state", took, bar, met)
 
 

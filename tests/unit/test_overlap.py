@@ -16,6 +16,7 @@ from spotelastic.training import overlap
 from spotelastic.training.overlap import (
     BLOCK,
     LEAST,
+    SAMPLE,
     Copying,
     FromDevice,
     Overlap,
@@ -70,6 +71,17 @@ def test_only_what_an_optimizer_has_is_copied_beside_training() -> None:
     tensors = [elsewhere, small.detach(), across.detach(), large.detach(), large.detach()[7:]]
     tensors += [state["exp_avg"], state["exp_avg_sq"], state["step"]]
     assert deferred(tensors, optimizer) == (3, 4, 5, 6)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.bfloat16, torch.float8_e4m3fn, torch.float64, torch.complex64]
+)
+def test_samples_are_the_first_bytes_of_each_whole_block(dtype: torch.dtype) -> None:
+    """Also of a tensor that is a part of another."""
+    tensor = torch.randint(0, 2, (SIDE, SIDE)).to(dtype)[5:]
+    blocks = tensor.nbytes // BLOCK
+    data = tensor.clone().view(-1).view(torch.uint8)[: blocks * BLOCK]
+    assert torch.equal(samples_of(tensor), data.view(blocks, BLOCK)[:, :SAMPLE])
 
 
 def test_what_is_small_as_a_whole_is_copied_at_once() -> None:
