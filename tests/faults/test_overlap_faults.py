@@ -75,8 +75,12 @@ def test_a_process_that_dies_while_it_saves_beside_training_goes_on_from_a_whole
         assert job.run(newest) == ENDED
         for stage in (*WORKER_STAGES, *OVERLAP_STAGES):
             assert job.run(newest + 3, die_at=stage) == KILLED, stage
+            assert job.newest is not None
+            if stage in OVERLAP_STAGES:  # the other thread may be done by then
+                assert job.newest.step - newest in (0, 1), stage
+                newest = job.newest.step
             newest += stage in ("slot-sealed", "slot-reported")
-            assert job.newest is not None and job.newest.step == newest, stage
+            assert job.newest.step == newest, stage
         assert job.run(newest + 2) == ENDED
         assert job.newest.step == newest + 2
 
