@@ -29,7 +29,7 @@ class Stalls:
     """Seconds."""
 
     copy: float
-    """A warm copy of the state, right after the first save,"""
+    """A warm copy of the state after the first save,"""
     later: float
     """and the best of those before the later ones."""
     first: float
@@ -111,7 +111,6 @@ def _saves(
     """Of each save: its stall, a copy, the step that it went on in, and one without."""
     step = 1
     for _ in range(saves):
-        machine_at_rest()
         bare = statistics.median(training.step() for _ in range(BETWEEN))
         step += 1
         begun = time.perf_counter()
@@ -124,4 +123,5 @@ def _saves(
         newest = here.client.status().snapshots[-1].step
         if newest != step:
             raise RuntimeError(f"step {newest} is sealed, not {step}")
+        machine_at_rest()
         yield stall, training.copied(), beside, bare
