@@ -48,8 +48,10 @@ class Training:
         half = Shape(shape.nbytes // 2, shape.tensors // 2)
         self.parameters = torch.nn.ParameterList([*half.make().values()])
         self.optimizer = torch.optim.SGD(self.parameters, lr=0.1, momentum=0.9)
+        # Parameters of one shape share it: it is read alone, and is not what is measured.
+        gradients = {p.shape: torch.full_like(p, 1e-3) for p in self.parameters}
         for parameter in self.parameters:
-            parameter.grad = torch.full_like(parameter, 1e-3)
+            parameter.grad = gradients[parameter.shape]
         self.optimizer.step()
         kept = [state["momentum_buffer"] for state in self.optimizer.state.values()]
         tensors = [*(p.detach() for p in self.parameters), *kept]
