@@ -20,7 +20,7 @@ from support import exactly
 from support.etcd import EtcdCluster, wait_until
 from support.exactly import SCRIPT, TESTS
 from support.faulty_s3 import FaultyS3
-from support.launcher import Run, resumed_steps, running
+from support.launcher import Run, resumed_steps, running, vanish
 from support.patience import PATIENT
 from support.verifying import never_went_back, nothing_is_half_uploaded, verified
 
@@ -61,9 +61,9 @@ class Job:
                 name, str(SCRIPT), str(self.run.folder), STEP_TIME, args=args, env=self._env
             )
 
-    def kill(self, name: str) -> None:
-        """As a machine that vanishes: its agent, workers and daemon."""
-        self.run.nodes[name].vanish()
+    def kill(self, *names: str) -> None:
+        """As machines that vanish at one moment: their agents, workers and daemons."""
+        vanish(*(self.run.nodes[name] for name in names))
 
     def finishes(self, *names: str) -> None:
         """All end well, once they are told to."""
@@ -215,8 +215,7 @@ def test_a_zone_that_is_lost_with_its_member_of_etcd_costs_no_committed_step(
         before = run.seals("a", "b", "c")
         gone = etcd_cluster.leader()
         etcd_cluster.kill(gone)
-        job.kill("a")
-        job.kill("b")
+        job.kill("a", "b")
         left = run.trains("c", beyond=run.step())
         assert (left.cause, left.charged) == ("loss", ()), "nothing of it was the script's fault"
         assert left.resume.kind == "memory", "replicated state is whole on every node"
@@ -283,8 +282,7 @@ def test_a_run_that_finds_nothing_of_itself_at_first_goes_on_from_what_is_stored
         run.trains("a", "b")
         run.commits(beyond=300)
         s3.away = True
-        job.kill("a")
-        job.kill("b")
+        job.kill("a", "b")
         etcd.kill()
         shutil.rmtree(etcd.config.data_dir)
         etcd.start()
@@ -312,8 +310,7 @@ def test_a_run_whose_newest_commit_is_damaged_is_resumed_from_the_one_before(
         job.add("a", "b")
         run.trains("a", "b")
         run.commits(beyond=20)
-        job.kill("a")
-        job.kill("b")
+        job.kill("a", "b")
         [*_, before, newest] = verified(run.storage)
         damaged = flip_a_byte(run.storage, newest)
         job.add("c", "d")

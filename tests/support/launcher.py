@@ -83,26 +83,30 @@ class NodeProcess:
             if not served:
                 shutil.rmtree(arena, ignore_errors=True)
 
-    def vanish(self) -> None:
-        """As a machine that vanishes, with all that runs on it."""
-        everything = [self.process.pid, *descendants(self.process.pid)]
-        arenas = [arena for pid in everything if (arena := _arena(pid))]
-        for sig in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in everything:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, sig)
-        self.process.wait()
-        wait_until(lambda: not any(map(comm, everything[1:])), "nothing of it is left")
-        for arena in arenas:
-            with contextlib.suppress(FileNotFoundError):  # another run on this machine was quicker
-                shutil.rmtree(arena)
-
     def signal(self, sig: int) -> None:
         os.kill(self.process.pid, sig)
 
     def workers(self) -> list[int]:
         """Pids of its workers, by their name among its descendants."""
         return [pid for pid in descendants(self.process.pid) if comm(pid).startswith("se-worker")]
+
+
+def vanish(*nodes: NodeProcess) -> None:
+    """As machines that vanish at one moment, with all that runs on them."""
+    processes = [node.process for node in nodes]
+    below = [pid for process in processes for pid in descendants(process.pid)]
+    everything = [*(process.pid for process in processes), *below]
+    arenas = [arena for pid in everything if (arena := _arena(pid))]
+    for sig in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in everything:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sig)
+    for process in processes:
+        process.wait()
+    wait_until(lambda: not any(map(comm, below)), "nothing of it is left")
+    for arena in arenas:
+        with contextlib.suppress(FileNotFoundError):  # another run on this machine was quicker
+            shutil.rmtree(arena)
 
 
 def descendants(root: int) -> list[int]:
