@@ -104,6 +104,8 @@ class Checkpointer:
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
             raise UsageError("another Checkpointer is open: give one of them the whole state")
+        if self._client is not None:
+            raise UsageError("this Checkpointer was left: to go on, make another of the same state")
         Checkpointer._open = self
         try:
             return self._enter()

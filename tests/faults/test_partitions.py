@@ -74,7 +74,9 @@ def test_the_holder_cut_off_from_etcd_is_replaced_and_comes_back_as_a_newcomer(s
     """Its peers still reach it. Yet it is out of the run when its lease has run out, because
     nobody can tell it apart from a dead one; and it does not know that until it is back."""
     site.add("a", "b", "c")
-    before = site.run.trains("a", "b", "c", beyond=55)
+    begun = site.run.trains("a", "b", "c")
+    site.run.commits(beyond=begun.resume.step)
+    before = site.run.trains("a", "b", "c")
     seen = site.run.wait(lambda s: s.holder, "a holder")
     away = seen.holder
     others = sorted({"a", "b", "c"} - {away})

@@ -31,8 +31,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.gaps = 0
-        """How often the watch had to read anew, and may have missed something."""
+        self.gaps: list[str] = []
+        """Where the watch had to read anew, and may have missed something."""
         self._begun = False
         self._changed = threading.Condition()
 
@@ -43,10 +43,17 @@ class Recorder:
                     case Change(key, value, revision):
                         data = value.data if value is not None else None
                         self.entries.append(Entry(revision, key, data))
-                    case Reset(values):
-                        self.gaps += self._begun or bool(values)
+                    case Reset(values, revision):
+                        if self._begun or values:
+                            last = self.entries[-1].revision if self.entries else 0
+                            self.gaps.append(f"read anew at revision {revision}, after {last}")
                         self._begun = True
             self._changed.notify_all()
+
+    def begins(self, timeout: float) -> bool:
+        """Until the watch sees whatever is written from now on."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._begun, timeout)
 
     def wait_for(self, key: str, timeout: float) -> bool:
         """Until a change of `key` has arrived, and with it all that was written before."""

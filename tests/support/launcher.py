@@ -172,6 +172,7 @@ class Run:
         self._changed = threading.Condition()
         self.history = Recorder()
         self._store.watch(self.keys.root, self.history)
+        assert self.history.begins(PATIENT), "the store does not answer"
         for prefix in (self.keys.all, self.keys.nodes):
             self._store.watch(prefix, self._sink(prefix))
 
@@ -285,8 +286,7 @@ class Run:
     def check(self) -> None:
         """What must hold over the whole history of every run; after `close`."""
         broken = violations(self.history.entries, self.run)
-        if self.history.gaps:
-            broken.append("a part of the history was missed")
+        broken += [f"a part of the history was missed: {gap}" for gap in self.history.gaps]
         assert not broken, "\n".join(broken) + f"\n{self._account()}"
 
     def _hear_out(self) -> None:

@@ -198,6 +198,6 @@ def test_a_recorder_tells_what_it_missed() -> None:
     recorder((Reset((), 0),))
     recorder((Change("k", value, 1), Change("k", None, 2)))
     assert recorder.entries == [Entry(1, "k", b"1"), Entry(2, "k", None)]
-    assert recorder.gaps == 0
+    assert not recorder.gaps
     recorder((Reset((value,), 5),))
-    assert recorder.gaps == 1
+    assert len(recorder.gaps) == 1
