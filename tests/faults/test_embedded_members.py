@@ -74,7 +74,7 @@ def free(host: str, port: int) -> bool:
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     port = free_pair()
     endpoints = ",".join(f"{host}:{port}" for host in HOSTS.values())
-    with running(endpoints, uuid.uuid4().hex, tmp_path, nnodes="2:3") as run:
+    with running(endpoints, uuid.uuid4().hex, tmp_path, nnodes="2:3", served=False) as run:
         yield Hosts(run)
 
 

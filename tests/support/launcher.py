@@ -146,8 +146,9 @@ class Run:
     """A run on a store: starts its nodes, and waits for what the store shows.
 
     `endpoint` is what the nodes are told (etcd members, comma-separated); `view` is where this
-    process finds the store, if that is elsewhere. `storage` is a folder of its own if it is not
-    given. `flags` are given to every node.
+    process finds the store, if that is elsewhere. `served`: the store is there before the first
+    node; else the nodes bring it. `storage` is a folder of its own if it is not given. `flags` are
+    given to every node.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class Run:
         *,
         nnodes: str,
         view: str = "",
+        served: bool = True,
         storage: str = "",
         flags: Sequence[str] = (),
         script: Sequence[str] = (str(SCRIPT),),
@@ -172,7 +174,7 @@ class Run:
         self._changed = threading.Condition()
         self.history = Recorder()
         self._store.watch(self.keys.root, self.history)
-        assert self.history.begins(PATIENT), "the store does not answer"
+        assert not served or self.history.begins(PATIENT), "the store does not answer"
         for prefix in (self.keys.all, self.keys.nodes):
             self._store.watch(prefix, self._sink(prefix))
 
