@@ -9,6 +9,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 
 import torch
 from spotelastic_checkpoints.wire import Moved
@@ -46,25 +47,34 @@ def fill(
         with ThreadPoolExecutor(THREADS, thread_name_prefix="fill") as pool:
             begun = [
                 pool.submit(_read, descriptor, *call)
-                for call in calls(sorted(_spans(wanted, moved)), ctypes.addressof(nowhere))
+                for call in calls(_in_order(wanted, moved), ctypes.addressof(nowhere))
             ]
+            torch.autograd.graph.increment_version([tensor for _, tensor in wanted])
             for read in begun:
                 read.result()
     finally:
         os.close(descriptor)
-    torch.autograd.graph.increment_version([tensor for _, tensor in wanted])
 
 
-def _spans(
+def _in_order(
     wanted: Iterable[tuple[int, torch.Tensor]], moved: Sequence[Moved]
+) -> Iterable[tuple[int, int, int]]:
+    """Offset, address and length. One at a time where nothing has moved: the first are read while
+    thousands of others are still looked at."""
+    spans = (
+        (offset, tensor.data_ptr(), nbytes)
+        for offset, tensor in sorted(wanted, key=itemgetter(0))
+        if (nbytes := tensor.nbytes)
+    )
+    return sorted(_moved(spans, moved)) if moved else spans
+
+
+def _moved(
+    spans: Iterable[tuple[int, int, int]], moved: Sequence[Moved]
 ) -> Iterator[tuple[int, int, int]]:
-    """Offset, address and length."""
-    for offset, tensor in wanted:
-        if not tensor.nbytes:
-            continue
-        address = tensor.data_ptr() - offset
-        for start, end, at in _places(offset, offset + tensor.nbytes, moved):
-            yield at, address + start, end - start
+    for offset, address, length in spans:
+        for start, end, at in _places(offset, offset + length, moved):
+            yield at, address + start - offset, end - start
 
 
 def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int, int, int]]:
@@ -81,7 +91,7 @@ def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int,
         yield start, end, start
 
 
-def calls(spans: Sequence[tuple[int, int, int]], nowhere: int) -> Iterator[Call]:
+def calls(spans: Iterable[tuple[int, int, int]], nowhere: int) -> Iterator[Call]:
     """Pure: neighbours together, what is long in several calls."""
     begun = end = 0
     parts: list[int] = []

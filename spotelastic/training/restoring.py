@@ -57,7 +57,9 @@ class Restored:
         self.read_to = 0
         """Nothing before this offset of the restore set's file is needed any more by windows."""
         self._stateful: set[str] = set()
-        """Names of what is loaded through its own load_state_dict."""
+        """Names of what is loaded through its own load_state_dict,"""
+        self._values: set[str] = set()
+        """and of what is replaced."""
         self._contained: dict[str, torch.Tensor] = {}
         """Tensors in containers, by name: those that stay, with what was saved in them."""
         self._devices: dict[str, torch.device] = {}
@@ -78,7 +80,8 @@ class Restored:
         self._left = self._not_imported(state)
         self._forget_state_that_was_not_saved(state)
         self._stateful = {name for name in state.values if state.is_stateful(name)}
-        self._contained = state.contained()
+        self._values = {name for name in state.values if state.is_value(name)}
+        self._contained = state.contained(self._values)
         self._view = state.view()
         self._check(state, self._view)
         if self._left and rank == 0:
@@ -133,22 +136,24 @@ class Restored:
 
     def _index(self, pieces: Iterable[Piece]) -> None:
         self._pieces: dict[str, list[Piece]] = {}
-        # Where the sharding is what it was: no parts to be looked for.
-        self._by_key: dict[tuple[str, tuple[int, ...]], Piece] = {}
         for piece in pieces:
-            item = piece.item
-            self._by_key[item.fqn, item.offsets] = piece
-            self._pieces.setdefault(item.fqn, []).append(piece)
-
-    def _paths(self) -> list[tuple[str | int, ...]]:
-        return [pieces[0].item.path for pieces in self._pieces.values()]
+            self._pieces.setdefault(piece.item.fqn, []).append(piece)
+        # Where the sharding is what it was: no parts to be looked for.
+        self._parts = {
+            (fqn, piece.item.offsets): piece
+            for fqn, pieces in self._pieces.items()
+            if len(pieces) > 1
+            for piece in pieces
+        }
+        self._paths = [pieces[0].item.path for pieces in self._pieces.values()]
+        self._own_paths = [path for path in self._paths if path[0] == OWN]
 
     def _rename(self, state: State) -> None:
         """What torch.save wrote has other names: an optimizer's own state_dict() numbers the
         parameters, a wrapped model's has the wrapper's prefix."""
-        paths = self._paths()
+        paths = self._paths
         # Without a structure they are names that look like numbers: those of a ParameterList.
-        kept = {path[2] for path in paths if path[:2] == (OWN, "structure")}
+        kept = {path[2] for path in self._own_paths if path[:2] == (OWN, "structure")}
         numbered = {path[0] for path in paths if path[0] in kept and is_numbered(path)}
         wrapped = {path[0] for path in paths} - {path[0] for path in paths if not is_wrapped(path)}
         if not numbered and not wrapped:
@@ -181,10 +186,9 @@ class Restored:
                     )
 
     def _not_imported(self, state: State) -> list[str]:
-        paths = self._paths()
-        if not any(path[:2] == (OWN, IMPORTED) for path in paths):
+        if not any(path[:2] == (OWN, IMPORTED) for path in self._own_paths):
             return []
-        there = {path[0] for path in paths}
+        there = {path[0] for path in self._paths}
         return [name for name in state.values if name not in there]
 
     def _tell_what_is_left(self) -> None:
@@ -196,15 +200,23 @@ class Restored:
         )
 
     def _find_copies(self, view: View) -> None:
-        self._copies, self._others = defaultdict(list), []
+        self._copies, self._others, stateful = defaultdict(list), [], self._stateful
         for chunk in view.chunks:
-            piece = self._by_key.get(chunk.key)
-            kind = dtype_name(chunk.tensor), chunk.sizes
-            same = piece is not None and (piece.item.dtype, piece.item.sizes) == kind
-            if piece is not None and same and chunk.path[0] not in self._stateful:
-                self._copies[piece.file].append(Copy(piece, chunk.tensor))
-            else:
+            piece = self._as_saved(chunk)
+            if piece is None or chunk.path[0] in stateful:
                 self._others.append(chunk)
+            else:
+                self._copies[piece.file].append(Copy(piece, chunk.tensor))
+
+    def _as_saved(self, chunk: Chunk) -> Piece | None:
+        """The piece that is this very part of the tensor."""
+        pieces = self._pieces.get(chunk.fqn, ())
+        piece = pieces[0] if len(pieces) == 1 else self._parts.get(chunk.key)
+        if piece is None:
+            return None
+        item = piece.item
+        same = item.offsets == chunk.offsets and item.sizes == chunk.sizes
+        return piece if same and item.dtype == dtype_name(chunk.tensor) else None
 
     def _boxes(self, view: View) -> Mapping[str, Sequence[Box]]:
         """The parts of tensors that are read in parts; everything else is read as a whole."""
@@ -233,7 +245,7 @@ class Restored:
                 del kinds[fqn]
         for name in self._stateful:
             _leave_to_itself(name, here, there)
-        for name in filter(state.is_value, state.values):
+        for name in self._values:
             _leave_values(name, here, there)
         for name, _, _ in state.optimizers():
             _leave_hyper_parameters(f"{name}.param_groups.", here, there)
@@ -247,8 +259,8 @@ class Restored:
 
     def _forget_state_that_was_not_saved(self, state: State) -> None:
         """A parameter without gradients until then has no optimizer state yet."""
-        saved = {pieces[0].item.path[:3] for pieces in self._pieces.values()}
         for name, optimizer, by_parameter in state.optimizers():
+            saved = {path[:3] for path in self._paths if path[0] == name}
             unknown = {
                 id(own)
                 for parameter, own in by_parameter.items()
@@ -299,7 +311,7 @@ class Restored:
                 if isinstance(leaf, torch.Tensor) and not leaf.is_meta
             }
             value.load_state_dict(self._nested(name))
-        elif state.is_value(name):
+        elif name in self._values:
             saved = self._whole(name) if name in self._pieces else self._nested(name)
             state.values[name] = _poured(value, saved)
 

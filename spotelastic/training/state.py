@@ -216,12 +216,12 @@ class State:
         known = isinstance(value, (*_IN_PLACE, torch.optim.Optimizer))
         return not known and not hasattr(value, "load_state_dict")
 
-    def contained(self) -> dict[str, torch.Tensor]:
-        """The tensors in containers, by name."""
+    def contained(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """The tensors in containers, by name, of those that are values."""
         return {
             ".".join(map(str, path)): leaf
-            for name, value in self.values.items()
-            if self.is_value(name) and holds_tensors(value)
+            for name in names
+            if holds_tensors(value := self.values[name])
             for path, leaf in flat_state(name, value).items()
             if isinstance(leaf, torch.Tensor)
         }
@@ -295,7 +295,10 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> list[Chunk]:
     """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
-        return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape))
+        offsets = (0,) * len(shape)
+        if tensor.nbytes <= PIECE:  # before all else: there may be thousands
+            return [Chunk(fqn, path, tensor.detach(), shape, offsets, shape)]
+        return _pieces(fqn, path, tensor.detach(), shape, offsets)
     local = tensor.to_local().detach()
     _, offsets = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
