@@ -189,13 +189,13 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     ceiling = alone(receive, server.url("ceiling"), shape)
     server.empty()
     yield Row("the server gives at most", f"{rate(shape, ceiling):.0f} MB/s")
-    with node(server.url("ours"), workers=RANKS) as here:
+    with node(server.url("ours"), slots=1) as here:
         here.begin("r1", epoch=here.claim().epoch)
-        ranks(world.rank_saves, shape)
+        ranks(world.rank_saves, shape, world=1)
     times = []
     for turn in range(RESTORES):
         before = server.given_away()
-        with node(server.url("ours"), workers=RANKS) as here:
+        with node(server.url("ours"), workers=RANKS, slots=1) as here:  # the states fill the memory
             commit = here.claim().commit
             assert commit is not None
             here.begin(f"r{turn + 2}", resume=from_store(commit))
@@ -253,7 +253,7 @@ def sharding(server: Server, shape: Shape) -> Iterator[Row]:
 def _nodes(server: Server, count: int) -> Iterator[list[Node]]:
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(node(server.url("ours"), name=f"n{slot}", slot=slot))
+            stack.enter_context(node(server.url("ours"), name=f"n{slot}", slot=slot, slots=2))
             for slot in range(count)
         ]
 

@@ -4,6 +4,7 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -21,13 +22,15 @@ class Shape:
     tensors: int
 
     def make(self, seed: int = 0) -> State:
+        return dict(self.made(seed))
+
+    def made(self, seed: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+        """One after the other, where there is no memory for another state."""
         generator = torch.Generator().manual_seed(seed)
         weights = [10 if number % 10 == 0 else 1 for number in range(self.tensors)]
         unit = self.nbytes // 4 // sum(weights)
-        return {
-            f"layer{number}.weight": torch.rand(unit * weight, generator=generator)
-            for number, weight in enumerate(weights)
-        }
+        for number, weight in enumerate(weights):
+            yield f"layer{number}.weight", torch.rand(unit * weight, generator=generator)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def _meet(rank: int, world: int, port: int) -> None:
 
 
 def rank_saves(rank: int, world: int, port: int, shape: Shape) -> None:
-    """One of several ranks that save the same state with us, and crash once it is committed."""
+    """A rank that saves with us, and crashes once it is committed."""
     _meet(rank, world, port)
     with contextlib.suppress(Crash), se.Checkpointer(shape.make()) as checkpoint:
         checkpoint.step(1)
@@ -46,7 +47,7 @@ def rank_restores(rank: int, world: int, port: int, shape: Shape) -> float:
     _meet(rank, world, port)
     state = shape.make(seed=1)
     seconds = _restored(state)
-    _compare(state, shape.make())
+    _compare(state, shape.made())
     return seconds
 
 
@@ -61,18 +62,16 @@ def _restored(state: dict[str, Any]) -> float:
     return seconds
 
 
-def _compare(state: State, expected: State) -> None:
-    if any(not torch.equal(state[name], expected[name]) for name in expected):
+def _compare(state: State, expected: Iterable[tuple[str, torch.Tensor]]) -> None:
+    if any(not torch.equal(state[name], tensor) for name, tensor in expected):
         raise RuntimeError("not what was saved")
 
 
-def _sharded(shape: Shape, world: int, seed: int) -> dict[str, DTensor]:
+def _sharded(shape: Shape, world: int, seed: int) -> Iterator[tuple[str, DTensor]]:
     """As FSDP shards it: every rank has a part of each tensor."""
     mesh = init_device_mesh("cpu", (world,))
-    return {
-        name: distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
-        for name, tensor in shape.make(seed).items()
-    }
+    for name, tensor in shape.made(seed):
+        yield name, distribute_tensor(tensor, mesh, [Shard(0)], src_data_rank=None)
 
 
 def rank_saves_shards(
@@ -99,8 +98,8 @@ def rank_restores_shards(
     os.environ.update(environments[rank], LOCAL_RANK="0", SPOTELASTIC_LOCAL_RANK="0")
     state: dict[str, Any] = dict(_sharded(shape, world, seed=1))
     seconds = _restored(state)
-    expected = _sharded(shape, world, seed=0)
-    _compare(*({name: t.to_local() for name, t in each.items()} for each in (state, expected)))
+    parts = {name: tensor.to_local() for name, tensor in state.items()}
+    _compare(parts, ((name, tensor.to_local()) for name, tensor in _sharded(shape, world, seed=0)))
     return seconds
 
 
@@ -114,7 +113,7 @@ def rank_loads(rank: int, world: int, port: int, url: str, shape: Shape) -> floa
     dcp.load(state, storage_reader=reader)
     dist.barrier()
     seconds = time.perf_counter() - begun
-    _compare(state, shape.make())
+    _compare(state, shape.made())
     return seconds
 
 
