@@ -137,10 +137,15 @@ class State:
                     cells.append(Cell(fqn, path, part.readers[path]))
                     kinds[fqn] = Kind()
                     continue
-                chunks += chunks_of(fqn, path, leaf)
-                if isinstance(leaf, DTensor):
+                shape = tuple(leaf.shape)
+                kinds[fqn] = Kind(dtype_name(leaf), shape)
+                is_sharded = isinstance(leaf, DTensor)
+                if is_sharded:
                     sharded.add(fqn)
-                kinds[fqn] = Kind(dtype_name(leaf), tuple(leaf.shape))
+                if is_sharded or leaf.nbytes > PIECE:
+                    chunks += chunks_of(fqn, path, leaf)
+                else:  # without a call: there may be thousands
+                    chunks.append(Chunk(fqn, path, leaf.detach(), shape, (0,) * len(shape), shape))
         checks = [check for part in parts for check in part.checks]
         return View(
             tuple(chunks),
@@ -295,10 +300,7 @@ def chunks_of(fqn: str, path: Path, tensor: torch.Tensor) -> list[Chunk]:
     """The pieces of a tensor that are saved one by one; of a DTensor, those that lie here."""
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
-        offsets = (0,) * len(shape)
-        if tensor.nbytes <= PIECE:  # before all else: there may be thousands
-            return [Chunk(fqn, path, tensor.detach(), shape, offsets, shape)]
-        return _pieces(fqn, path, tensor.detach(), shape, offsets)
+        return _pieces(fqn, path, tensor.detach(), shape, (0,) * len(shape))
     local = tensor.to_local().detach()
     _, offsets = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
