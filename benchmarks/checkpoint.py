@@ -185,7 +185,8 @@ def _beside(name: str, stall: float, copy: float) -> str:
 
 
 def restoring(server: Server, shape: Shape) -> Iterator[Row]:
-    """Replicated state, several ranks of one node."""
+    """Replicated state, several ranks of one node. One saves it: four states and their slots would
+    not fit where four states do."""
     ceiling = alone(receive, server.url("ceiling"), shape)
     server.empty()
     yield Row("the server gives at most", f"{rate(shape, ceiling):.0f} MB/s")
@@ -195,7 +196,7 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     times = []
     for turn in range(RESTORES):
         before = server.given_away()
-        with node(server.url("ours"), workers=RANKS, slots=1) as here:  # the states fill the memory
+        with node(server.url("ours"), workers=RANKS) as here:
             commit = here.claim().commit
             assert commit is not None
             here.begin(f"r{turn + 2}", resume=from_store(commit))

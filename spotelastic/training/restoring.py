@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
-from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.contents import Contents, Piece
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.layout import SHARED
-from spotelastic_checkpoints.wire import Item, Moved, Range, Resume
+from spotelastic_checkpoints.wire import Moved, Range, Resume
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training import values
+from spotelastic.training.boxes import Box, hull, overlap
 from spotelastic.training.fitting import WRAPPERS, Kind, is_numbered, is_wrapped, misfit, renamed
 from spotelastic.training.following import filled, flat_state
 from spotelastic.training.saving import tensor_at
@@ -30,9 +30,6 @@ _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
 IMPORTED = "imported"
 """In the name of a value of ours, before the one key of the state that was imported."""
-
-Box = tuple[Sequence[int], Sequence[int]]
-"""Offsets and sizes of a part of a tensor."""
 
 
 class Restored:
@@ -100,9 +97,9 @@ class Restored:
                     ranges.append((item.offset, item.offset + item.length))
                     continue
                 for offsets, sizes in boxes[fqn]:
-                    part = _overlap(item, offsets, sizes)
+                    part = overlap(item, offsets, sizes)
                     if part is not None:
-                        ranges.append(_hull(item, part))
+                        ranges.append(hull(item, part))
         return joined(ranges)
 
     def windows(self) -> list[Window]:
@@ -363,7 +360,7 @@ class Restored:
         """Copy the part that starts at `offsets` from whichever chunks hold it."""
         copied = 0
         for piece in self._pieces[fqn]:
-            part = _overlap(piece.item, offsets, tuple(target.shape))
+            part = overlap(piece.item, offsets, tuple(target.shape))
             if part is None:
                 continue
             source = tensor_at(self._map(piece.file), piece.item)
@@ -470,35 +467,3 @@ def _leave_hyper_parameters(prefix: str, here: dict[str, Kind], there: dict[str,
         for fqn in [fqn for fqn in kinds if fqn.startswith(prefix)]:
             if not fqn.endswith(".params"):
                 del kinds[fqn]
-
-
-def _overlap(
-    item: Item, offsets: Sequence[int], sizes: Sequence[int]
-) -> list[tuple[int, int]] | None:
-    """Start and length per axis of what a stored chunk and a wanted one share."""
-    parts = []
-    for axis, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
-        low = max(start, item.offsets[axis])
-        high = min(start + size, item.offsets[axis] + item.sizes[axis])
-        if high <= low:
-            return None
-        parts.append((low, high - low))
-    return parts
-
-
-def _raw_start(item: Item) -> int:
-    """Where the elements begin."""
-    return item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
-
-
-def _hull(item: Item, part: Sequence[tuple[int, int]]) -> Range:
-    """From the first byte to the last of a part of a tensor's chunk."""
-    size, first, last = encoding.ITEM_SIZES[item.dtype], 0, 0
-    stride = 1
-    for axis in reversed(range(len(part))):
-        start = part[axis][0] - item.offsets[axis]
-        first += start * stride
-        last += (start + part[axis][1] - 1) * stride
-        stride *= item.sizes[axis]
-    start = _raw_start(item)
-    return start + first * size, start + (last + 1) * size
