@@ -385,7 +385,8 @@ def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
 
 
 def _note(container: Container, objects: list[Any], keys: list[Any]) -> None:
-    """The containers and tensors of an optimizer, and the keys by which all else is read."""
+    """The containers and tensors of an optimizer, and the keys by which all else is read. A tensor
+    that is the same may have been given other memory: its place is noted with the keys."""
     if isinstance(container, list):
         before = len(objects)
         entries: Iterable[Any] = container
@@ -396,6 +397,7 @@ def _note(container: Container, objects: list[Any], keys: list[Any]) -> None:
     for entry in entries:
         if isinstance(entry, torch.Tensor):
             objects.append(entry)
+            keys.append(place(entry))
         elif isinstance(entry, Mapping | list):
             _note(entry, objects, keys)
     # A list of values alone is one itself.
@@ -405,7 +407,8 @@ def _note(container: Container, objects: list[Any], keys: list[Any]) -> None:
 
 
 def _same(values: Mapping[str, Any], name: str, tensor: torch.Tensor) -> Callable[[], bool]:
-    return lambda: values.get(name) is tensor
+    known = place(tensor)
+    return lambda: values.get(name) is tensor and place(tensor) == known
 
 
 def _followed(name: str, get: Callable[[], Any]) -> _Part:

@@ -139,6 +139,46 @@ def test_moments_that_were_replaced_are_seen_even_where_ids_would_come_again() -
     assert not is_current()
 
 
+def trained() -> dict[str, Any]:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))
+    State({"model": model, "optimizer": optimizer}).initialise()
+    values = {"mean": torch.zeros(2), "means": [torch.zeros(2)]}
+    return {"model": model, "optimizer": optimizer, **values}
+
+
+HELD: dict[str, Callable[[dict[str, Any]], torch.Tensor]] = {
+    "a parameter": lambda s: s["model"].weight,
+    "a moment": lambda s: s["optimizer"].state[s["model"].weight]["exp_avg"],
+    "a learning rate": lambda s: s["optimizer"].param_groups[0]["lr"],
+    "a tensor": lambda s: s["mean"],
+    "one in a list": lambda s: s["means"][0],
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_tensor_that_was_given_other_memory_is_saved_as_it_is_then(
+    tmp_path: Path, held: str
+) -> None:
+    """As `.data` does: what brings moments to another device and back goes on with the object."""
+    state, again = trained(), trained()
+    slot = OneSlot(tmp_path / "slot", state)
+    slot.save(1)
+    tensor = HELD[held](state)
+    tensor.data = torch.full_like(tensor, 7)
+    slot.save(2)
+    load(tmp_path / "slot", 2, again)
+    assert torch.equal(HELD[held](again), torch.full_like(tensor, 7))
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_a_tensor_of_another_shape_is_another_layout(tmp_path: Path, held: str) -> None:
+    slot = OneSlot(tmp_path / "slot", state := trained())
+    HELD[held](state).data = torch.zeros(3, 3)
+    with pytest.raises(LayoutChanged, match="of another shape"):
+        slot.save(2)
+
+
 class Counting(torch.optim.Optimizer):
     """Keeps counts and averages in containers, some of which it makes anew."""
 
