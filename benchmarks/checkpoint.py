@@ -37,10 +37,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from common.measuring import conduct, where
+from common.measuring import Stuck, conduct, where
 from jobs import memory, overlapped, peers, s3_servers, world
 from jobs.node import Node, from_store, node
 from jobs.s3_servers import Server
@@ -60,9 +61,7 @@ SERVERS = {"moto": s3_servers.moto, "rclone": s3_servers.rclone, "sink": s3_serv
 OVERLAPPED = 6
 """Saves beside training in one process."""
 FIRSTS = 2
-"""Processes whose first save is measured, ours and theirs,"""
-PEER_SAVES = 4
-"""and saves of each peer, of which the first does not count."""
+"""Processes whose first save is measured, ours and theirs."""
 RESTORES = 2
 """From a store, ours and theirs."""
 FULL = 1 << 30
@@ -96,7 +95,28 @@ def ranks(work: Callable[..., T], *arguments: Any, world: int = RANKS) -> list[T
 
 def _together(work: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
     with ProcessPoolExecutor(len(calls), multiprocessing.get_context("spawn")) as pool:
-        return [f.result(PATIENCE) for f in [pool.submit(work, *call) for call in calls]]
+        try:
+            return [f.result(PATIENCE) for f in [pool.submit(work, *call) for call in calls]]
+        except BrokenProcessPool:
+            raise Stuck("a process was killed, as the kernel does for want of memory") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A peer that is not measured."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"does not run here: {self.why}"
+
+
+def attempt(measure: Callable[..., T], *arguments: Any) -> T | Absent:
+    """Of a peer, which may not be installed, not run on a server, or not fit into the memory."""
+    try:
+        return measure(*arguments)
+    except Exception as error:
+        return Absent(_brief(error))
 
 
 @contextlib.contextmanager
@@ -115,66 +135,62 @@ def rate(shape: Shape, seconds: float) -> float:
     return shape.nbytes / 1e6 / seconds
 
 
-def saving(server: Server, shape: Shape, times: int) -> Iterator[Row]:
+def saving(server: Server, shape: Shape, times: int, peer_saves: int) -> Iterator[Row]:
     """Stall, and time until committed, against DCP on the same server."""
-    room = server.room * shape.nbytes
-    sent = alone(send, server.url("ceiling"), shape, room, times)
+    sent = alone(send, server, "ceiling", shape, times)
     server.empty()
-    ours = alone(save_ours, server.url("ours"), shape, times, room)
+    ours = alone(save_ours, server, "ours", shape, times)
     server.empty()
-    stock = alone(peers.save_theirs, "s3fs", server.url("stock"), shape, PEER_SAVES, room)
-    server.empty()
-    yield from stalls(server, shape, ours)
+    yield from stalls(server, shape, ours, peer_saves)
     ceiling = rate(shape, sent + ours.copy)
     yield Row("the server takes at most", f"{rate(shape, sent):.0f} MB/s",
               f"after a copy: {ceiling:.0f} MB/s")  # fmt: skip
-    mine = rate(shape, ours.until_committed)
-    theirs = rate(shape, stock.until_committed)
-    yield Row(
-        "save until committed",
-        f"{mine:.0f} MB/s",
-        f"dcp.save, s3fs: {theirs:.0f} MB/s",
-        ">= 2.5 x",
-        mine >= 2.5 * theirs,
-        ceiling >= 2.5 * theirs,
-    )
-    try:
-        other = alone(
-            peers.save_theirs, "connector", server.url("connector"), shape, PEER_SAVES, room
-        )
-    except Exception as error:
-        yield Row("", "", f"s3torchconnector does not run here: {_brief(error)}")
-    else:
-        theirs = rate(shape, other.until_committed)
-        yield Row("", f"{mine:.0f} MB/s", f"s3torchconnector: {theirs:.0f} MB/s", ">= 1.5 x",
-                  mine >= 1.5 * theirs, ceiling >= 1.5 * theirs)  # fmt: skip
-    server.empty()
+    mine, what = rate(shape, ours.until_committed), "save until committed"
+    for kind, name, bar in (
+        ("s3fs", "dcp.save, s3fs", 2.5),
+        ("connector", "s3torchconnector", 1.5),
+    ):
+        peer = attempt(alone, peers.save_theirs, kind, server, kind, shape, peer_saves)
+        server.empty()
+        if isinstance(peer, Absent):
+            yield Row(what, f"{mine:.0f} MB/s", f"{name} {peer}")
+        else:
+            theirs = rate(shape, peer.until_committed)
+            yield Row(what, f"{mine:.0f} MB/s", f"{name}: {theirs:.0f} MB/s", f">= {bar} x",
+                      mine >= bar * theirs, ceiling >= bar * theirs)  # fmt: skip
+        what = ""
     yield Row("daemon's CPU", f"{ours.cpu:.2f} s/GiB", "", "<= 1.2", ours.cpu <= 1.2)
     yield Row("daemon's own memory", f"{ours.own_memory >> 20} MiB", "", "<= 256 MiB",
               ours.own_memory <= 256 << 20)  # fmt: skip
 
 
-def stalls(server: Server, shape: Shape, ours: Saves) -> Iterator[Row]:
-    mine = alone(overlapped.stalls, server.url("overlapped"), shape, OVERLAPPED)
+def stalls(server: Server, shape: Shape, ours: Saves, peer_saves: int) -> Iterator[Row]:
+    mine = alone(overlapped.stalls, server, "overlapped", shape, OVERLAPPED)
     firsts = [mine] + [
-        alone(overlapped.stalls, server.url("first"), shape, 2) for _ in range(FIRSTS - 1)
+        alone(overlapped.stalls, server, "first", shape, 2) for _ in range(FIRSTS - 1)
     ]
-    later = alone(peers.save_async, server.url("async"), shape, PEER_SAVES)
     server.empty()
-    theirs = [later.stalls[0]]
-    theirs += [
-        alone(peers.save_async, server.url("async"), shape, 1).stalls[0] for _ in range(FIRSTS - 1)
+    # A first save is the first of its process: the later ones are measured in another.
+    theirs = [
+        attempt(alone, peers.save_async, server, "async", shape, saves)
+        for saves in (peer_saves, *[1] * (FIRSTS - 1))
     ]
     server.empty()
     first = min(firsts, key=lambda each: each.first)
+    later = theirs[0]
     yield Row("stall, later saves", f"{mine.steady:.3f} s", f"warm copy: {mine.later:.3f} s",
               "<= 1.3 x", mine.steady <= 1.3 * mine.later)  # fmt: skip
-    yield Row("", f"{mine.steady:.3f} s", _beside("dcp.async_save", later.steady, later.copy),
-              "4 x less", mine.steady * 4 <= later.steady)  # fmt: skip
+    if isinstance(later, Absent):
+        yield Row("", f"{mine.steady:.3f} s", f"dcp.async_save {later}")
+    else:
+        yield Row("", f"{mine.steady:.3f} s", _beside("dcp.async_save", later.steady, later.copy),
+                  "4 x less", mine.steady * 4 <= later.steady)  # fmt: skip
     yield Row("stall, first save", f"{first.first:.3f} s", f"warm copy: {first.copy:.3f} s",
               "<= 2 x", first.first <= 2 * first.copy)  # fmt: skip
-    yield Row("", f"{first.first:.3f} s", _beside("dcp.async_save", min(theirs), later.copy),
-              "20 x less", first.first * 20 <= min(theirs))  # fmt: skip
+    if not isinstance(later, Absent):
+        best = min(each.stalls[0] for each in theirs if not isinstance(each, Absent))
+        yield Row("", f"{first.first:.3f} s", _beside("dcp.async_save", best, later.copy),
+                  "20 x less", first.first * 20 <= best)  # fmt: skip
     yield Row("a step with a save", f"{mine.lost:+.3f} s", f"one without: {mine.bare:.3f} s")
     yield Row("a save that is waited for", f"{ours.steady:.3f} s", f"warm copy: {ours.copy:.3f} s",
               "<= 1.3 x", ours.steady <= 1.3 * ours.copy)  # fmt: skip
@@ -187,7 +203,7 @@ def _beside(name: str, stall: float, copy: float) -> str:
 def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     """Replicated state, several ranks of one node. One saves it: four states and their slots would
     not fit where four states do."""
-    ceiling = alone(receive, server.url("ceiling"), shape)
+    ceiling = alone(receive, server, "ceiling", shape)
     server.empty()
     yield Row("the server gives at most", f"{rate(shape, ceiling):.0f} MB/s")
     with node(server.url("ours"), slots=1) as here:
@@ -209,17 +225,19 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     mine = min(times)
     server.empty()
     what, took = f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)"
-    try:
-        ranks(world.rank_saves_stock, server.url("stock"), shape)
-        theirs = min(
-            max(ranks(world.rank_loads, server.url("stock"), shape)) for _ in range(RESTORES)
-        )
-    except Exception as error:
-        yield Row(what, took, f"dcp.load, s3fs: does not run here: {_brief(error)}")
+    theirs = attempt(_stock_loads, server, shape)
+    if isinstance(theirs, Absent):
+        yield Row(what, took, f"dcp.load, s3fs {theirs}")
     else:
         yield Row(what, took, f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs,
                   ceiling * 6 <= theirs)  # fmt: skip
     server.empty()
+
+
+def _stock_loads(server: Server, shape: Shape) -> float:
+    """Seconds."""
+    ranks(world.rank_saves_stock, server.url("stock"), shape)
+    return min(max(ranks(world.rank_loads, server.url("stock"), shape)) for _ in range(RESTORES))
 
 
 def sharding(server: Server, shape: Shape) -> Iterator[Row]:
@@ -319,19 +337,23 @@ def show(title: str, rows: Iterator[Row]) -> Counter[str]:
     """How often which verdict was given."""
     print(f"\n{title}", flush=True)
     verdicts = Counter[str]()
-    for row in rows:
-        verdict = {None: "", True: "met", False: "MISSED"}[row.met]
-        if row.met is False and not row.reachable:
-            verdict = "out of reach"
-        print(f"  {row.what:<28} {row.ours:<22} {row.theirs:<38} {row.bar:<12} {verdict}",
-              flush=True)  # fmt: skip
-        verdicts[verdict] += 1
+    try:
+        for row in rows:
+            verdict = {None: "", True: "met", False: "MISSED"}[row.met]
+            if row.met is False and not row.reachable:
+                verdict = "out of reach"
+            print(f"  {row.what:<28} {row.ours:<22} {row.theirs:<38} {row.bar:<12} {verdict}",
+                  flush=True)  # fmt: skip
+            verdicts[verdict] += 1
+    except Stuck as error:
+        print(f"  could not be measured: {error}", flush=True)
+        verdicts["not measured"] += 1
     return verdicts
 
 
 def _brief(error: Exception) -> str:
     said = (str(error).strip() or type(error).__name__).splitlines()[-1]
-    return said.rpartition("Exception: ")[2][:60]
+    return said.rpartition("Exception: ")[2][:70]
 
 
 def main() -> None:
@@ -342,6 +364,12 @@ def main() -> None:
     parser.add_argument("--tensors", type=int, nargs="+", default=[60, 4000], help="(60 4000)")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--saves", type=int, default=8, help="of ours, per state (8)")
+    parser.add_argument(
+        "--peer-saves",
+        type=int,
+        default=4,
+        help="of each peer, of which the first does not count (4)",
+    )
     parser.add_argument("--growth", type=int, default=200, help="saves of a small state (200)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
@@ -360,7 +388,8 @@ def main() -> None:
         for name in options.servers:
             with SERVERS[name]() as server, environment(server):
                 if "save" in options.only:
-                    verdicts += show(f"{title}, {name}", saving(server, shape, options.saves))
+                    rows = saving(server, shape, options.saves, options.peer_saves)
+                    verdicts += show(f"{title}, {name}", rows)
                 if "restore" in options.only and name != "sink":
                     verdicts += show(f"{title}, {name}", restoring(server, shape))
                 if "shards" in options.only and name != "sink":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from common.measuring import machine_at_rest
 from jobs.node import DEADLINE, Crash, Node, node
+from jobs.s3_servers import TENSORS, Server
 from jobs.states import Shape, WarmCopy
 
 import spotelastic as se
@@ -87,13 +88,13 @@ class Training:
             torch.set_num_threads(1)
 
 
-def stalls(storage: str, shape: Shape, saves: int) -> Stalls:
+def stalls(server: Server, name: str, shape: Shape, saves: int) -> Stalls:
     training = Training(shape)
-    with node(storage) as here:
+    with node(server.url(name), slots=2) as here:
         here.begin("r1", epoch=here.claim().epoch)
         with contextlib.suppress(Crash), se.Checkpointer(training.state) as checkpoint:
             here.make_ready(checkpoint)
-            found = list(_saves(here, checkpoint, training, saves))
+            found = list(_saves(server, here, checkpoint, training, saves))
             raise Crash
     (first, copy, _, _), *later = found
     bare = statistics.median(bare for _, _, _, bare in later)
@@ -108,7 +109,7 @@ def stalls(storage: str, shape: Shape, saves: int) -> Stalls:
 
 
 def _saves(
-    here: Node, checkpoint: se.Checkpointer, training: Training, saves: int
+    server: Server, here: Node, checkpoint: se.Checkpointer, training: Training, saves: int
 ) -> Iterator[tuple[float, float, float, float]]:
     """Of each save: its stall, a copy, the step that it went on in, and one without."""
     step = 1
@@ -125,5 +126,6 @@ def _saves(
         newest = here.client.status().snapshots[-1].step
         if newest != step:
             raise RuntimeError(f"step {newest} is sealed, not {step}")
+        server.empty(above=TENSORS)
         machine_at_rest()
         yield stall, training.copied(), beside, bare

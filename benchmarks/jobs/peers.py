@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed.checkpoint as dcp
 from common.measuring import machine_at_rest, memory_at_hand
+from jobs.s3_servers import Server
 from jobs.states import Saves, Shape, WarmCopy
 from torch.distributed.checkpoint.api import CheckpointException
 
@@ -28,14 +29,15 @@ def fsspec() -> Any:
     return _fsspec_filesystem
 
 
-def save_theirs(kind: str, url: str, shape: Shape, times: int, room: int) -> Saves:
+def save_theirs(kind: str, server: Server, name: str, shape: Shape, times: int) -> Saves:
     """`dcp.save` through s3fs or s3torchconnector; each save stalls for all of it."""
     state = shape.make()
     took = []
     for step in range(1, times + 1):
-        writer = _writer(kind, f"{url}/{step}")
+        server.empty()
+        writer = _writer(kind, f"{server.url(name)}/{step}")
         machine_at_rest()
-        memory_at_hand(room)
+        memory_at_hand(server.room * shape.nbytes)
         begun = time.perf_counter()
         try:
             dcp.save(state, storage_writer=writer, no_dist=True)
@@ -48,13 +50,14 @@ def save_theirs(kind: str, url: str, shape: Shape, times: int, room: int) -> Sav
     return Saves((), tuple(took), tuple(took))
 
 
-def save_async(url: str, shape: Shape, times: int) -> Saves:
+def save_async(server: Server, name: str, shape: Shape, times: int) -> Saves:
     """`dcp.async_save` to the same place; each save is over before the next begins."""
     state = shape.make()
     copies, stalls, committed = [], [], []
     warm = WarmCopy(state)
     for step in range(1, times + 1):
-        writer = _writer("s3fs", f"{url}/{step}")
+        server.empty()
+        writer = _writer("s3fs", f"{server.url(name)}/{step}")
         machine_at_rest()
         copies.append(warm.seconds())
         begun = time.perf_counter()

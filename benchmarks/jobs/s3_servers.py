@@ -27,6 +27,8 @@ from spotelastic.store.server import free_ports
 
 BUCKET = "bench"
 KEY = "benchmark"
+TENSORS = 4 << 20
+"""Bytes: objects of more than that hold tensors."""
 _SPENT = "/bytes-given-away"
 _START_WITHIN = 30.0
 
@@ -61,12 +63,14 @@ class Server:
         except (urllib.error.HTTPError, ValueError):
             return None
 
-    def empty(self) -> None:
-        """Servers keep objects in memory."""
+    def empty(self, above: int = -1) -> None:
+        """Of objects of more bytes than that; what tells a daemon where it stands is smaller than
+        `TENSORS`. Servers keep objects in memory, which has no room for several large states."""
         client = self.client()
         for page in client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
             for entry in page.get("Contents", ()):
-                client.delete_object(Bucket=BUCKET, Key=entry["Key"])
+                if entry["Size"] > above:
+                    client.delete_object(Bucket=BUCKET, Key=entry["Key"])
 
     def client(self) -> Any:
         return boto3.client(

@@ -1,12 +1,12 @@
 """Saves of one process, with us: stalls, time until committed, memory, CPU."""
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import obstore
 from common.measuring import machine_at_rest, memory_at_hand
 from jobs.node import DEADLINE, node
+from jobs.s3_servers import BUCKET, TENSORS, Server
 from jobs.states import Saves, Shape, WarmCopy
 from obstore.store import S3Store
 from spotelastic_checkpoints import restore, service, shards
@@ -15,19 +15,19 @@ from spotelastic_checkpoints.storage.s3 import S3Storage
 import spotelastic as se
 
 
-def save_ours(storage: str, shape: Shape, times: int, room: int) -> Saves:
-    """`room`: bytes of memory that the server takes for one of them."""
+def save_ours(server: Server, name: str, shape: Shape, times: int) -> Saves:
     state = shape.make()
     warm = WarmCopy(state)
-    with node(storage) as here:
+    with node(server.url(name), slots=2) as here:
         here.begin("r1", epoch=here.claim().epoch)
         with se.Checkpointer(state) as checkpoint:
             copies, stalls, committed, memory = [], [], [], 0
             here.make_ready(checkpoint)
             before = here.cpu()
             for step in range(2, times + 2):
+                server.empty(above=TENSORS)
                 machine_at_rest()
-                memory_at_hand(room)
+                memory_at_hand(server.room * shape.nbytes)
                 copies.append(warm.seconds())
                 begun = time.perf_counter()
                 checkpoint.step(step)
@@ -54,14 +54,13 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
     return memory[len(memory) // 10], memory[-1]
 
 
-def send(storage: str, shape: Shape, room: int, times: int) -> float:
+def send(server: Server, name: str, shape: Shape, times: int) -> float:
     """Seconds that the server takes for so many bytes, in as many new objects as a save would make,
     from a client that has nothing else to do."""
-    bucket, _, prefix = storage.removeprefix("s3://").partition("/")
     store = S3Store(
-        bucket,
-        prefix=prefix,
-        endpoint=os.environ["AWS_ENDPOINT_URL"],
+        BUCKET,
+        prefix=name,
+        endpoint=server.endpoint,
         virtual_hosted_style_request=False,
         unsigned_payload=True,
         client_options={"allow_http": True},
@@ -69,7 +68,8 @@ def send(storage: str, shape: Shape, room: int, times: int) -> float:
     data = memoryview(b"\1" * shards.FILE)
     took = []
     for turn in range(times):
-        memory_at_hand(room)
+        server.empty()
+        memory_at_hand(server.room * shape.nbytes)
         begun = time.perf_counter()
         with ThreadPoolExecutor(service.UPLOADS) as pool:
             sent = [
@@ -84,10 +84,10 @@ def send(storage: str, shape: Shape, room: int, times: int) -> float:
     return min(took)
 
 
-def receive(storage: str, shape: Shape) -> float:
+def receive(server: Server, name: str, shape: Shape) -> float:
     """Seconds that it takes to give them back, the first time."""
-    send(storage, shape, room=0, times=1)
-    store, most = S3Storage(storage), restore.STORE_RANGE
+    send(server, name, shape, times=1)
+    store, most = S3Storage(server.url(name)), restore.STORE_RANGE
 
     def read(number: int, start: int) -> None:
         length = min(most, sizes[number] - start)

@@ -4,6 +4,7 @@ import mmap
 import os
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -62,16 +63,41 @@ class Saves:
 
 
 class WarmCopy:
-    """Of a state, in memory that has been written before."""
+    """Of a state, in memory that has been written before: in parts of a GiB, one over the other, as
+    there is not always room for all of a second one."""
+
+    PART = 1 << 30
 
     def __init__(self, state: State) -> None:
-        self._sources = list(state.values())
-        self._targets = [tensor.clone() for tensor in self._sources]
+        self._parts = []
+        pool = defaultdict[int, list[torch.Tensor]](list)
+        for sources in _parts(state, self.PART):
+            taken, targets = Counter[int](), []
+            for source in sources:
+                alike = pool[source.numel()]
+                if taken[source.numel()] == len(alike):
+                    alike.append(source.clone())
+                targets.append(alike[taken[source.numel()]])
+                taken[source.numel()] += 1
+            self._parts.append((targets, sources))
 
     def seconds(self) -> float:
         begun = time.perf_counter()
-        torch._foreach_copy_(self._targets, self._sources)
+        for targets, sources in self._parts:
+            torch._foreach_copy_(targets, sources)
         return time.perf_counter() - begun
+
+
+def _parts(state: State, most: int) -> list[list[torch.Tensor]]:
+    parts: list[list[torch.Tensor]] = [[]]
+    nbytes = 0
+    for tensor in state.values():
+        if parts[-1] and nbytes + tensor.nbytes > most:
+            parts.append([])
+            nbytes = 0
+        parts[-1].append(tensor)
+        nbytes += tensor.nbytes
+    return parts
 
 
 def from_shared_memory(nbytes: int) -> tuple[float, float]:
