@@ -52,6 +52,7 @@ from jobs.training import train_beside_uploads
 from spotelastic.store.server import free_ports
 
 T = TypeVar("T")
+Start = Callable[[], contextlib.AbstractContextManager[Server]]
 
 RANKS = 4
 """Of the node that restores from S3."""
@@ -130,18 +131,23 @@ def environment(server: Server) -> Iterator[None]:
         os.environ.update(before)
 
 
+def served(start: Start, work: Callable[..., T], *arguments: Any) -> T:
+    """In a process of its own, with a server of its own: one that the kernel has killed for want of
+    memory, or whose memory is in pieces, is nobody else's trouble."""
+    with start() as server, environment(server):
+        return alone(work, server, *arguments)
+
+
 def rate(shape: Shape, seconds: float) -> float:
     """MB/s."""
     return shape.nbytes / 1e6 / seconds
 
 
-def saving(server: Server, shape: Shape, times: int, peer_saves: int) -> Iterator[Row]:
-    """Stall, and time until committed, against DCP on the same server."""
-    sent = alone(send, server, "ceiling", shape, times)
-    server.empty()
-    ours = alone(save_ours, server, "ours", shape, times)
-    server.empty()
-    yield from stalls(server, shape, ours, peer_saves)
+def saving(start: Start, shape: Shape, times: int, peer_saves: int) -> Iterator[Row]:
+    """Stall, and time until committed, against DCP on the same kind of server."""
+    sent = served(start, send, shape, times)
+    ours = served(start, save_ours, shape, times)
+    yield from stalls(start, shape, ours, peer_saves)
     ceiling = rate(shape, sent + ours.copy)
     yield Row("the server takes at most", f"{rate(shape, sent):.0f} MB/s",
               f"after a copy: {ceiling:.0f} MB/s")  # fmt: skip
@@ -150,8 +156,7 @@ def saving(server: Server, shape: Shape, times: int, peer_saves: int) -> Iterato
         ("s3fs", "dcp.save, s3fs", 2.5),
         ("connector", "s3torchconnector", 1.5),
     ):
-        peer = attempt(alone, peers.save_theirs, kind, server, kind, shape, peer_saves)
-        server.empty()
+        peer = attempt(served, start, peers.save_theirs, kind, shape, peer_saves)
         if isinstance(peer, Absent):
             yield Row(what, f"{mine:.0f} MB/s", f"{name} {peer}")
         else:
@@ -164,18 +169,14 @@ def saving(server: Server, shape: Shape, times: int, peer_saves: int) -> Iterato
               ours.own_memory <= 256 << 20)  # fmt: skip
 
 
-def stalls(server: Server, shape: Shape, ours: Saves, peer_saves: int) -> Iterator[Row]:
-    mine = alone(overlapped.stalls, server, "overlapped", shape, OVERLAPPED)
-    firsts = [mine] + [
-        alone(overlapped.stalls, server, "first", shape, 2) for _ in range(FIRSTS - 1)
-    ]
-    server.empty()
-    # A first save is the first of its process: the later ones are measured in another.
+def stalls(start: Start, shape: Shape, ours: Saves, peer_saves: int) -> Iterator[Row]:
+    mine = served(start, overlapped.stalls, shape, OVERLAPPED)
+    firsts = [mine] + [served(start, overlapped.stalls, shape, 2) for _ in range(FIRSTS - 1)]
+    # A first save is the first of its process: the later ones are measured in one of them.
     theirs = [
-        attempt(alone, peers.save_async, server, "async", shape, saves)
+        attempt(served, start, peers.save_async, shape, saves)
         for saves in (peer_saves, *[1] * (FIRSTS - 1))
     ]
-    server.empty()
     first = min(firsts, key=lambda each: each.first)
     later = theirs[0]
     yield Row("stall, later saves", f"{mine.steady:.3f} s", f"warm copy: {mine.later:.3f} s",
@@ -203,7 +204,7 @@ def _beside(name: str, stall: float, copy: float) -> str:
 def restoring(server: Server, shape: Shape) -> Iterator[Row]:
     """Replicated state, several ranks of one node. One saves it: four states and their slots would
     not fit where four states do."""
-    ceiling = alone(receive, server, "ceiling", shape)
+    ceiling = alone(receive, server, shape)
     server.empty()
     yield Row("the server gives at most", f"{rate(shape, ceiling):.0f} MB/s")
     with node(server.url("ours"), slots=1) as here:
@@ -386,10 +387,10 @@ def main() -> None:
         if "memory" in options.only:
             verdicts += show(f"{title}, in memory", in_memory(shape))
         for name in options.servers:
+            if "save" in options.only:
+                rows = saving(SERVERS[name], shape, options.saves, options.peer_saves)
+                verdicts += show(f"{title}, {name}", rows)
             with SERVERS[name]() as server, environment(server):
-                if "save" in options.only:
-                    rows = saving(server, shape, options.saves, options.peer_saves)
-                    verdicts += show(f"{title}, {name}", rows)
                 if "restore" in options.only and name != "sink":
                     verdicts += show(f"{title}, {name}", restoring(server, shape))
                 if "shards" in options.only and name != "sink":

@@ -88,9 +88,9 @@ class Training:
             torch.set_num_threads(1)
 
 
-def stalls(server: Server, name: str, shape: Shape, saves: int) -> Stalls:
+def stalls(server: Server, shape: Shape, saves: int) -> Stalls:
     training = Training(shape)
-    with node(server.url(name), slots=2) as here:
+    with node(server.url("ours"), slots=2) as here:
         here.begin("r1", epoch=here.claim().epoch)
         with contextlib.suppress(Crash), se.Checkpointer(training.state) as checkpoint:
             here.make_ready(checkpoint)

@@ -1,8 +1,10 @@
 """The same with `torch.distributed.checkpoint`, through s3fs and s3torchconnector."""
 
+import contextlib
 import os
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
@@ -29,40 +31,46 @@ def fsspec() -> Any:
     return _fsspec_filesystem
 
 
-def save_theirs(kind: str, server: Server, name: str, shape: Shape, times: int) -> Saves:
+@contextlib.contextmanager
+def as_exception() -> Iterator[None]:
+    """`CheckpointException` is a BaseException, which would end the process; and what
+    s3torchconnector leaves behind prints a page when the interpreter ends."""
+    try:
+        yield
+    except CheckpointException as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        raise RuntimeError(str(error).strip().rpartition("\n")[2]) from None
+
+
+def save_theirs(server: Server, kind: str, shape: Shape, times: int) -> Saves:
     """`dcp.save` through s3fs or s3torchconnector; each save stalls for all of it."""
     state = shape.make()
     took = []
     for step in range(1, times + 1):
         server.empty()
-        writer = _writer(kind, f"{server.url(name)}/{step}")
+        writer = _writer(kind, f"{server.url(kind)}/{step}")
         machine_at_rest()
         memory_at_hand(server.room * shape.nbytes)
         begun = time.perf_counter()
-        try:
+        with as_exception():
             dcp.save(state, storage_writer=writer, no_dist=True)
-        except CheckpointException as error:
-            # It is a BaseException, which would end the process; and what s3torchconnector leaves
-            # behind prints a page when the interpreter ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-            raise RuntimeError(str(error).strip().rpartition("\n")[2]) from None
         took.append(time.perf_counter() - begun)
     return Saves((), tuple(took), tuple(took))
 
 
-def save_async(server: Server, name: str, shape: Shape, times: int) -> Saves:
+def save_async(server: Server, shape: Shape, times: int) -> Saves:
     """`dcp.async_save` to the same place; each save is over before the next begins."""
     state = shape.make()
     copies, stalls, committed = [], [], []
-    warm = WarmCopy(state)
     for step in range(1, times + 1):
         server.empty()
-        writer = _writer("s3fs", f"{server.url(name)}/{step}")
+        writer = _writer("s3fs", f"{server.url('async')}/{step}")
         machine_at_rest()
-        copies.append(warm.seconds())
+        copies.append(WarmCopy(state).seconds())
         begun = time.perf_counter()
-        done = dcp.async_save(state, storage_writer=writer, no_dist=True)
-        stalls.append(time.perf_counter() - begun)
-        done.result()
+        with as_exception():
+            done = dcp.async_save(state, storage_writer=writer, no_dist=True)
+            stalls.append(time.perf_counter() - begun)
+            done.result()
         committed.append(time.perf_counter() - begun)
     return Saves(tuple(copies), tuple(stalls), tuple(committed))

@@ -14,11 +14,13 @@ from spotelastic_checkpoints.storage.s3 import S3Storage
 
 import spotelastic as se
 
+_CEILING = "ceiling"
 
-def save_ours(server: Server, name: str, shape: Shape, times: int) -> Saves:
+
+def save_ours(server: Server, shape: Shape, times: int) -> Saves:
     state = shape.make()
     warm = WarmCopy(state)
-    with node(server.url(name), slots=2) as here:
+    with node(server.url("ours"), slots=2) as here:
         here.begin("r1", epoch=here.claim().epoch)
         with se.Checkpointer(state) as checkpoint:
             copies, stalls, committed, memory = [], [], [], 0
@@ -54,12 +56,12 @@ def memory_over(storage: str, shape: Shape, saves: int) -> tuple[int, int]:
     return memory[len(memory) // 10], memory[-1]
 
 
-def send(server: Server, name: str, shape: Shape, times: int) -> float:
+def send(server: Server, shape: Shape, times: int) -> float:
     """Seconds that the server takes for so many bytes, in as many new objects as a save would make,
     from a client that has nothing else to do."""
     store = S3Store(
         BUCKET,
-        prefix=name,
+        prefix=_CEILING,
         endpoint=server.endpoint,
         virtual_hosted_style_request=False,
         unsigned_payload=True,
@@ -84,10 +86,10 @@ def send(server: Server, name: str, shape: Shape, times: int) -> float:
     return min(took)
 
 
-def receive(server: Server, name: str, shape: Shape) -> float:
+def receive(server: Server, shape: Shape) -> float:
     """Seconds that it takes to give them back, the first time."""
-    send(server, name, shape, times=1)
-    store, most = S3Storage(server.url(name)), restore.STORE_RANGE
+    send(server, shape, times=1)
+    store, most = S3Storage(server.url(_CEILING)), restore.STORE_RANGE
 
     def read(number: int, start: int) -> None:
         length = min(most, sizes[number] - start)

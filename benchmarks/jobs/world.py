@@ -110,7 +110,8 @@ def rank_loads(rank: int, world: int, port: int, url: str, shape: Shape) -> floa
     reader = peers.fsspec().FsspecReader(url)
     dist.barrier()
     begun = time.perf_counter()
-    dcp.load(state, storage_reader=reader)
+    with peers.as_exception():
+        dcp.load(state, storage_reader=reader)
     dist.barrier()
     seconds = time.perf_counter() - begun
     _compare(state, shape.made())
@@ -119,4 +120,5 @@ def rank_loads(rank: int, world: int, port: int, url: str, shape: Shape) -> floa
 
 def rank_saves_stock(rank: int, world: int, port: int, url: str, shape: Shape) -> None:
     _meet(rank, world, port)
-    dcp.save(shape.make(), storage_writer=peers.fsspec().FsspecWriter(url))
+    with peers.as_exception():
+        dcp.save(shape.make(), storage_writer=peers.fsspec().FsspecWriter(url))
