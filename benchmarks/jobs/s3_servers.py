@@ -7,6 +7,7 @@ its address.
 
 import contextlib
 import dataclasses
+import logging
 import os
 import shutil
 import subprocess
@@ -179,6 +180,8 @@ def _serve_moto() -> None:
             given += sum(map(len, answer))
         return answer
 
+    # What it fails to do, its clients are told, and tell.
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
     print(f"http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()
