@@ -397,6 +397,8 @@ def main() -> None:
                     verdicts += show(f"{title}, {name}", sharding(server, shape))
     print(f"\nat the end: {where()}")
     print("bars: " + ", ".join(f"{count} {each}" for each, count in verdicts.items() if each))
+    if verdicts["not measured"]:
+        raise Stuck("see above")
 
 
 if __name__ == "__main__":
