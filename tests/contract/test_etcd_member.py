@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from support.etcd import EtcdMember, wait_until
+from support.ports import HOST, held_ports
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.store import server
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import MemberConfig, find_binary, find_leader, free_ports, status
-
-HOST = "127.0.0.1"
+from spotelastic.store.server import MemberConfig, find_binary, find_leader, status
 
 
 def put_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> Path:
@@ -61,16 +60,15 @@ def test_a_member_says_who_it_is_and_who_leads(etcd_member: EtcdMember) -> None:
 
 
 def test_nobody_home_is_unavailable() -> None:
-    (port,) = free_ports(1, HOST)
-    with pytest.raises(Unavailable, match=str(port)):
-        status(f"{HOST}:{port}")
-    assert find_leader([f"{HOST}:{port}"]) is None
+    with held_ports(1) as (port,):
+        with pytest.raises(Unavailable, match=str(port)):
+            status(f"{HOST}:{port}")
+        assert find_leader([f"{HOST}:{port}"]) is None
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
-    with socket.create_server((HOST, 0)) as taken:
+    with socket.create_server((HOST, 0)) as taken, held_ports(1) as (peer,):
         port = taken.getsockname()[1]
-        (peer,) = free_ports(1, HOST)
         config = MemberConfig("a", tmp_path / "data", f"{HOST}:{port}", f"{HOST}:{peer}")
         with EtcdMember(config, log=tmp_path / "log") as member:
             member.start()
@@ -79,13 +77,13 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 def test_a_member_without_its_cluster_is_unavailable_in_time(tmp_path: Path) -> None:
-    client, peer, other = free_ports(3, HOST)
-    cluster = {"a": f"{HOST}:{peer}", "b": f"{HOST}:{other}"}
-    config = MemberConfig("a", tmp_path / "data", f"{HOST}:{client}", cluster["a"], cluster)
-    with EtcdMember(config, log=tmp_path / "log") as member:
-        member.start()
-        with pytest.raises(Unavailable, match="does not serve after 1 s"):
-            member.wait(1)
+    with held_ports(3) as (client, peer, other):
+        cluster = {"a": f"{HOST}:{peer}", "b": f"{HOST}:{other}"}
+        config = MemberConfig("a", tmp_path / "data", f"{HOST}:{client}", cluster["a"], cluster)
+        with EtcdMember(config, log=tmp_path / "log") as member:
+            member.start()
+            with pytest.raises(Unavailable, match="does not serve after 1 s"):
+                member.wait(1)
 
 
 def test_data_survives_a_restart_and_a_frozen_member_can_be_stopped(tmp_path: Path) -> None:

@@ -1,34 +1,38 @@
 """Snapshots of a real etcd: taken, restored, kept in number, and refused when they are damaged."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from support.bucket import Bucket
-from support.etcd import HOST, EtcdMember
+from support.etcd import EtcdMember
+from support.ports import HOST, held_ports
 
 from spotelastic.controller import snapshots
 from spotelastic.controller.generations import GENERATIONS, Generation
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import MemberConfig, find_binary, free_ports
+from spotelastic.store.server import MemberConfig, find_binary
 from spotelastic.store.snapshot import restore, take
 
 
-def config(folder: Path) -> MemberConfig:
-    client, peer = free_ports(2, HOST)
-    return MemberConfig("r", folder / "data", f"{HOST}:{client}", f"{HOST}:{peer}", fsync=False)
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[MemberConfig]:
+    """A member that has not started."""
+    with held_ports(2) as (client, peer):
+        at = (f"{HOST}:{client}", f"{HOST}:{peer}")
+        yield MemberConfig("r", tmp_path / "data", *at, fsync=False)
 
 
 def test_what_was_saved_is_there_in_another_cluster(
-    etcd_member: EtcdMember, etcd_store: EtcdStore, prefix: str, tmp_path: Path
+    etcd_member: EtcdMember, etcd_store: EtcdStore, prefix: str, tmp_path: Path, other: MemberConfig
 ) -> None:
     etcd_store.put(f"{prefix}kept", b"1")
     snapshot = tmp_path / "snapshot"
     with snapshot.open("wb") as file:
         assert take(etcd_member.endpoint, file) == file.tell()
-    other = config(tmp_path)
     restore(snapshot, other, find_binary())
     with EtcdMember(other, log=tmp_path / "log") as member:
         member.start()
@@ -38,7 +42,9 @@ def test_what_was_saved_is_there_in_another_cluster(
     assert value is not None and value.data == b"1"
 
 
-def test_of_a_damaged_snapshot_nothing_is_restored(etcd_member: EtcdMember, tmp_path: Path) -> None:
+def test_of_a_damaged_snapshot_nothing_is_restored(
+    etcd_member: EtcdMember, tmp_path: Path, other: MemberConfig
+) -> None:
     snapshot = tmp_path / "snapshot"
     with snapshot.open("wb") as file:
         size = take(etcd_member.endpoint, file)
@@ -46,9 +52,9 @@ def test_of_a_damaged_snapshot_nothing_is_restored(etcd_member: EtcdMember, tmp_
         file.seek(size // 2)
         file.write(b"damage")
     with pytest.raises(EnvironmentFailure, match="cannot restore a snapshot of etcd") as told:
-        restore(snapshot, config(tmp_path), find_binary())
+        restore(snapshot, other, find_binary())
     assert "\n" not in str(told.value)
-    assert not (tmp_path / "data").exists()
+    assert not other.data_dir.exists()
 
 
 def test_the_newest_are_kept_and_the_one_that_a_late_member_needs(etcd_member: EtcdMember) -> None:

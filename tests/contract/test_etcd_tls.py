@@ -9,34 +9,28 @@ from pathlib import Path
 
 import pytest
 from support.certificates import certificates
+from support.ports import HOST, held_ports
 from support.sinks import Recorder
 
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.store.diagnose import diagnose, read
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import EtcdMember, MemberConfig, free_ports, status
+from spotelastic.store.server import EtcdMember, MemberConfig, status
 from spotelastic.store.session import Session
 from spotelastic.store.tls import Tls, tls_of
-
-HOST = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
 def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
     folder = tmp_path_factory.mktemp("tls")
-    client, peer = free_ports(2, HOST)
-    config = MemberConfig(
-        "m",
-        folder / "data",
-        f"{HOST}:{client}",
-        f"{HOST}:{peer}",
-        fsync=False,
-        tls=certificates(folder / "tls"),
-    )
-    with EtcdMember(config, log=folder / "log") as started:
-        started.start()
-        started.wait(30)
-        yield started
+    tls = certificates(folder / "tls")
+    with held_ports(2) as (client, peer):
+        at = (f"{HOST}:{client}", f"{HOST}:{peer}")
+        config = MemberConfig("m", folder / "data", *at, fsync=False, tls=tls)
+        with EtcdMember(config, log=folder / "log") as started:
+            started.start()
+            started.wait(30)
+            yield started
 
 
 @pytest.fixture
@@ -60,12 +54,12 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
     """The session, the watch and the calls of one store: a worker is not restarted for them."""
     ours, theirs = certificates(tmp_path / "client"), tmp_path / "member"
     shutil.copytree(tmp_path / "client", theirs)
-    client, peer = free_ports(2, HOST)
     tls = Tls(theirs / "ca.pem", theirs / "cert.pem", theirs / "key.pem")
-    at = (f"{HOST}:{client}", f"{HOST}:{peer}")
-    config = MemberConfig("m", tmp_path / "data", *at, fsync=False, tls=tls)
     lost, seen = threading.Event(), Recorder()
     with contextlib.ExitStack() as ends:
+        client, peer = ends.enter_context(held_ports(2))
+        at = (f"{HOST}:{client}", f"{HOST}:{peer}")
+        config = MemberConfig("m", tmp_path / "data", *at, fsync=False, tls=tls)
         member = ends.enter_context(EtcdMember(config, log=tmp_path / "log"))
         member.start()
         member.wait(30)

@@ -191,6 +191,7 @@ def the_control_role_could_do_what_it_did_and_nothing_to_another_cluster(trial: 
     done = {
         "autoscaling:PutScheduledUpdateGroupAction",
         "autoscaling:SetDesiredCapacity",
+        "autoscaling:TerminateInstanceInAutoScalingGroup",
         "ec2:AttachNetworkInterface",
         "ec2:AttachVolume",
         "s3:PutObject",

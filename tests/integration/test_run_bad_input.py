@@ -9,11 +9,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from support.certificates import certificates
+from support.ports import held_ports
 
-from spotelastic.store.server import EtcdMember, MemberConfig, free_ports
+from spotelastic.store.server import EtcdMember, MemberConfig
+from spotelastic.store.tls import Tls
 
 WITHIN = 60.0
 """Far more than it takes: that it ends at all is tested, and not how busy the machine is."""
@@ -111,6 +114,16 @@ def listener() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
+@contextlib.contextmanager
+def tls_member(folder: Path, ports: tuple[int, int], tls: Tls) -> Iterator[EtcdMember]:
+    at = [f"127.0.0.1:{port}" for port in ports]
+    config = MemberConfig("m", folder / "data", *at, fsync=False, tls=tls)
+    with EtcdMember(config, log=folder / "log") as member:
+        member.start()
+        member.wait(30)
+        yield member
+
+
 @pytest.fixture(scope="module")
 def places(
     etcd_member: EtcdMember, tmp_path_factory: pytest.TempPathFactory
@@ -123,19 +136,14 @@ def places(
     for files, name in ((tls, "ca.pem"), (other, "other.pem")):
         assert files.cacert is not None
         (folder / name).write_bytes(files.cacert.read_bytes())
-    client, peer, closed, free = free_ports(4)
-    config = MemberConfig(
-        "m", folder / "data", f"127.0.0.1:{client}", f"127.0.0.1:{peer}", fsync=False, tls=tls
-    )
     with (
-        EtcdMember(config, log=folder / "log") as member,
+        held_ports(4) as (client, peer, closed, free),
+        tls_member(folder, (client, peer), tls) as member,
         web(b"<html>") as page,
         web(b'{"etcdserver":"2.3.8","etcdcluster":"2.3.0"}') as old,
         listener() as silent,
         listener() as taken,
     ):
-        member.start()
-        member.wait(30)
         yield {
             "folder": str(folder),
             "etcd": etcd_member.endpoint,

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from support.certificates import certificates
 from support.launcher import SCRIPT, resumed_steps
+from support.ports import held_ports
 
 from spotelastic.cli import meet
 from spotelastic.cli.meeting import Meeting
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.store.server import free_ports, standalone
+from spotelastic.store.server import standalone
 
 SHOW = """\
 import os, sys
@@ -127,10 +128,16 @@ def test_training_goes_on_when_nobody_reads_what_is_printed(tmp_path: Path) -> N
     assert len(log.read_text().splitlines()) == 20_000
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where nobody listens yet."""
+    with held_ports(1) as (held,):
+        yield held
+
+
 @pytest.mark.parametrize("backend", ["c10d", "embedded with TLS", "static"])
-def test_nodes_meet_where_no_etcd_is(backend: str, tmp_path: Path) -> None:
+def test_nodes_meet_where_no_etcd_is(backend: str, port: int, tmp_path: Path) -> None:
     (tmp_path / "reduce.py").write_text(REDUCE)
-    (port,) = free_ports(1)
     flags = ["--nnodes", "2", "--rdzv-id", "job"]
     if backend == "c10d":
         ways = [["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}"]] * 2
@@ -155,11 +162,11 @@ def silent_server() -> Iterator[str]:
 
 
 def test_what_answers_nothing_or_no_etcd_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, port: int, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(meet, "ANSWER_WITHIN", 0.5)
     with silent_server() as silent:
-        closed = f"127.0.0.1:{free_ports(1)[0]}"
+        closed = f"127.0.0.1:{port}"
         asked = Meeting("client", (closed, silent))
         named = f"--rdzv-endpoint {closed},{silent}: no etcd"
         with pytest.raises(EnvironmentFailure, match=named), meet.meet(asked, tmp_path, print):
@@ -174,15 +181,17 @@ def test_what_answers_nothing_or_no_etcd_is_named(
         pass
 
 
-def test_one_member_that_answers_is_enough(tmp_path: Path) -> None:
+def test_one_member_that_answers_is_enough(port: int, tmp_path: Path) -> None:
     with standalone(tmp_path) as member:
-        asked = Meeting("client", (f"127.0.0.1:{free_ports(1)[0]}", member.endpoint))
+        asked = Meeting("client", (f"127.0.0.1:{port}", member.endpoint))
         with meet.meet(asked, tmp_path, print) as place:
             assert place.endpoints == asked.endpoints and place.member is None
 
 
-def test_the_first_of_a_machine_runs_the_etcd_and_the_next_one_finds_it(tmp_path: Path) -> None:
-    asked = Meeting("either", (f"localhost:{free_ports(1)[0]}",))
+def test_the_first_of_a_machine_runs_the_etcd_and_the_next_one_finds_it(
+    port: int, tmp_path: Path
+) -> None:
+    asked = Meeting("either", (f"localhost:{port}",))
     with (
         meet.meet(asked, tmp_path / "a", print) as first,
         meet.meet(asked, tmp_path / "b", print) as second,

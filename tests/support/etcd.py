@@ -8,11 +8,12 @@ import os
 import signal
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from support.patience import PATIENT
+from support.ports import HOST, held_ports
 
 from spotelastic.clock import steady
 from spotelastic.store.etcd import EtcdStore
@@ -21,11 +22,10 @@ from spotelastic.store.server import (
     MemberConfig,
     find_binary,
     find_leader,
-    free_ports,
     standalone,
 )
 
-HOST = "127.0.0.1"
+MEMBERS = 3
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout: float = PATIENT) -> None:
@@ -38,17 +38,14 @@ def wait_until(condition: Callable[[], object], what: str, timeout: float = PATI
 
 
 class EtcdCluster:
-    """Three members whose processes can be killed, frozen and started again."""
+    """Members whose processes can be killed, frozen and started again; each takes two ports."""
 
-    def __init__(self, folder: Path, size: int = 3) -> None:
+    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
         self._folder = folder
-        names = [chr(ord("a") + index) for index in range(size)]
-        ports = free_ports(2 * size, HOST)
-        clients = dict(zip(names, ports[:size], strict=True))
-        self._peers = {
-            name: f"{HOST}:{port}" for name, port in zip(names, ports[size:], strict=True)
-        }
-        self._clients = {name: f"{HOST}:{port}" for name, port in clients.items()}
+        names = [chr(ord("a") + index) for index in range(len(ports) // 2)]
+        at = [f"{HOST}:{port}" for port in ports]
+        self._clients = dict(zip(names, at[::2], strict=True))
+        self._peers = dict(zip(names, at[1::2], strict=True))
         self._binary = find_binary()
         self.members = {name: self._member(name, "data") for name in names}
 
@@ -141,13 +138,14 @@ def prefix() -> str:
 
 @pytest.fixture
 def etcd_cluster(tmp_path: Path) -> Iterator[EtcdCluster]:
-    """Three members of the test's own, all serving."""
-    cluster = EtcdCluster(tmp_path)
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.kill()
+    """Members of the test's own, all serving."""
+    with held_ports(2 * MEMBERS) as ports:
+        cluster = EtcdCluster(tmp_path, ports)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()
 
 
 @pytest.fixture

@@ -77,12 +77,21 @@ def keeps_to_its_cluster(
     """Of the recorded calls those of the role, among them the actions `done`: none was refused,
     and of those about the cluster none would be permitted about another one."""
     calls = [call for call in recorded if call.principal == role.name]
-    assert not (refused := [call.access for call in calls if not call.permitted]), refused
-    assert not (missing := done - {call.access.action for call in calls}), missing
+    refused = [call.access for call in calls if not call.permitted and not came_late(call.access)]
+    assert not refused, refused
+    permitted = {call.access.action for call in calls if call.permitted}
+    assert not (missing := done - permitted), missing
     for call in calls:
         elsewhere = of_another(call.access, cluster)
         if elsewhere != call.access:
             assert not iam.permits(role.policies, elsewhere), elsewhere
+
+
+def came_late(access: iam.Access) -> bool:
+    """Its instance was in no group any more: AWS was ending it on its own, as a test let it do.
+    There is no group's tag then that could permit it, and nothing left to be done."""
+    ends = access.action == "autoscaling:TerminateInstanceInAutoScalingGroup"
+    return ends and [each.arn for each in access.resources] == ["*"]
 
 
 def of_another(access: iam.Access, name: str) -> iam.Access:

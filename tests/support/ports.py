@@ -1,0 +1,22 @@
+"""Ports of a test's own, whatever runs beside it."""
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+HOST = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def held_ports(count: int, host: str = HOST) -> Iterator[list[int]]:
+    """Nobody listens there, and the kernel gives them to no other process, as it would sooner or
+    later where a server is yet to start, is down for a while, or is never to be.
+
+    Who names such a port, with SO_REUSEADDR as servers do, can listen there all the same.
+    """
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind((host, 0))
+        yield [int(each.getsockname()[1]) for each in sockets]
