@@ -18,7 +18,7 @@ help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make test      lint, types, import rules and all tests"
-	@echo "make test-examples  callbacks for, and exports to, other libraries, which it installs into .venv"
+	@echo "make test-examples  the examples, and exports to other libraries, which it installs into .venv"
 	@echo "make test-aws  a run on a real AWS account, which costs money: says how much first"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
@@ -56,7 +56,8 @@ test: install
 
 test-examples: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
-	$(VENV)/bin/pytest tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py
+	$(VENV)/bin/pytest -m 'programs or not programs' tests/programs/test_examples.py \
+	  tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py
 
 test-aws: install
 	$(VENV)/bin/pytest -m aws -rs tests/aws

@@ -6,7 +6,12 @@ The Trainer stops at `max_steps`. `ElasticTrainer` takes a global batch in place
 device, so that it stays what it is when nodes come and go; without it the state is carried over all
 the same, and the data of a half-finished epoch start again. No callback is told that `train()`
 raised: a script that goes on after that, without `ElasticTrainer`, calls `leave(error)` itself.
+
+On machines without a GPU the Trainer has to be told so (`use_cpu`): each worker would train a model
+of its own otherwise. `Elastic` refuses to train such models.
 """
+
+import os
 
 import torch
 from torch import nn
@@ -25,6 +30,12 @@ class Elastic(TrainerCallback):
         self.checkpoint = None
 
     def on_train_begin(self, args, state, control, model, optimizer, lr_scheduler, **_) -> None:
+        workers = int(os.environ.get("WORLD_SIZE", "1"))
+        if args.world_size != workers:
+            raise RuntimeError(
+                f"the Trainer knows of {args.world_size} of {workers} workers, which would train "
+                "models of their own: without a GPU set TrainingArguments(use_cpu=True)"
+            )
         values = {
             "model": model,
             "optimizer": getattr(optimizer, "optimizer", optimizer),
@@ -55,7 +66,10 @@ class ElasticTrainer(Trainer):
         super().__init__(*args, **more)
         if self.args.gradient_accumulation_steps != 1:
             raise ValueError("the global batch says how much a step takes: no accumulation")
-        self.sampler = se.ElasticSampler(self.train_dataset, global_batch, seed=self.args.seed)
+        # With `drop_last` every rank has a share of each step.
+        self.sampler = se.ElasticSampler(
+            self.train_dataset, global_batch, seed=self.args.seed, drop_last=True
+        )
         self.elastic = Elastic(self.sampler, storage=storage)
         self.add_callback(self.elastic)
 
@@ -74,6 +88,16 @@ class ElasticTrainer(Trainer):
             num_workers=self.args.dataloader_num_workers,
         )
 
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """The gradient is averaged over ranks, whose shares of a batch may differ by one sample.
+
+        A model that is told the number of items in the batch has divided by that already.
+        """
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training and num_items_in_batch is None:
+            loss = loss * se.microbatches(self.sampler.batch)[0].weight
+        return (loss, outputs) if return_outputs else loss
+
 
 class Regression(nn.Module):
     def __init__(self) -> None:
@@ -91,6 +115,8 @@ def main(steps: int = 200, storage: str | None = None) -> ElasticTrainer:
     arguments = TrainingArguments(
         output_dir="runs/huggingface",
         max_steps=steps,
+        use_cpu=not torch.cuda.is_available(),
+        ddp_find_unused_parameters=False,
         learning_rate=0.01,
         lr_scheduler_type="constant",  # does not depend on max_steps
         save_strategy="no",

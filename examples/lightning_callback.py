@@ -3,8 +3,11 @@
 spotelastic run --standalone --nproc-per-node 2 examples/lightning_callback.py
 
 Give the loader an ElasticSampler, let `max_steps` end training, and leave Lightning's own
-checkpoints and samplers off.
+checkpoints and samplers off. `workers()` tells the Trainer of all that the launcher has started:
+without a GPU it takes each for a job of its own otherwise.
 """
+
+import os
 
 import lightning as L
 import torch
@@ -50,15 +53,31 @@ class Elastic(L.Callback):
             checkpoint.__exit__(type(error) if error else None, error, None)
 
 
+def workers() -> dict[str, object]:
+    """The Trainer's arguments for the workers there are: as many on each node, in one group."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if world % local:
+        raise RuntimeError("Lightning needs the same number of workers on every node")
+    return {
+        "devices": local,
+        "num_nodes": world // local,
+        "strategy": "ddp" if world > 1 else "auto",
+    }
+
+
 class Regression(L.LightningModule):
-    def __init__(self) -> None:
+    def __init__(self, sampler: se.ElasticSampler) -> None:
         super().__init__()
+        self.sampler = sampler
         self.layers = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         rows, targets = batch
         loss = (self.layers(rows).squeeze(1) - targets).square().mean()
-        self.log("loss", loss)
+        # The gradient is averaged over ranks, whose shares of a batch may differ.
+        loss = loss * se.microbatches(self.sampler.batch)[0].weight
+        self.log("loss", loss, sync_dist=True)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -70,8 +89,9 @@ def main(steps: int = 200, storage: str | None = None) -> Regression:
     rows = torch.randn(256, 8)
     dataset = TensorDataset(rows, rows.sum(1))
     sampler = se.ElasticSampler(dataset, global_batch=24)
-    module = Regression()
+    module = Regression(sampler)
     trainer = L.Trainer(
+        **workers(),
         max_steps=steps,
         callbacks=[Elastic(sampler, storage=storage)],
         use_distributed_sampler=False,

@@ -1,0 +1,78 @@
+"""Every example is run by each command of its own docstring, in a folder that has nothing else."""
+
+import ast
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(1200)]
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+PROGRAMS = ("python ", "torchrun ", "spotelastic ")
+NEEDED = {"huggingface_trainer": "transformers", "lightning_callback": "lightning"}
+
+
+def commands(file: Path) -> list[str]:
+    told = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return [line for line in told.splitlines() if line.startswith(PROGRAMS)]
+
+
+def test_every_example_says_how_it_is_run() -> None:
+    files = sorted(EXAMPLES.glob("*.py"))
+    assert files and all(commands(file) for file in files)
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [(file.stem, command) for file in sorted(EXAMPLES.glob("*.py")) for command in commands(file)],
+)
+def test_a_command_of_a_docstring_works(name: str, command: str, tmp_path: Path) -> None:
+    pytest.importorskip(NEEDED.get(name, "torch"))
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    run(command, tmp_path)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("name", sorted(NEEDED))
+def test_several_workers_train_the_model_that_one_would(
+    name: str, workers: int, tmp_path: Path
+) -> None:
+    """They exchange gradients, and the global batch is the same, also where shares differ."""
+    pytest.importorskip(NEEDED[name])
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    (together,) = commands(EXAMPLES / f"{name}.py")
+    assert "--nproc-per-node 2" in together
+    together = together.replace("--nproc-per-node 2", f"--nproc-per-node {workers}")
+    found = trained(together, "default", tmp_path)
+    expected = trained(f"python examples/{name}.py", name, tmp_path)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(found[key], value, rtol=0, atol=1e-4)
+
+
+def trained(command: str, run_name: str, folder: Path) -> dict[str, torch.Tensor]:
+    run(command, folder)
+    run(f"spotelastic ckpt export runs/{run_name} model.pt --part model", folder)
+    loaded: dict[str, torch.Tensor] = torch.load(folder / "model.pt")
+    (folder / "model.pt").unlink()
+    return loaded
+
+
+def run(command: str, folder: Path) -> None:
+    """By the programs of this environment, as its `activate` would."""
+    first = Path(sys.executable).parent
+    done = subprocess.run(
+        shlex.split(command),
+        cwd=folder,
+        env={**os.environ, "PATH": f"{first}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
