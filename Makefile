@@ -12,13 +12,15 @@ SOAK ?= 10
 # Most tests wait for processes and leases: three files at a time keep two cores no more than busy.
 AT_ONCE ?= 3
 
-.PHONY: help install demo test test-examples test-aws soak bench clean lock
+.PHONY: help install demo test test-examples test-programs test-aws soak bench clean lock
 
 help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make test      lint, types, import rules and all tests"
 	@echo "make test-examples  the examples, and exports to other libraries, which it installs into .venv"
+	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
+	@echo "               and accelerate are installed into .venv; nothing else is downloaded)"
 	@echo "make test-aws  a run on a real AWS account, which costs money: says how much first"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
@@ -58,6 +60,10 @@ test-examples: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
 	$(VENV)/bin/pytest -m 'programs or not programs' tests/programs/test_examples.py \
 	  tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py
+
+test-programs: install
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
+	$(VENV)/bin/pytest -m programs --durations=0 tests/programs/test_programs.py
 
 test-aws: install
 	$(VENV)/bin/pytest -m aws -rs tests/aws

@@ -36,11 +36,7 @@ class Elastic(TrainerCallback):
                 f"the Trainer knows of {args.world_size} of {workers} workers, which would train "
                 "models of their own: without a GPU set TrainingArguments(use_cpu=True)"
             )
-        values = {
-            "model": model,
-            "optimizer": getattr(optimizer, "optimizer", optimizer),
-            "scheduler": lr_scheduler,
-        }
+        values = {"model": model, "optimizer": optimizer, "scheduler": lr_scheduler}
         if self.data is not None:
             values["data"] = self.data
         self.checkpoint = se.Checkpointer(values, **self.options).__enter__()

@@ -37,6 +37,7 @@ from spotelastic.training.following import (
     place,
 )
 from spotelastic.training.overlap import changed_by_steps
+from spotelastic.training.wrappers import Unwrapped
 
 PIECE = 32 << 20
 """Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
@@ -121,7 +122,7 @@ class State:
     def __init__(self, values: MutableMapping[str, Any]) -> None:
         if OWN in values:
             raise UsageError(f'state["{OWN}"]: this name is taken by spotelastic itself')
-        self.values = values
+        self.values = Unwrapped(values)
 
     def view(self) -> View:
         chunks: list[Chunk] = []

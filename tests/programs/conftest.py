@@ -1,0 +1,1 @@
+from support.etcd import etcd_member

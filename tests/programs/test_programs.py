@@ -1,0 +1,110 @@
+"""Programs of the kinds that people bring lose a worker, then a node, and end as if nothing was.
+
+Two nodes with a worker each, on this machine: bit for bit the parameters of an uninterrupted run.
+"""
+
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from milestones import MILESTONES
+from support.etcd import wait_until
+from support.launcher import NodeProcess, Run, running, vanish
+
+from spotelastic.store.server import EtcdMember
+
+pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
+
+HERE = Path(__file__).parent
+PROGRAMS = {
+    "nanogpt_like": None,
+    "mingpt_ddp_like": None,
+    "image_classifier": None,
+    "lightning_module": "lightning",
+    "lightning_elastic": "lightning",
+    "transformers_trainer": "transformers",
+    "transformers_elastic": "transformers",
+    "accelerate_loop": "accelerate",
+    "accelerate_elastic": "accelerate",
+}
+"""By file: the package that it needs besides torch."""
+SAVES = ("--snapshot-every", "4", "--checkpoint-every", "10")
+PATIENT = 180.0
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_that_loses_a_worker_and_a_node_ends_as_one_that_does_not(
+    program: str, etcd_member: EtcdMember, tmp_path: Path
+) -> None:
+    needed = PROGRAMS[program]
+    if needed is not None:
+        pytest.importorskip(needed)
+    whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+    with begun(program, etcd_member, whole) as run:
+        ends(run.nodes["a"], run.nodes["b"])
+    with begun(program, etcd_member, interrupted, PROGRAM_WAITS="1") as run:
+        first, second = run.nodes["a"], run.nodes["b"]
+        early, late = MILESTONES
+        waits(run, early)
+        (worker,) = first.workers()
+        os.kill(worker, signal.SIGKILL)
+        passes(run, early)
+        waits(run, late)
+        assert first.workers() not in ([], [worker])
+        vanish(second)
+        passes(run, late)
+        third = node(run, "c", PROGRAM_WAITS="1")
+        ends(first, third)
+    expected, *others = (torch.load(whole / f"final-{rank}.pt") for rank in (0, 1))
+    others += [torch.load(interrupted / f"final-{rank}.pt") for rank in (0, 1)]
+    for found in others:
+        assert len(found) == len(expected) > 0
+        for one, another in zip(found, expected, strict=True):
+            assert torch.equal(one, another), (one - another).abs().max()
+
+
+@contextlib.contextmanager
+def begun(program: str, etcd: EtcdMember, folder: Path, **env: str) -> Iterator[Run]:
+    """Nodes `a` and `b` in a folder of their own."""
+    folder.mkdir()
+    script = (str(HERE / f"{program}.py"),)
+    with running(
+        etcd.endpoint, uuid.uuid4().hex, folder, nnodes="2", flags=SAVES, script=script
+    ) as run:
+        for name in ("a", "b"):
+            node(run, name, **env)
+        yield run
+
+
+def node(run: Run, name: str, **env: str) -> NodeProcess:
+    mine = {"PROGRAM_FOLDER": str(run.folder), "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+    return run.add(name, env={**mine, **env})
+
+
+def waits(run: Run, step: int) -> None:
+    """Until both workers wait at a step."""
+    at = [run.folder / f"at-{step}-rank-{rank}" for rank in (0, 1)]
+
+    def there() -> bool:
+        assert all(n.process.poll() is None for n in run.nodes.values()), told(run)
+        return all(file.exists() for file in at)
+
+    wait_until(there, f"both workers wait at step {step}", PATIENT)
+
+
+def passes(run: Run, step: int) -> None:
+    (run.folder / f"passed-{step}").touch()
+
+
+def ends(*nodes: NodeProcess) -> None:
+    for each in nodes:
+        assert each.wait(PATIENT) == 0, f"{each.name}: {each.output[-4000:]}"
+
+
+def told(run: Run) -> str:
+    return "\n".join(f"--- {n.name}\n{n.output[-4000:]}" for n in run.nodes.values())
