@@ -47,7 +47,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install
 	$(VENV)/bin/spotelastic up --local --min 2 --max 4 --drill \
 	  --report build/demo-report.json --curve build/demo-loss.png \
-	  examples/train_gpt.py -- --steps 400
+	  examples/train_gpt.py --steps 400
 
 test: install
 	$(VENV)/bin/ruff check .

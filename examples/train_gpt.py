@@ -2,7 +2,7 @@
 
 python examples/train_gpt.py --steps 100
 torchrun --nproc-per-node 2 examples/train_gpt.py
-spotelastic up --local --min 2 --max 4 examples/train_gpt.py -- --steps 400
+spotelastic up --local --min 2 --max 4 examples/train_gpt.py --steps 400
 """
 
 import argparse

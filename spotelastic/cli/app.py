@@ -43,7 +43,8 @@ def _root(
 
 
 app.command("init", epilog=up.INIT_EXAMPLES)(up.init)
-app.command("up", epilog=up.EXAMPLES)(up.up)
+# All that comes after the script is the script's.
+app.command("up", epilog=up.EXAMPLES, context_settings={"allow_interspersed_args": False})(up.up)
 app.command("ls", epilog=show.LS_EXAMPLES)(show.ls)
 app.command("status", epilog=show.STATUS_EXAMPLES)(show.status)
 app.command("logs", epilog=show.LOGS_EXAMPLES)(show.logs)

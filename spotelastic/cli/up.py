@@ -1,10 +1,12 @@
 """The command `up`: what it accepts. What it does is in launch.py."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from spotelastic.cli import script_args
 from spotelastic.cli import up_options as options
 from spotelastic.cli.options import AsJson, Region
 from spotelastic.cli.project import FILE, SCRIPT, template
@@ -21,9 +23,9 @@ EXAMPLES = """[bold]Examples[/]
 
 spotelastic up --min 2 --max 8
 
-spotelastic up --local --min 2 --max 4 train.py -- --epochs 3
+spotelastic up --local --min 2 --max 4 train.py --epochs 3
 
-spotelastic up --local --drill examples/train_gpt.py -- --steps 400
+spotelastic up --local --drill examples/train_gpt.py --steps 400
 
 spotelastic up --plan --min 2 --max 8
 
@@ -36,6 +38,7 @@ spotelastic up --max 8 --secret WANDB_API_KEY --read s3://my-data/train train.py
 
 
 def up(
+    context: typer.Context,
     script: options.Script = None,
     args: options.ScriptArgs = None,
     local: options.Local = False,
@@ -101,7 +104,7 @@ def up(
         raise UsageError("--json goes with --plan; of a job, `spotelastic status --json` tells")
     request = Request(
         script=script or _usual_script(),
-        args=tuple(args or ()),
+        args=_script_args(context, args or ()),
         local=local,
         region=region,
         minimum=minimum,
@@ -186,6 +189,18 @@ def _listed(flag: str, text: str | None) -> tuple[str, ...]:
     if not named:
         raise UsageError(f"--{flag}: name at least one")
     return named
+
+
+def _script_args(context: typer.Context, args: Sequence[str]) -> tuple[str, ...]:
+    source = context.get_parameter_source("args")
+    if source is None or source.name != "COMMANDLINE":
+        return tuple(args)
+    parameters = context.command.params
+    flags = [flag for each in parameters for flag in (*each.opts, *each.secondary_opts)]
+    words, ours = script_args.divided(args, flags)
+    if ours:
+        typer.echo(f"note: {script_args.note(ours)}", err=True)
+    return words
 
 
 def _usual_script() -> Path:

@@ -14,7 +14,9 @@ Script = Annotated[
         help="A Python script in the current folder, which is shipped.", show_default=SCRIPT
     ),
 ]
-ScriptArgs = Annotated[list[str] | None, typer.Argument(help="Arguments for the script, after --.")]
+ScriptArgs = Annotated[
+    list[str] | None, typer.Argument(help="Arguments for the script: all that comes after it.")
+]
 Local = Annotated[
     bool, typer.Option("--local/--aws", help="Use a cloud emulated on this machine, or AWS.")
 ]

@@ -207,6 +207,32 @@ def test_the_scripts_arguments_are_divided_as_a_shell_does(
     assert told == 'spotelastic: SPOTELASTIC_ARGS = "--note \'two": no closing quotation\n'
 
 
+def test_all_that_comes_after_the_script_is_the_scripts(
+    asked: list[Request], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        ("--steps", "10", "-v", "data.bin"),
+        ("--", "--local", "--min", "4"),
+        ("--steps", "10", "--", "-x"),
+        ("--name=mine", "--env", "test"),
+    ):
+        assert run(monkeypatch, "up", "--min", "2", "a.py", *words) == 0
+    assert [request.minimum for request in asked] == [2] * 4
+    assert [request.args for request in asked] == [
+        ("--steps", "10", "-v", "data.bin"),
+        ("--local", "--min", "4"),
+        ("--steps", "10", "--", "-x"),
+        ("--name=mine", "--env", "test"),
+    ]
+    told = capsys.readouterr().err
+    assert told == (
+        "note: --name, --env after the script go to the script; flags of `up` come before it\n"
+    )
+    assert run(monkeypatch, "up", "a.py", "--max-cost=5") == 2
+    told = capsys.readouterr().err
+    assert told.startswith("spotelastic: --max-cost stands after the script") and len(asked) == 4
+
+
 def test_aws_s_own_variable_does_not_win_over_the_file(
     folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
