@@ -405,6 +405,8 @@ def _describe_notice(notice: Notice) -> str:
         return f"{notice.node} may be interrupted soon"
     if notice.kind == "leave":
         return f"{notice.node} was asked to leave"
+    if notice.kind == "scheduled":
+        return f"{notice.node} is to go: its group was told to end it, and waits until it has left"
     left = "" if notice.deadline is None else f" in {notice.deadline - notice.seen_at:.0f} s"
     return f"{notice.node} will be taken{left} (from its metadata service)"
 

@@ -3,6 +3,7 @@
 boto3 is imported with the first client, so that this module costs nothing to import.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -236,17 +237,40 @@ def calling(what: str) -> Iterator[None]:
         raise
     except boto.ClientError as error:
         raise _translated(what, error) from error
-    except (boto.NoCredentialsError, boto.PartialCredentialsError) as error:
-        raise EnvironmentFailure(
-            f"cannot {what}: no AWS credentials; run `aws configure`, set AWS_PROFILE, "
-            "or use --local"
-        ) from error
     except (boto.SSOError, boto.TokenRetrievalError) as error:
         raise _signed_out(what) from error
     except (boto.ConnectionError, boto.HTTPClientError) as error:
         raise Unavailable(f"cannot {what}: {error}") from error
     except boto.BotoCoreError as error:
-        raise EnvironmentFailure(f"cannot {what}: {error}") from error
+        raise EnvironmentFailure(wrong_configuration(error) or f"cannot {what}: {error}") from error
+
+
+def wrong_configuration(error: Exception) -> str | None:
+    """What is wrong with how this machine is set up for AWS, whatever was to be done; None for
+    anything else."""
+    from botocore import exceptions as boto
+
+    match error:
+        case boto.NoCredentialsError():
+            return "no AWS credentials; run `aws configure`, set AWS_PROFILE, or use --local"
+        case boto.PartialCredentialsError():
+            return f"AWS credentials are incomplete: {error}"
+        case boto.ProfileNotFound():
+            named = (
+                name for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE") if os.environ.get(name)
+            )
+            setting = next(named, "AWS_PROFILE")
+            return (
+                f"{setting}={os.environ.get(setting, '')}: AWS's configuration has no such "
+                "profile; `aws configure list-profiles` shows those that it has"
+            )
+        case boto.NoRegionError():
+            return "no AWS region: give --region, set AWS_REGION, or run `aws configure`"
+        case boto.ConfigParseError() | boto.ConfigNotFound() | boto.InvalidConfigError():
+            return f"AWS's configuration: {error}"
+        case boto.CredentialRetrievalError() | boto.UnknownCredentialError():
+            return f"AWS credentials: {error}"
+    return None
 
 
 def _translated(what: str, error: Any) -> SpotelasticError:

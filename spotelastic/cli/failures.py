@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from spotelastic.aws.cluster import Cluster
-from spotelastic.cli.tail import tail
+from spotelastic.cli.tail import Wanted, tail
 from spotelastic.cli.watch import Outcome
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
@@ -53,7 +53,7 @@ def _lines(cluster: Cluster, failure: Event, rank: int) -> list[str]:
     words = failure.message.partition(": ")[2]
     deadline = steady() + PATIENCE
     while True:
-        lines = list(tail(cluster, follow=False, rank=rank, node=failure.node))
+        lines = list(tail(cluster, Wanted(rank, failure.node)))
         if any(words in line for line in lines) or steady() > deadline:
             return lines
         threading.Event().wait(EVERY)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import SpotelasticError, Unavailable
 
 PROGRAMS = {"run": "spotelastic.cli.run", "boot": "spotelastic.cli.boot"}
 """Commands that parse their arguments themselves and stay for as long as their node. They do
@@ -22,14 +22,15 @@ def main() -> None:
     try:
         sys.exit(_command(sys.argv[1:] or ["--help"]))
     except SpotelasticError as error:
-        _fail(str(error), error.exit_code)
+        _fail(*(_told_by_the_local_cloud(error) or (str(error), error.exit_code)))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:  # who read our output has seen enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except Exception as error:
-        told = _told_by_parser(error) or _told_by_aws(error)
+        ended = _told_by_the_local_cloud(error)
+        told = _told_by_parser(error) or (ended[0] if ended else _told_by_aws(error))
         if told is None:
             raise
         _fail(told, 2)
@@ -70,11 +71,20 @@ def _told_by_aws(error: Exception) -> str | None:
     exceptions = sys.modules.get("botocore.exceptions")
     if exceptions is None:
         return None
-    if isinstance(error, exceptions.NoCredentialsError | exceptions.NoRegionError):
-        return (
-            f"{str(error).rstrip('.')}: configure the AWS account to use, "
-            "or add --local to use this machine"
-        )
+    from spotelastic.aws.clients import wrong_configuration
+
     if isinstance(error, exceptions.BotoCoreError | exceptions.ClientError):
-        return f"AWS: {error}"
+        return wrong_configuration(error) or f"AWS: {error}"
     return None
+
+
+def _told_by_the_local_cloud(error: Exception) -> tuple[str, int] | None:
+    """Line and exit code where a command found nobody there any more; None for anything else."""
+    place = sys.modules.get("spotelastic.cli.place")
+    exceptions = sys.modules.get("botocore.exceptions")
+    if place is None or exceptions is None:
+        return None
+    lost = (Unavailable, exceptions.ConnectionError, exceptions.HTTPClientError)
+    if not isinstance(error, lost) or not place.local_cloud_has_gone():
+        return None
+    return place.GONE, place.CloudEnded.exit_code

@@ -1,9 +1,11 @@
 """Where clusters are: the local cloud that runs on this machine, or an AWS account."""
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -29,8 +31,15 @@ WORTH_TELLING = 0.005
 """GB; what is smaller costs nothing that anybody would notice."""
 
 
+GONE = "the local cloud has ended, and its clusters with it"
+
+
 class CloudEnded(EnvironmentFailure):
     """The local cloud has ended, and all clusters with it."""
+
+
+_used: CloudInfo | None = None
+"""The local cloud that this command looks into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,8 @@ class Place:
 
     @classmethod
     def of(cls, cloud: CloudInfo) -> "Place":
+        global _used
+        _used = cloud
         # boto3 is told through the environment, as in the instances: one way for both clouds.
         os.environ.update(local.environment(cloud))
         return cls(Aws(cloud.region, read_timeout=READ_TIMEOUT), cloud)
@@ -73,7 +84,7 @@ class Place:
     def check(self) -> None:
         """Raises `CloudEnded` once the local cloud has ended under its clusters."""
         if self.cloud is not None and local.find() != self.cloud:
-            raise CloudEnded("the local cloud has ended, and its clusters with it")
+            raise CloudEnded(GONE)
 
     @property
     def where_to_look(self) -> str:
@@ -236,6 +247,21 @@ class Place:
 
 def _gigabytes(size: float) -> str:
     return f"{size:.2f} GB, about ${size * STORED:.2f} a month"
+
+
+def local_cloud_has_gone() -> bool:
+    """Whether this command looked into a local cloud that answers no more. One that is just ending
+    still has its process, but takes no connection."""
+    if _used is None:
+        return False
+    if local.find() != _used:
+        return True
+    address = urlsplit(_used.endpoint)
+    try:
+        socket.create_connection((address.hostname or "", address.port or 80), 5.0).close()
+    except OSError:
+        return True
+    return False
 
 
 def status_of(cluster: Cluster) -> Status:

@@ -79,9 +79,10 @@ def logs(
 ) -> None:
     """Print what the workers wrote."""
     from spotelastic.cli.place import Place
-    from spotelastic.cli.tail import tail
+    from spotelastic.cli.tail import Wanted, tail
 
-    for line in tail(Place.find(where, region).cluster(name), follow=follow, rank=rank, node=node):
+    cluster = Place.find(where, region).cluster(name)
+    for line in tail(cluster, Wanted(rank, node), follow=follow, note=_note):
         typer.echo(line)
 
 

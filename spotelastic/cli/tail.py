@@ -3,7 +3,8 @@
 import math
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from spotelastic.aws import cluster as clusters
@@ -11,6 +12,7 @@ from spotelastic.aws.clients import Rejected, calling
 from spotelastic.aws.cluster import Cluster
 from spotelastic.cli.place import status_of
 from spotelastic.clock import steady
+from spotelastic.errors import UsageError
 from spotelastic.model.job import ENDED
 
 EVERY = 1.0
@@ -20,10 +22,41 @@ LATE = 5000
 STREAM = re.compile(r"(?P<node>[^/]+)/rank-(?P<rank>\d+)")
 
 
-def tail(cluster: Cluster, *, follow: bool, rank: int | None, node: str | None) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose lines: of one rank, or one node, if not of all."""
+
+    rank: int | None = None
+    node: str | None = None
+
+    def takes(self, node: str, rank: int) -> bool:
+        return self.rank in (None, rank) and self.node in (None, node)
+
+    def __str__(self) -> str:
+        rank = "" if self.rank is None else f"rank {self.rank}"
+        node = self.node or ""
+        return " on ".join(filter(None, (rank, node))) or "the workers"
+
+
+ALL = Wanted()
+
+
+def tail(
+    cluster: Cluster,
+    wanted: Wanted = ALL,
+    *,
+    follow: bool = False,
+    note: Callable[[str], None] | None = None,
+) -> Iterator[str]:
     """Lines in the order they were written; with `follow` until the job has ended, or the cluster
-    was taken down under it."""
+    was taken down under it.
+
+    `note` is told where there is nothing; then `UsageError` is raised for a node or a rank that there
+    is not.
+    """
     seen: set[str] = set()
+    wrote: set[tuple[str, int]] = set()
+    looked = False
     since = 0
     runs = False
     until = math.inf if follow else steady()
@@ -39,27 +72,57 @@ def tail(cluster: Cluster, *, follow: bool, rank: int | None, node: str | None) 
                     continue
                 seen.add(event["eventId"])
                 since = max(since, event["timestamp"] - LATE)
-                if line := _line(event, rank, node):
-                    yield line
+                if where := STREAM.fullmatch(event["logStreamName"]):
+                    writer = where["node"], int(where["rank"])
+                    wrote.add(writer)
+                    if wanted.takes(*writer):
+                        yield f"{writer[0]} rank {writer[1]}: {event['message'].rstrip()}"
         except Rejected as error:
             if error.code != "ResourceNotFoundException":
                 raise
             # The group comes and goes with the stack, and the last status may say "running" still.
             if follow and clusters.find(cluster.name, cluster.aws) is None:
                 return
+        if note is not None and not looked:
+            looked = True
+            _check(cluster, wanted, wrote, follow=follow, note=note)
         if steady() >= until:
             return
         threading.Event().wait(EVERY)
 
 
-def _line(event: Mapping[str, Any], rank: int | None, node: str | None) -> str:
-    """Empty where it is not of a rank, or not of the one that is asked for."""
-    where = STREAM.fullmatch(event["logStreamName"])
-    if where is None or (rank is not None and int(where["rank"]) != rank):
-        return ""
-    if node is not None and where["node"] != node:
-        return ""
-    return f"{where['node']} rank {where['rank']}: {event['message'].rstrip()}"
+def _check(
+    cluster: Cluster,
+    wanted: Wanted,
+    wrote: Collection[tuple[str, int]],
+    *,
+    follow: bool,
+    note: Callable[[str], None],
+) -> None:
+    """After the first look: why there is nothing of whom was asked for, if there is nothing."""
+    if any(wanted.takes(*writer) for writer in wrote):
+        return
+    rows = status_of(cluster).nodes
+    nodes = sorted({node for node, _ in wrote} | {row.id for row in rows if row.role == "worker"})
+    ranks = sorted({rank for _, rank in wrote} | {rank for row in rows for rank in row.ranks})
+    if wanted.node is not None and wanted.node not in nodes:
+        control = any(row.id == wanted.node for row in rows)
+        what = "is a control node, where no worker writes," if control else "is no node"
+        raise UsageError(
+            f"--node {wanted.node} {what} of {cluster.name}; there is {', '.join(nodes) or 'none'}"
+        )
+    if wanted.rank is not None and ranks and wanted.rank not in ranks and not follow:
+        raise UsageError(
+            f"--rank {wanted.rank}: {cluster.name} has no such rank; there is {_span(ranks)}"
+        )
+    note(f"nothing was written by {wanted} yet")
+
+
+def _span(ranks: Sequence[int]) -> str:
+    """`ranks` are sorted; there may be holes where only some have written."""
+    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]} to {ranks[-1]}"
+    return ", ".join(map(str, ranks))
 
 
 def _events(cluster: Cluster, since: int) -> Iterator[dict[str, Any]]:

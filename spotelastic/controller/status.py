@@ -137,13 +137,22 @@ def _worker_state(records: Records, machine: Machine) -> str:
     if job is not None and job.failure is not None and job.failure.node == machine.id:
         return "failed"
     if machine.id not in records.nodes:
-        return "gone" if machine.id in records.left else "joining"
+        return _away(records, machine)
     if machine.id in records.drains:
         return "draining"
     member = records.round.member(machine.id) if records.round else None
     if records.round is None or member is None:
         return "waiting"
     return "training" if records.round.phase == "started" else "joining"
+
+
+def _away(records: Records, machine: Machine) -> str:
+    """An instance that lives, and has no agent just now."""
+    left = records.left.get(machine.id)
+    if left is None:
+        return "joining"
+    restarts = ("restart", machine.id, f"::{left.incarnation}") in records.told
+    return "restarting" if restarts else "gone"
 
 
 def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:

@@ -115,6 +115,14 @@ def test_the_logs_are_those_of_the_ranks_asked_for(terminal: Terminal) -> None:
     assert all(" rank 0: line " in line for line in lines)
     node = lines[0].split()[0]
     assert terminal("logs", "--node", node).stdout.startswith(node)
+    for flags, what in {
+        ("--rank", "99"): "--rank 99: demo has no such rank; there is 0 to 1",
+        ("--node", "nosuch"): "--node nosuch is no node of demo; there is i-",
+        ("--node", "nosuch", "--follow"): "--node nosuch is no node of demo; there is i-",
+    }.items():
+        refused = terminal("logs", *flags)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert refused.stderr.startswith(f"spotelastic: {what}") and refused.stderr.count("\n") == 1
 
 
 def test_the_clusters_are_listed(terminal: Terminal) -> None:

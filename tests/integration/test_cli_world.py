@@ -123,7 +123,7 @@ class User:
         return until(said, timeout=BOOTS)
 
     def log(self, cluster: Cluster) -> list[str]:
-        return list(tail(cluster, follow=False, rank=None, node=None))
+        return list(tail(cluster))
 
 
 def only_nodes_of_the_cluster_get_at_snapshots(user: User) -> None:

@@ -47,7 +47,7 @@ def write(cluster: Cluster, stream: str, *lines: str, ago: float = 0.0) -> None:
 
 
 def follow(cluster: Cluster, rank: int | None = None) -> Iterator[str]:
-    return tail.tail(cluster, follow=True, rank=rank, node=None)
+    return tail.tail(cluster, tail.Wanted(rank), follow=True)
 
 
 def test_lines_are_told_once_as_they_arrive_also_those_that_are_late(cluster: Cluster) -> None:

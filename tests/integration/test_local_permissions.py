@@ -317,7 +317,7 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
         wanted = request("engineered", placement="cluster")
         cluster = clusters.create(wanted, lambda _: None, place.aws)
     assert [each.name for each in place.listing()] == ["engineered", OURS, THEIRS]
-    assert list(tail(cluster, follow=False, rank=None, node=None)) == []
+    assert list(tail(cluster)) == []
     commands.send(place.aws, "engineered", Command("1", "stop"))
     cluster.objects.put("checkpoints/1", b"state")
     place.aws.s3.create_multipart_upload(Bucket=BUCKET, Key="engineered/checkpoints/2")
@@ -352,6 +352,6 @@ def test_commands_that_look_need_little(
     cluster = place.told(OURS, print)
     assert status_of(cluster).state == "pending"
     assert (cluster.objects.events(), cluster.objects.report()) == ([], None)
-    assert list(tail(cluster, follow=False, rank=None, node=None)) == []
+    assert list(tail(cluster)) == []
     with pytest.raises(Rejected, match="not permitted"):
         place.down(OURS, print)

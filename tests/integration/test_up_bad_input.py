@@ -54,6 +54,27 @@ def test_without_credentials(up: Up) -> None:
     assert "no AWS credentials; run `aws configure`" in up("--region", "us-east-1")
 
 
+def test_with_a_profile_that_does_not_exist(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nosuch")
+    for flags in ((), ("--region", "us-east-1"), ("--plan",)):
+        assert up(*flags).startswith("spotelastic: AWS_PROFILE=nosuch: AWS's configuration has no")
+
+
+def test_with_a_configuration_that_cannot_be_read(
+    up: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text("no section\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    told = up("--region", "us-east-1")
+    assert told.startswith("spotelastic: AWS's configuration: Unable to parse config file")
+
+
+def test_with_half_of_the_credentials(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    told = up("--region", "us-east-1")
+    assert told.startswith("spotelastic: AWS credentials are incomplete: ") and "SECRET" in told
+
+
 def test_without_a_region(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     sign_in(monkeypatch)
     assert "no AWS region: give --region" in up()

@@ -408,6 +408,18 @@ MACHINES = {
 }
 
 
+def test_a_node_that_comes_back_with_other_code_is_not_gone() -> None:
+    told = frozenset({("restart", "d", "::1")})
+    states = {
+        row.id: row.state
+        for row in status("demo", replace(RECORDS, told=told), MACHINES, "b", 50.0).nodes
+    }
+    assert states["d"] == "restarting"
+    again = replace(RECORDS, told=told, left={"d": Left("2", 40.0)})
+    states = {row.id: row.state for row in status("demo", again, MACHINES, "b", 50.0).nodes}
+    assert states["d"] == "gone"
+
+
 def test_the_status_shows_every_node_with_its_part() -> None:
     made = status("demo", RECORDS, MACHINES, "b", 50.0)
     assert {(row.id, row.state, row.ranks) for row in made.nodes} == {

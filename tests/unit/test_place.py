@@ -1,5 +1,8 @@
 """Where commands look for clusters, and what they say of it."""
 
+import os
+import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,13 +12,17 @@ from typing import cast
 import pytest
 
 from spotelastic.cli import launch, lifecycle
+from spotelastic.cli import place as places
 from spotelastic.cli.app import app
+from spotelastic.cli.main import main
 from spotelastic.cli.orders import Done
 from spotelastic.cli.place import CloudEnded, Place
 from spotelastic.cli.request import Request
 from spotelastic.cli.signals import Signals
 from spotelastic.cli.staying import Staying
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
+from spotelastic.local import cloud as local
+from spotelastic.local.cloud import CloudInfo
 
 
 def test_all_commands_look_where_up_is_told_to(
@@ -60,8 +67,9 @@ def test_what_says_the_region_first_wins_in_every_command(
     monkeypatch.setattr(Place, "listing", lambda place: asked.append(place) or ())
     monkeypatch.setattr(launch, "check", lambda *_: None)
     monkeypatch.setattr(launch, "_carry_through", _takes_place(asked))
-    for command in (("ls", "--aws"), ("up", "train.py")):
-        assert app([*command, *flag], standalone_mode=False) in (None, 0)
+    for command in (("ls", "--aws"), ("up",)):
+        script = ("train.py",) if command == ("up",) else ()
+        assert app([*command, *flag, *script], standalone_mode=False) in (None, 0)
     for place in asked:
         if said:
             assert place.aws.region == next(iter(said.values()))
@@ -104,3 +112,25 @@ def test_a_command_whose_local_cloud_ends_meanwhile_says_so() -> None:
     for place, told in ((here, "the local cloud has ended"), (elsewhere, "cannot read s3")):
         with pytest.raises(SpotelasticError, match=told):
             lifecycle._tell(stop, cast(Place, place), "demo", as_json=False)
+
+
+def test_a_local_cloud_that_ends_under_a_command_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has been found, and takes no connection any more."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        ends = CloudInfo(
+            endpoint, os.getpid(), str(tmp_path), "127.77.0.0/16", "us-east-1", ("us-east-1a",), 1
+        )
+        for name, value in local.environment(ends).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(places, "_used", None)
+        monkeypatch.setattr(local, "find", lambda: ends)
+        monkeypatch.setattr(sys, "argv", ["spotelastic", "status", "demo"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    told = capsys.readouterr().err
+    assert told == "spotelastic: the local cloud has ended, and its clusters with it\n"
+    assert ended.value.code == 2
