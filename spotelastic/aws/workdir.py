@@ -20,11 +20,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pathspec
 
+from spotelastic.aws.left_out import LeftOut, measure
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 LIMIT = 256 * 2**20
@@ -47,6 +48,8 @@ class Archive:
     sha256: str
     data: bytes
     files: int
+    left_out: LeftOut | None = field(default=None, compare=False)
+    """What git's rules, and no others, keep from being shipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
     """Raises `UsageError` for a folder larger than `limit`, with links that lead out of it, or with
     something that cannot be read."""
     folder = folder.resolve()
-    paths = sorted({*_files(folder), *_tracked_although_ignored(folder)})
+    ignored: list[Path] = []
+    paths = sorted({*_files(folder, ignored), *_tracked_although_ignored(folder)})
     _check_size(folder, paths, limit)
     raw = io.BytesIO()
     with (
@@ -76,7 +80,9 @@ def pack(folder: Path, *, limit: int = LIMIT) -> Archive:
         for path in paths:
             _add(tar, folder, path)
     data = raw.getvalue()
-    return Archive(hashlib.sha256(data).hexdigest(), data, len(paths))
+    above, shipped = _rules_above(folder, (OURS,)), set(paths)
+    by_git = (p for p in ignored if p not in shipped and not _left_out_by_us(p, folder, above))
+    return Archive(hashlib.sha256(data).hexdigest(), data, len(paths), measure(folder, by_git))
 
 
 def unpack(data: bytes, sha256: str, target: Path) -> None:
@@ -103,13 +109,14 @@ def unpack(data: bytes, sha256: str, target: Path) -> None:
 # -- what belongs to the folder ------------------------------------------------------------------
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    for path in _walk(folder, _rules_above(folder)):
+def _files(folder: Path, ignored: list[Path]) -> Iterator[Path]:
+    """Adds to `ignored` what the rules leave out: files, and folders as a whole."""
+    for path in _walk(folder, _rules_above(folder), ignored):
         if path != folder / FLAGS:
             yield path
 
 
-def _walk(folder: Path, rules: tuple[Rules, ...]) -> Iterator[Path]:
+def _walk(folder: Path, rules: tuple[Rules, ...], ignored: list[Path]) -> Iterator[Path]:
     rules = rules + _rules_of(folder)
     with _reading(folder), os.scandir(folder) as found:
         entries = list(found)
@@ -119,13 +126,14 @@ def _walk(folder: Path, rules: tuple[Rules, ...]) -> Iterator[Path]:
             continue
         inside = entry.is_dir(follow_symlinks=False)
         if _ignored(path, rules, folder=inside):
+            ignored.append(path)
             continue
         if not inside:
             # Sockets, pipes and devices are nothing that could be shipped.
             if entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 yield path
         elif not _has(path, "pyvenv.cfg"):  # a virtual environment belongs to its machine
-            yield from _walk(path, rules)
+            yield from _walk(path, rules, ignored)
 
 
 def _has(folder: Path, name: str) -> bool:

@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from spotelastic.aws.estimate import AS_OF, Estimate, Line
+from spotelastic.aws.left_out import LeftOut
 from spotelastic.aws.survey import Survey
+from spotelastic.cli.output import size
 from spotelastic.cli.request import Checked, Request
 from spotelastic.controller import limits
 from spotelastic.controller.seen import Policy
@@ -39,9 +41,23 @@ def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]
         f"in {_where(found)}: {_usd(found.price)} an hour each, "
         f"{_usd(found.estimate.high)} an hour for all with {_nodes(request.maximum)}"
     )
+    if checked.archive.left_out is not None:
+        yield not_shipped(checked.archive.left_out)
     for warning in found.warnings:
         yield f"warning: {warning}"
     yield from _too_dear(checked.capacity, found.price)
+
+
+def not_shipped(left: LeftOut) -> str:
+    """A script that reads it would not find it."""
+    more = "" if left.all else "more than "
+    files = "file" if left.files == 1 else "files"
+    largest = f"{left.largest} ({size(left.largest_size)})"
+    which = largest if left.files == 1 else f"{size(left.size)}, the largest {largest}"
+    return (
+        f"git ignores {more}{left.files} {files} here, which nodes do not get: {which}; a line "
+        f"`{left.rule}` in .spotelasticignore brings that, a bucket (--read) what is large"
+    )
 
 
 def _check_kept(checked: Checked) -> None:

@@ -51,8 +51,8 @@ def tail(
     """Lines in the order they were written; with `follow` until the job has ended, or the cluster
     was taken down under it.
 
-    `note` is told where there is nothing; then `UsageError` is raised for a node or a rank that there
-    is not.
+    `note` is told where there is nothing; with it a node or a rank that there is not raises
+    `UsageError`.
     """
     seen: set[str] = set()
     wrote: set[tuple[str, int]] = set()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from spotelastic.aws.estimate import Estimate, Line
+from spotelastic.aws.left_out import LeftOut
 from spotelastic.aws.types import InstanceType
 from spotelastic.cli import existing, offer
 from spotelastic.controller import usage
@@ -29,7 +30,11 @@ def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0
         estimate=Estimate(lines),
     )
     checked: Any = SimpleNamespace(
-        script="train.py", environment=None, capacity=capacity, linger=linger
+        script="train.py",
+        environment=None,
+        capacity=capacity,
+        linger=linger,
+        archive=SimpleNamespace(left_out=None),
     )
     return list(offer.headline(REQUEST, checked, found))
 
@@ -71,3 +76,15 @@ def test_another_limit_than_before_must_be_more_than_the_cluster_has_cost_and_ta
             existing._check_cost(known, limit)
     for fine in (None, 1.5, 2.2):
         existing._check_cost(known, fine)
+
+
+def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:
+    data = LeftOut(3, 12_400_000, "data/train.bin", 8_000_000, "!/data/", True)
+    assert offer.not_shipped(data) == (
+        "git ignores 3 files here, which nodes do not get: 12.4 MB, the largest data/train.bin "
+        "(8 MB); a line `!/data/` in .spotelasticignore brings that, a bucket (--read) what is large"
+    )
+    one = LeftOut(1, 300, "a.pkl", 300, "!/a.pkl", True)
+    assert "git ignores 1 file here, which nodes do not get: a.pkl (300 B); " in offer.not_shipped(
+        one
+    )

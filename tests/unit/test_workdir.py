@@ -239,3 +239,32 @@ def test_an_archive_that_is_no_archive_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(EnvironmentFailure, match="cannot unpack"):
         unpack(data, sha256(data).hexdigest(), tmp_path / "node/code")
     assert list((tmp_path / "node").iterdir()) == []
+
+
+def test_what_git_ignores_is_counted_and_its_rule_brings_it(tmp_path: Path) -> None:
+    files = {
+        ".gitignore": "*.bin\nlarge/\n*.pkl\n__pycache__/\n.venv/\n*.log\n",
+        ".spotelasticignore": "meta.pkl\n",
+        "train.py": "print(1)",
+        "data/train.bin": "x" * 300,
+        "large/rows/a.npy": "x" * 1000,
+        "large/__pycache__/a.pyc": "x" * 5000,
+        "meta.pkl": "x" * 9000,
+        "run.log": "x" * 9000,
+        "__pycache__/train.pyc": "x" * 9000,
+        ".venv/lib/torch.bin": "x" * 9000,
+    }
+    left = pack(write(tmp_path, files)).left_out
+    assert left is not None
+    assert (left.files, left.size, left.largest) == (2, 1300, "large/rows/a.npy")
+    rules = f"meta.pkl\n{left.rule}\n"
+    brought = pack(write(tmp_path, {".spotelasticignore": rules})).left_out
+    assert "large/rows/a.npy" in names(tmp_path)
+    assert brought is not None
+    assert (brought.files, brought.largest, brought.rule) == (
+        1,
+        "data/train.bin",
+        "!/data/train.bin",
+    )
+    write(tmp_path, {".spotelasticignore": f"{rules}{brought.rule}\n"})
+    assert pack(tmp_path).left_out is None and "data/train.bin" in names(tmp_path)
