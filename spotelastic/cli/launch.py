@@ -19,9 +19,9 @@ from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.provisions import ETCD
 from spotelastic.aws.request import Request as ClusterRequest
 from spotelastic.aws.survey import Survey, Wish, survey
-from spotelastic.cli import chart, existing, failures, offer, output
+from spotelastic.cli import chart, existing, failures, list_prices, offer, output
 from spotelastic.cli.capacity import kept
-from spotelastic.cli.place import Place
+from spotelastic.cli.place import Place, aws_is_configured
 from spotelastic.cli.request import Checked, Request, check
 from spotelastic.cli.signals import Signals
 from spotelastic.cli.staying import Staying
@@ -42,6 +42,12 @@ Say = Callable[[str], None]
 def launch(request: Request) -> int:
     """Returns the command's exit code."""
     checked = check(request, Path.cwd())
+    if request.plan and not request.local and not aws_is_configured():
+        plan = list_prices.planned(request, checked)
+        lines = (output.to_json(plan),) if request.as_json else list_prices.shown(plan)
+        for line in lines:
+            print(line)
+        return 0
     with Signals() as signals:
         try:
             with ExitStack() as undo:
@@ -78,7 +84,8 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
                 )
                 if request.as_json:
                     print(output.to_json(planned))
-                for line in () if request.as_json else offer.plan(checked, found, planned):
+                lines = offer.plan(checked, found, planned, emulated=request.local)
+                for line in () if request.as_json else lines:
                     say(line)
                 return 0
             began, told = steady(), _earlier(known, shown.say)

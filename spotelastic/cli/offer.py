@@ -20,6 +20,11 @@ BESIDE = (
     "a bucket and the role that deletes stacks"
 )
 
+EMULATED = (
+    "The local cloud's prices are made up: they show what a plan looks like. Nothing here costs "
+    "money, all of it runs on this machine."
+)
+
 
 def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]:
     """Script, types, zones, price; then what is worth a warning.
@@ -40,6 +45,7 @@ def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]
     yield (
         f"in {_where(found)}: {_usd(found.price)} an hour each, "
         f"{_usd(found.estimate.high)} an hour for all with {_nodes(request.maximum)}"
+        f"{' (made-up prices of the local cloud)' if request.local else ''}"
     )
     if checked.archive.left_out is not None:
         yield not_shipped(checked.archive.left_out)
@@ -90,7 +96,7 @@ def _too_dear(capacity: Capacity, price: float) -> Iterator[str]:
         return
     instead = " but those on demand" if capacity.on_demand != "never" or capacity.base else ""
     yield (
-        f"warning: --max-price {limit:g} is below today's {_usd(price)}: "
+        f"warning: --max-price {limit:g} is below the price of {_usd(price)} now: "
         f"there will be no nodes{instead} until the price falls"
     )
 
@@ -147,12 +153,18 @@ def planned(
     )
 
 
-def plan(checked: Checked, found: Survey, planned: Planned) -> Iterator[str]:
-    """What `--plan` shows."""
+def plan(
+    checked: Checked, found: Survey, planned: Planned, *, emulated: bool = False
+) -> Iterator[str]:
+    """What `--plan` shows; `emulated`: of the local cloud, where nothing costs money."""
     yield ""
     yield from _choice(checked, found)
     yield from _zones(found)
-    yield from _table(found.estimate, found.prices_of)
+    real = (
+        f"Spot prices are today's, on-demand prices of {found.prices_of}; the others are those of "
+        f"us-east-1, {AS_OF}. Traffic and storage come on top."
+    )
+    yield from price_table(found.estimate, EMULATED if emulated else real)
     yield ""
     if not planned.is_up:
         yield f"would make the cluster {checked.name}: {', '.join(planned.resources)}"
@@ -279,7 +291,7 @@ def _zones(found: Survey) -> Iterator[str]:
     yield ""
 
 
-def _table(costs: Estimate, prices_of: str) -> Iterator[str]:
+def price_table(costs: Estimate, about_prices: str) -> Iterator[str]:
     width = max(len(line.what) for line in costs.lines)
     yield f"{'':{width}}  {'at --min':>8}  {'at --max':>8}  {'USD/h each':>10}"
     for line in costs.lines:
@@ -288,10 +300,7 @@ def _table(costs: Estimate, prices_of: str) -> Iterator[str]:
             f"  {line.note}".rstrip()
         )
     yield f"{'USD/h':{width}}  {costs.low:>8.2f}  {costs.high:>8.2f}"
-    yield (
-        f"Spot prices are today's, on-demand prices of {prices_of}; the others are those of "
-        f"us-east-1, {AS_OF}. Traffic and storage come on top."
-    )
+    yield about_prices
 
 
 def _range(low: int, high: int) -> str:

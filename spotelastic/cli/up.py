@@ -89,13 +89,14 @@ def up(
 ) -> None:
     """Bring up a cluster, train the script on it, carry it through every interruption.
 
-    Run again, it changes what differs (nodes, code, types) and shows the job again. Ctrl-C leaves
-    a cluster on AWS up, and says how to come back.
+    Run again, it changes what differs (nodes, code, types) and shows the job
+    again. Ctrl-C leaves a cluster on AWS up, and says how to come back.
 
-    What no flag says, spotelastic.toml in the current folder does (see `spotelastic init`).
+    Flags come before the script; what comes after it is the script's.
+    What no flag says, spotelastic.toml in the current folder does.
 
-    Ends with the report, and takes the cluster down: nothing that costs money is left but the
-    checkpoints.
+    Ends with the report, and takes the cluster down: nothing that costs money
+    is left but the checkpoints.
     """
     from spotelastic.cli.launch import launch
     from spotelastic.cli.request import Request

@@ -153,7 +153,7 @@ def test_a_plan_says_what_would_change_and_changes_nothing(terminal: Terminal) -
         "max-price none -> 0.001; max-cost none -> 5.0; read none -> data/train; "
         "linger 10 min -> 120 min; gang no -> yes; deadline\n"
     ) in told.stdout
-    assert "warning: --max-price 0.001 is below today's 0." in told.stdout
+    assert "warning: --max-price 0.001 is below the price of 0." in told.stdout
     assert "there will be no nodes but those on demand until the price falls" in told.stdout
     assert "by itself it ends 120 min after its job" in told.stdout
     assert "public IPv4 address" in told.stdout

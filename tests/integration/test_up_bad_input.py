@@ -1,5 +1,6 @@
 """What `up` says about an account that it cannot use: one line, exit code 2, nothing made."""
 
+import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -52,6 +53,28 @@ def sign_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_credentials(up: Up) -> None:
     assert "no AWS credentials; run `aws configure`" in up("--region", "us-east-1")
+
+
+def test_a_plan_without_an_account_has_list_prices_and_says_what_it_lacks(
+    up: Up, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`up` is there for the environment that it makes."""
+
+    def planned(*flags: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["spotelastic", "up", "--plan", *flags])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    told = planned("--min", "2", "--max", "8", "--instance-types", "g5.xlarge")
+    assert "no AWS account is configured" in told and "On-demand list prices of us-east-1" in told
+    assert "worker, g5.xlarge" in told and "not known without an account: spot prices" in told
+    assert "today" not in told
+    found = json.loads(planned("--json"))
+    assert found["instance_types"] == ["g4dn.xlarge"] and found["usd_per_hour_at_min"] > 0.5
+    assert "no list price here" in planned("--instance-types", "x9.huge")
+    assert "--gpus: which types have that only an AWS account" in up("--plan", "--gpus", "8")
 
 
 def test_with_a_profile_that_does_not_exist(up: Up, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,3 +148,26 @@ def test_deleting_checkpoints_wants_the_cluster_named() -> None:
     told = spotelastic("down", "--delete-data")
     assert told.returncode == 2
     assert "name the cluster whose checkpoints are to be deleted" in told.stderr
+
+
+def test_the_help_of_up_is_grouped_and_no_group_is_long() -> None:
+    told = spotelastic("up", "--help").stdout
+    panels = [panel.splitlines() for panel in told.split("╭─ ")[1:]]
+    titles = [panel[0].split(" ─")[0] for panel in panels]
+    assert {"Machines", "The job", "Money and time", "After the job"} <= set(titles)
+    assert max(len(panel) for panel in panels) < 30
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("up", "--nprocs-per-node", "2", "x.py"), "--nproc-per-node"),
+        (("up", "--instance-tpes", "g5.xlarge", "x.py"), "--instance-types"),
+        (("statsu",), "status"),
+        (("ckpt", "verfy", "runs/x"), "verify"),
+    ],
+)
+def test_what_was_meant_is_offered(typed: tuple[str, ...], meant: str) -> None:
+    told = spotelastic(*typed)
+    assert told.returncode == 2 and told.stderr.count("\n") == 1
+    assert meant in told.stderr

@@ -14,7 +14,7 @@ from spotelastic.controller.usage import HOUR, Usage
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity
 
-REQUEST: Any = SimpleNamespace(minimum=2, maximum=4)
+REQUEST: Any = SimpleNamespace(minimum=2, maximum=4, local=False)
 
 
 def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0) -> list[str]:
@@ -82,7 +82,8 @@ def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:
     data = LeftOut(3, 12_400_000, "data/train.bin", 8_000_000, "!/data/", True)
     assert offer.not_shipped(data) == (
         "git ignores 3 files here, which nodes do not get: 12.4 MB, the largest data/train.bin "
-        "(8 MB); a line `!/data/` in .spotelasticignore brings that, a bucket (--read) what is large"
+        "(8 MB); a line `!/data/` in .spotelasticignore brings that, a bucket (--read) what is "
+        "large"
     )
     one = LeftOut(1, 300, "a.pkl", 300, "!/a.pkl", True)
     assert "git ignores 1 file here, which nodes do not get: a.pkl (300 B); " in offer.not_shipped(
