@@ -34,6 +34,7 @@ from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.linux import END_WITHIN, STACKS, end_marked, interface_of, mark
+from spotelastic.model.counting import counted
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import Seen
 
@@ -302,5 +303,5 @@ def _describe(round_: Round, member: Member) -> str:
     }[round_.resume.kind]
     return (
         f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
-        f"{len(round_.members)}, {round_.world_size} workers, {source}"
+        f"{len(round_.members)}, {counted(round_.world_size, 'worker')}, {source}"
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from spotelastic.aws.names import LONGEST
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.counting import counted
 from spotelastic.model.interval import Interval
 
 MIB = 2**20
@@ -207,10 +208,12 @@ def local_types(types: Sequence[str]) -> None:
 def room(nodes: int, workers: int, *, folder: Path, shm: Path = Path("/dev/shm")) -> None:
     """Disk and memory for all nodes, shared memory for all workers (`workers` per node) of a local
     cluster."""
-    whose = f"{nodes} local nodes"
+    whose = counted(nodes, "local node")
     _room(str(folder), _free(folder), (nodes + CONTROL_NODES) * DISK_PER_NODE, whose)
     _room("this machine's memory", _free_memory(), nodes * MEMORY_PER_NODE, whose)
-    _room(str(shm), _free(shm), nodes * workers * SHM_PER_WORKER, f"{nodes * workers} workers")
+    _room(
+        str(shm), _free(shm), nodes * workers * SHM_PER_WORKER, counted(nodes * workers, "worker")
+    )
 
 
 def _free(folder: Path) -> int:

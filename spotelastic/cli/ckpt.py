@@ -19,6 +19,7 @@ from spotelastic.cli.options import AsJson
 from spotelastic.cli.stored import opened, storage
 from spotelastic.clock import wall
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.counting import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -141,7 +142,7 @@ def export(
                 count = convert.to_torch(named.catalog, checkpoint, to, done, part)
         else:
             count = _export_safetensors(named.catalog, checkpoint, to, part, most)
-        typer.echo(f"{named}: {count} tensors in {to}")
+        typer.echo(f"{named}: {counted(count, 'tensor')} in {to}")
 
 
 @app.command("import", epilog=IMPORT_EXAMPLES)
@@ -158,7 +159,7 @@ def import_(
 
     with storage(url) as there:
         made = convert.from_torch(file, there, step, partial(_progress, "importing"), part)
-    typer.echo(f"{url}@{made.commit.step}: {len(made.tensors())} tensors and values")
+    typer.echo(f"{url}@{made.commit.step}: {counted(len(made.tensors()), 'tensor')} and values")
 
 
 @app.command(epilog=PIN_EXAMPLES)

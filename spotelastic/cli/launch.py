@@ -19,7 +19,7 @@ from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.provisions import ETCD
 from spotelastic.aws.request import Request as ClusterRequest
 from spotelastic.aws.survey import Survey, Wish, survey
-from spotelastic.cli import chart, existing, failures, list_prices, offer, output
+from spotelastic.cli import chart, existing, failures, list_prices, offer, output, wrapping
 from spotelastic.cli.capacity import kept
 from spotelastic.cli.place import Place, aws_is_configured
 from spotelastic.cli.request import Checked, Request, check
@@ -33,6 +33,7 @@ from spotelastic.local import cloud as local
 from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
 from spotelastic.local.faults import Faults
+from spotelastic.model.counting import counted
 from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
 
@@ -46,7 +47,7 @@ def launch(request: Request) -> int:
         plan = list_prices.planned(request, checked)
         lines = (output.to_json(plan),) if request.as_json else list_prices.shown(plan)
         for line in lines:
-            print(line)
+            wrapping.say(line)
         return 0
     with Signals() as signals:
         try:
@@ -118,7 +119,9 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
             return 0
         result = outcome(cluster, status)
         log = failures.keep_log(cluster, result) if failures.failed(result) else None
-    return _conclude(request, result, log, drill, replace(stays, say=print), shared=place.shared)
+    return _conclude(
+        request, result, log, drill, replace(stays, say=wrapping.say), shared=place.shared
+    )
 
 
 def _to_stderr(line: str) -> None:
@@ -129,7 +132,9 @@ def _earlier(known: Cluster | None, say: Say) -> int:
     """How many events of a cluster that was up before need not be shown again."""
     count = 0 if known is None else len(known.objects.events())
     if known is not None and count:
-        say(f"{known.name} has {count} events before this: spotelastic events {known.name}")
+        say(
+            f"{known.name} has {counted(count, 'event')} before this: spotelastic events {known.name}"
+        )
     return count
 
 
@@ -247,7 +252,7 @@ def _bring_up(
 
     def down() -> None:
         with stays.ended():
-            place.down(checked.name, print)
+            place.down(checked.name, wrapping.say)
 
     if place.shared:
         stays.undo.callback(_undoing(stays.signals, down))
@@ -286,14 +291,14 @@ def _conclude(
     shared: bool,
 ) -> int:
     """Reports first, so that a failing clean-up cannot cost the report."""
-    output.console().print(output.report_table(result.report))
+    output.display(output.report_table(result.report))
     written = _write(request, result)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
     stays = result.status.state == "stopped" or (request.keep_failed and kept)
     if request.keep or (shared and stays):
         cluster.leave()  # for whoever stopped it, or wants to see why it failed
     for node in kept if request.keep_failed else ():
-        print(f"{node} is kept: look at it with spotelastic shell {node}")
+        wrapping.say(f"{node} is kept: look at it with spotelastic shell {node}")
     missed = drill.missing if drill else ()
     if missed:
         print(

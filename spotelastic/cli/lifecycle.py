@@ -8,6 +8,7 @@ import typer
 
 from spotelastic.cli import up_options
 from spotelastic.cli.options import AsJson, Name, Region, Where
+from spotelastic.cli.wrapping import note
 from spotelastic.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -137,4 +138,4 @@ def _tell(carry_out: "Callable[[], Done]", place: "Place", name: str, *, as_json
 
 def _say(line: str) -> None:
     """Beside the result, which goes to stdout."""
-    typer.echo(line, err=True)
+    note(line)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from spotelastic.cli.wrapping import note
 from spotelastic.errors import SpotelasticError, Unavailable
 
 PROGRAMS = {"run": "spotelastic.cli.run", "boot": "spotelastic.cli.boot"}
@@ -47,7 +48,7 @@ def _command(args: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"spotelastic: {message}", file=sys.stderr)
+    note(f"spotelastic: {message}")
     sys.exit(code)
 
 

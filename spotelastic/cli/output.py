@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, Interruption, Listed, Report, Status, Upload
 
@@ -50,7 +51,18 @@ def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> No
     if as_json:
         print(to_json(value))
     else:
-        console().print(table(value))
+        display(table(value))
+
+
+def display(shown: RenderableType) -> None:
+    """On stdout. A terminal never shows the blanks at the ends of a table's lines; a file would."""
+    to = console()
+    if sys.stdout.isatty():
+        to.print(shown)
+        return
+    with to.capture() as captured:
+        to.print(shown)
+    print("\n".join(line.rstrip() for line in captured.get().split("\n")), end="")
 
 
 def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -92,12 +104,14 @@ def status_line(status: Status) -> str:
     if not status.round:
         states = Counter(node.state for node in status.nodes if node.role == "worker")
         waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-        began = "no round has begun" if status.state in ENDED else f"{waiting or 'no'} workers"
+        began = f"{waiting or 'no'} worker{'' if states.total() == 1 else 's'}"
+        if status.state in ENDED:
+            began = "no round has begun"
         return f"{status.state}: {began}"
     training = sum(node.state == "training" for node in status.nodes)
     parts = [f"step {status.step:<4}", f"round {status.round}"]
     if status.state not in ENDED:
-        parts.append(f"{training} {'node' if training == 1 else 'nodes'}")
+        parts.append(counted(training, "node"))
     if status.loss is not None:
         parts.append(f"loss {status.loss:.3f}")
     if status.step_time:
@@ -194,7 +208,7 @@ def events_table(events: Sequence[Event]) -> RenderableType:
 
 def report_table(report: Report) -> RenderableType:
     job = report.job
-    steps = f"{job.final_step} steps"
+    steps = counted(job.final_step, "step")
     if job.steps_run != job.final_step:  # repeated some, or went on from an earlier job's
         repeated = sum(row.steps_lost or 0 for row in report.interruptions)
         again = f", {repeated} of them repeated" if repeated else ""

@@ -11,6 +11,7 @@ from spotelastic.cli.capacity import capacity, limited, seconds_left
 from spotelastic.cli.checks import size
 from spotelastic.cli.options import AsJson
 from spotelastic.errors import UsageError
+from spotelastic.model.counting import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -145,7 +146,7 @@ def _maximum(trace: "Trace", minimum: int, asked: int, bought: "Capacity") -> in
 
 
 def _at_most(trace: "Trace", bought: "Capacity") -> str:
-    text = f"the trace has at most {trace.most_nodes} nodes at a time"
+    text = f"the trace has at most {counted(trace.most_nodes, 'node')} at a time"
     if bought.on_demand == "fallback":
         return f"{text}, and --on-demand fallback buys none above --min"
     return f"{text}, and --on-demand base={bought.base}" if bought.base else text
@@ -215,13 +216,13 @@ def _show(
         price = f"{spot} for a {type_}: {SPOT_SHARE:.0%} of on demand as of {table.date}"
     notice = f"{scenario.notice:g} s of notice" if scenario.notice else "no notice"
     print(
-        f"{trace.name}: {trace.length / 3600:.1f} h, at most {trace.most_nodes} nodes, "
+        f"{trace.name}: {trace.length / 3600:.1f} h, at most {counted(trace.most_nodes, 'node')}, "
         f"{trace.taken} taken back, {notice}\n"
         f"a job of {scenario.min_nodes} to {scenario.max_nodes} nodes: steps of "
         f"{scenario.step:g} s, {scenario.state / 1e9:g} GB; {price}\n"
     )
     allows = scenario.min_nodes <= trace.most_nodes
-    output.console().print(_table(outcomes, allows=allows))
+    output.display(_table(outcomes, allows=allows))
 
 
 def _table(outcomes: "Sequence[Outcome]", *, allows: bool) -> "RenderableType":

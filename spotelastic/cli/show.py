@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from spotelastic.cli.options import AsJson, Name, Region, Where
+from spotelastic.cli.wrapping import note
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
 
@@ -63,7 +64,7 @@ def status(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place, status_of
 
-    cluster = Place.find(where, region).told(name, _note)
+    cluster = Place.find(where, region).told(name, note)
     output.show(status_of(cluster), output.status_table, as_json=json)
     if warning := cluster.spec.validity.warning(cluster.name, wall()):
         typer.echo(f"warning: {warning}", err=True)
@@ -82,7 +83,7 @@ def logs(
     from spotelastic.cli.tail import Wanted, tail
 
     cluster = Place.find(where, region).cluster(name)
-    for line in tail(cluster, Wanted(rank, node), follow=follow, note=_note):
+    for line in tail(cluster, Wanted(rank, node), follow=follow, note=note):
         typer.echo(line)
 
 
@@ -93,7 +94,7 @@ def events(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where, region).told(name, _note)
+    cluster = Place.find(where, region).told(name, note)
     output.show(cluster.objects.events(), output.events_table, as_json=json)
 
 
@@ -104,7 +105,7 @@ def report(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place
 
-    cluster = Place.find(where, region).told(name, _note)
+    cluster = Place.find(where, region).told(name, note)
     made = cluster.objects.report()
     if made is None:
         raise UsageError(f"{cluster.name} has no report yet: no round has begun")
@@ -118,10 +119,5 @@ def cost(
     from spotelastic.cli import output
     from spotelastic.cli.place import Place, cost_of
 
-    cluster = Place.find(where, region).told(name, _note)
+    cluster = Place.find(where, region).told(name, note)
     output.show(cost_of(cluster), output.cost_table, as_json=json)
-
-
-def _note(line: str) -> None:
-    """Beside the result, which goes to stdout."""
-    typer.echo(line, err=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from spotelastic.cli.options import AsJson, Name, Region, Where
+from spotelastic.cli.wrapping import say
 from spotelastic.errors import UsageError
 
 INTERRUPT_EXAMPLES = """[bold]Examples[/]
@@ -105,7 +106,7 @@ def down(
     if delete_data and name is not None:
         data = place.data(name, bucket)
         _confirm(data.run.cluster, data.url)
-    place.down(name, typer.echo, keep_data=not delete_data, bucket=bucket)
+    place.down(name, say, keep_data=not delete_data, bucket=bucket)
 
 
 def _confirm(run: str, url: str) -> None:

@@ -21,6 +21,7 @@ from spotelastic.controller.seen import (
     Tell,
 )
 from spotelastic.model.command import Answer, Command
+from spotelastic.model.counting import counted
 from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.progress import Event
 
@@ -97,8 +98,8 @@ def _scale(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]
         return "has no description any more", []
     low, high = command.sizes(seen.wanted)
     if not 1 <= low <= high:
-        return f"cannot have {low} to {high} nodes", []
-    text = f"{low} to {high} nodes" if low < high else f"{low} node{'s' if low > 1 else ''}"
+        return f"cannot have {low} to {counted(high, 'node')}", []
+    text = f"{low} to {high} nodes" if low < high else counted(low, "node")
     if _sizes(seen.wanted) == (low, high):
         return f"has {text} already", []
     event = Event(now, "scale", f"the job is to have {text}", data={"min": low, "max": high})
