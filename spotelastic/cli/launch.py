@@ -132,9 +132,8 @@ def _earlier(known: Cluster | None, say: Say) -> int:
     """How many events of a cluster that was up before need not be shown again."""
     count = 0 if known is None else len(known.objects.events())
     if known is not None and count:
-        say(
-            f"{known.name} has {counted(count, 'event')} before this: spotelastic events {known.name}"
-        )
+        before = counted(count, "event")
+        say(f"{known.name} has {before} before this: spotelastic events {known.name}")
     return count
 
 

@@ -1,4 +1,4 @@
-"""What people read fits their terminal, and a file gets whole lines without blanks at their ends."""
+"""What people read fits their terminal; a file gets whole lines, without blanks at their ends."""
 
 import os
 import pty
