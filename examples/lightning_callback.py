@@ -24,6 +24,7 @@ class Elastic(L.Callback):
         self.data = data
         self.options = options
         self.checkpoint = None
+        self.step = 0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         values = {"model": module, "data": self.data}
@@ -32,12 +33,16 @@ class Elastic(L.Callback):
         for number, config in enumerate(trainer.lr_scheduler_configs):
             values[f"scheduler_{number}"] = config.scheduler
         self.checkpoint = se.Checkpointer(values, **self.options).__enter__()
-        step = self.checkpoint.restore()
+        self.step = self.checkpoint.restore()
         # The counter that trainer.global_step and max_steps go by.
         progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
-        progress.optimizer.step.total.completed = step
+        progress.optimizer.step.total.completed = self.step
 
     def on_train_batch_end(self, trainer: L.Trainer, *_) -> None:
+        if trainer.global_step == self.step:  # accumulate_grad_batches: no optimizer's step yet
+            self.data.advance()
+            return
+        self.step = trainer.global_step
         self.checkpoint.step(trainer.global_step, loss=trainer.callback_metrics.get("loss"))
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -8,12 +8,13 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
         checkpoint.step(step, loss=loss)
 """
 
+import os
 import sys
 import time
 from collections.abc import MutableMapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -26,12 +27,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.training import cycles, randomness
+from spotelastic.training import counting, cycles, randomness
 from spotelastic.training.environment import Session, open_session
 from spotelastic.training.losses import Losses
 from spotelastic.training.overlap import Copying
 from spotelastic.training.restoring import Restored
-from spotelastic.training.resuming import BRANCH, open_source
+from spotelastic.training.resuming import BRANCH, NO_BRANCH, open_source
 from spotelastic.training.saving import LayoutChanged, Saver
 from spotelastic.training.state import OWN, Cell, State, View
 from spotelastic.training.telling import tell_mistakes_in_a_line
@@ -94,19 +95,24 @@ class Checkpointer:
         """The step of the last plan."""
         self._has_room = True
         self._restored = False
+        self._process = 0
+        """The one that has entered. A process forked from it must not use what it finds here."""
         self._last_step = 0
+        self._told_step = 0
+        """The last that the script has told of, in this round; 0: none yet."""
         self._last_committing = 0
         """The last step that was sealed to be committed."""
-        self._branch = 0
+        self._branch = NO_BRANCH
         self.stall = 0.0
         """Seconds that the last save kept training waiting, at an optimizer's step, too."""
 
     def __enter__(self) -> Self:
         if Checkpointer._open is not None:
+            Checkpointer._open._entered()
             raise UsageError("another Checkpointer is open: give one of them the whole state")
         if self._client is not None:
             raise UsageError("this Checkpointer was left: to go on, make another of the same state")
-        Checkpointer._open = self
+        Checkpointer._open, self._process = self, os.getpid()
         try:
             return self._enter()
         except BaseException:
@@ -136,6 +142,8 @@ class Checkpointer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if os.getpid() != self._process:
+            return  # a forked child ends: saves, slots and daemon are its parent's
         Checkpointer._open = None
         session, client, losses = self._session, self._client, self._losses
         assert session is not None and client is not None and losses is not None
@@ -151,6 +159,12 @@ class Checkpointer:
                 self._saver.close()
             client.leave(clean=kind is None)
             session.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a Checkpointer belongs to the process that made it, and can be neither copied nor "
+            "sent to another: keep it out of data sets and of what is pickled"
+        )
 
     @cycles.not_searched_for()
     def restore(self, step: int | None = None) -> int:
@@ -176,7 +190,7 @@ class Checkpointer:
             return 0
         restored.load(self._state)
         self._restore_randomness(session, restored)
-        self._branch = step if step is not None else restored.own_value(BRANCH) or 0
+        self._branch = step if step is not None else _branch_of(restored)
         client.restored(restored.ident)
         client.page.enter(restored.step)
         self._last_step = restored.step
@@ -184,19 +198,19 @@ class Checkpointer:
         return restored.step
 
     def step(self, step: int, loss: Any = None) -> None:
-        """Step `step` is done. Saves when due; at an agreed step, waits there to be told more.
+        """Steps 1 to `step` are done. Saves when due; at an agreed step, waits to be told more.
 
+        So a loop that counts from 0 calls `step(number + 1)`. Told again, it is the same step.
         `loss` (a number, or a tensor of one element) goes to the status and the loss curve.
         """
         session, client = self._entered()
         assert self._losses is not None
         if not self._restored and session.resume.kind != "fresh":
             raise UsageError("call checkpoint.restore() before the first checkpoint.step(...)")
-        if step < self._last_step:
-            raise UsageError(
-                f"step({step}) after step({self._last_step}): count steps over all epochs, upwards"
-            )
-        self._losses.publish(step, loss, time.time())
+        step = counting.checked(step, self._last_step)
+        is_new, self._told_step = step != self._told_step, step
+        if is_new:
+            self._losses.publish(step, loss, time.time())
         self._state.stepped()
         at_target = client.page.target == step
         self._last_step = step
@@ -205,8 +219,8 @@ class Checkpointer:
         if self._saver is None:
             self._plan(session, client)
         schedule = client.page.schedule
-        commit = at_target or _falls_on(step, schedule.checkpoint_every)
-        if commit or _falls_on(step, schedule.snapshot_every):
+        commit = at_target or (is_new and _falls_on(step, schedule.checkpoint_every))
+        if commit or (is_new and _falls_on(step, schedule.snapshot_every)):
             patience = AGREED_PATIENCE if at_target else PATIENCE
             saved = self._save(
                 step,
@@ -324,7 +338,7 @@ class Checkpointer:
 
     def _before_step(self, *_: Any) -> None:
         """Of any optimizer."""
-        if self._copying is None:
+        if self._copying is None or os.getpid() != self._process:
             return
         begun = time.perf_counter()
         self._copying.guard()
@@ -452,11 +466,21 @@ class Checkpointer:
             raise UsageError(
                 "use the Checkpointer as a context: with se.Checkpointer(state) as ..."
             )
+        if os.getpid() != self._process:
+            raise UsageError(
+                f"process {os.getpid()} was forked from process {self._process}, which opened the "
+                "Checkpointer: only that one restores and saves"
+            )
         return self._session, self._client
 
 
 def _falls_on(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
+
+
+def _branch_of(restored: Restored) -> int:
+    branch = restored.own_value(BRANCH)
+    return NO_BRANCH if branch is None else branch
 
 
 def _has_left(session: Session) -> bool:

@@ -40,7 +40,9 @@ LOOK_EVERY = 0.5
 FIND_WITHIN = 400.0
 """For a look into the store, which the daemon waits for when it is away."""
 BRANCH = "branch"
-"""Name of our own value that says to which step the run was sent back last."""
+"""Name of our own value that says to which step the run was sent back last,"""
+NO_BRANCH = -1
+"""or that it never was: an imported checkpoint may be of step 0."""
 
 
 def open_source(
