@@ -42,7 +42,7 @@ ITEM_SIZES = {
 }
 """Bytes per element of every dtype that can be written."""
 
-_STORAGES = {
+TYPED = {
     "float64": "DoubleStorage",
     "float32": "FloatStorage",
     "float16": "HalfStorage",
@@ -67,7 +67,7 @@ def nbytes(dtype: str, sizes: tuple[int, ...]) -> int:
 @lru_cache(maxsize=4096)
 def tensor_prefix(dtype: str, sizes: tuple[int, ...]) -> bytes:
     """What stands before the raw bytes of a contiguous tensor."""
-    count = math.prod(sizes) if dtype in _STORAGES else nbytes(dtype, sizes)
+    count = math.prod(sizes) if dtype in TYPED else nbytes(dtype, sizes)
     return (
         _preamble()
         + _tensor(dtype, sizes, count)
@@ -93,13 +93,13 @@ def _pickle(value: object) -> bytes:
 
 
 def _tensor(dtype: str, sizes: tuple[int, ...], count: int) -> bytes:
-    typed = dtype in _STORAGES
+    typed = dtype in TYPED
     strides = tuple(math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
     emitter = Emitter()
     emitter.global_("torch._utils", "_rebuild_tensor_v2" if typed else "_rebuild_tensor_v3")
     emitter.raw(b"((")
     emitter.value("storage")
-    emitter.global_("torch", _STORAGES.get(dtype, "ByteStorage"))
+    emitter.global_("torch", TYPED.get(dtype, "ByteStorage"))
     emitter.value("0")
     emitter.value("cpu")
     emitter.value(count)

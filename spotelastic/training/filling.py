@@ -14,6 +14,8 @@ from operator import itemgetter
 import torch
 from spotelastic_checkpoints.wire import Moved
 
+from spotelastic.training.tensors import is_raw
+
 THREADS = 4
 AT_ONCE = 8 << 20
 """Bytes per call,"""
@@ -33,7 +35,7 @@ _preadv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
 
 
 def can_fill(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() and tensor.is_cpu
+    return tensor.is_cpu and is_raw(tensor)
 
 
 def fill(

@@ -5,33 +5,55 @@ a thing's own state_dict() returns need not, nor what a module's get_extra_state
 """
 
 import copy
-import itertools
 from collections.abc import Callable, Collection, Mapping, MutableMapping
+from contextlib import suppress
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._traverse import traverse_state_dict
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from spotelastic.errors import UsageError
+from spotelastic.training.tensors import is_value
 
 Path = tuple[str | int, ...]
-Place = tuple[int, torch.Size] | None
+Place = tuple[int, torch.Size, tuple[int, ...]] | None
 Container = Mapping[str, Any] | list[Any]
 
 
 def flat_state(name: str, state: Container) -> dict[Path, Any]:
-    values, paths = flatten_state_dict({name: state})
-    return {paths[fqn]: value for fqn, value in values.items()}
+    """As DCP flattens it. Raises `UsageError` where two entries have one path, or none ends."""
+    flat: dict[Path, Any] = {}
+
+    def note(path: Path, value: Any) -> None:
+        if path in flat:
+            raise UsageError(
+                f"{shown(path)} is there twice, under keys that are written alike: rename one"
+            )
+        flat[path] = value
+
+    try:
+        traverse_state_dict({name: state}, note)
+    except RecursionError:
+        raise UsageError(
+            f'state["{name}"] is nested too deeply to be saved, or contains itself'
+        ) from None
+    return flat
 
 
-def holds_tensors(value: Any) -> bool:
+def shown(path: Path) -> str:
+    """An entry of the state, as one would write it."""
+    return "state" + "".join(f'["{key}"]' if isinstance(key, str) else f"[{key}]" for key in path)
+
+
+def holds_tensors(name: str, value: Any) -> bool:
     """Whether it is a container of tensors, as a state_dict is, at whatever depth."""
     if not isinstance(value, Mapping | list):
         return False
-    return any(isinstance(leaf, torch.Tensor) for leaf in flat_state("", value).values())
+    return any(isinstance(leaf, torch.Tensor) for leaf in flat_state(name, value).values())
 
 
 class Followed:
@@ -48,17 +70,17 @@ class Followed:
         return self._places() == self._known
 
     def structure(self) -> Any:
-        return _structure(self._name, self._state, _names(self.flat))
+        return _structure((self._name,), self._state, self.flat.keys())
 
     def reader(self, path: Path) -> Callable[[], Any]:
-        return lambda: self.flat[path]
+        return lambda: apart(self.flat[path])
 
     def _ask(self) -> None:
         self._state = self._get()
         self.flat = flat_state(self._name, self._state)
 
-    def _places(self) -> dict[Path, Place]:
-        return {path: place(leaf) for path, leaf in self.flat.items()}
+    def _places(self) -> dict[Path, Any]:
+        return {path: _place_in_full(leaf) for path, leaf in self.flat.items()}
 
 
 class Remade:
@@ -87,10 +109,10 @@ class Remade:
         return self.flat.keys() == known
 
     def structure(self) -> Any:
-        return _structure(self._name, self._state, _names(self.flat))
+        return _structure((self._name,), self._state, self.flat.keys())
 
     def reader(self, path: Path) -> Callable[[], Any]:
-        return lambda: _apart(self.flat[path])
+        return lambda: apart(self.flat[path])
 
     def _keep(self, state: Mapping[str, Any]) -> None:
         self._state = {key: state[key] for key in self._keys if key in state}
@@ -99,7 +121,7 @@ class Remade:
 
 def _storages(module: torch.nn.Module) -> set[int]:
     """Addresses of what training updates in place."""
-    return {0, *map(storage_of, itertools.chain(module.parameters(), module.buffers()))}
+    return {0, *map(storage_of, chain(module.parameters(), module.buffers()))}
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -115,6 +137,8 @@ def _is_remade(key: str, value: Any, storages: Collection[int]) -> bool:
     """Raises `UsageError` for what cannot be asked for at each save."""
     if key.endswith(_EXTRA_STATE_KEY_SUFFIX) or not torch.is_tensor(value):
         return True
+    if is_value(value):
+        return True
     if storage_of(value) in storages:
         return False
     if isinstance(value, DTensor):
@@ -129,33 +153,40 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def _apart(value: Any) -> Any:
+def apart(value: Any) -> Any:
     """Pickled, a tensor takes along all of the memory that it is a part of."""
-    return value.detach().clone() if torch.is_tensor(value) else value
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def place(leaf: Any) -> Place:
     """Where a tensor's elements lie, of a sharded one those of this rank, and its shape: what is a
-    part of a larger one may grow where it is. Nothing of anything else."""
-    return (_local(leaf).data_ptr(), leaf.shape) if isinstance(leaf, torch.Tensor) else None
+    part of a larger one may grow where it is, or be turned. Nothing of anything else."""
+    if not isinstance(leaf, torch.Tensor):
+        return None
+    try:
+        return _local(leaf).data_ptr(), leaf.size(), leaf.stride()
+    except RuntimeError:  # it is pickled
+        return None
 
 
-def _names(paths: Collection[Path]) -> set[str]:
-    return {".".join(map(str, path)) for path in paths}
+def _place_in_full(leaf: Any) -> Any:
+    """The same of a tensor that may be another object each time: what else its bytes may mean."""
+    found = place(leaf)
+    return found and (*found, leaf.dtype, leaf.is_conj(), leaf.is_neg())
 
 
-def _structure(fqn: str, value: Any, leaves: Collection[str]) -> Any:
+def _structure(path: Path, value: Any, leaves: Collection[Path]) -> Any:
     """The containers of a state, with the names of what they hold in its place.
 
     DCP's names alone do not tell whether a key was "3" or 3, and forget what is empty.
     """
-    if fqn in leaves:
-        return fqn
+    if path in leaves:
+        return ".".join(map(str, path))
     if isinstance(value, list):
-        return [_structure(f"{fqn}.{n}", entry, leaves) for n, entry in enumerate(value)]
+        return [_structure((*path, n), entry, leaves) for n, entry in enumerate(value)]
     kept = copy.copy(value) if isinstance(value, MutableMapping) else {}
     for key, entry in value.items():
-        kept[key] = _structure(f"{fqn}.{key}", entry, leaves)
+        kept[key] = _structure((*path, str(key)), entry, leaves)
     return kept
 
 
@@ -168,3 +199,43 @@ def filled(structure: Any, get: Callable[[str], Any]) -> Any:
     for key, entry in structure.items():
         structure[key] = filled(entry, get)
     return structure
+
+
+def poured(old: Any, new: Any) -> Any:
+    """`new`, in containers that the script may hold."""
+    if isinstance(old, MutableMapping) and isinstance(new, Mapping):
+        content = {key: poured(old.get(key), value) for key, value in new.items()}
+        old.clear()
+        old.update(content)
+        return old
+    if isinstance(old, list) and isinstance(new, list):
+        old[:] = [poured(*pair) for pair in zip_longest(old[: len(new)], new)]
+        return old
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new:
+        with suppress(RuntimeError, NotImplementedError):  # a new one takes its place then
+            return _refilled(old, new)
+    return new
+
+
+def _refilled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """Of one that is pickled: what it has is put into the one that the script holds."""
+    if old.layout is torch.sparse_coo and old.dtype is new.dtype and old.layout is new.layout:
+        return old.copy_(new)
+    return new
+
+
+def named(path: Path, paths: dict[str, Path]) -> str:
+    """What DCP calls it. Raises `UsageError` where another entry is called the same, or where it
+    cannot be written down."""
+    fqn = ".".join(map(str, path))
+    other = paths.setdefault(fqn, path)
+    if other is not path:
+        raise UsageError(
+            f"{shown(other)} and {shown(path)} would both be saved as {fqn}: rename one of them"
+        )
+    if not fqn.isascii():
+        try:
+            fqn.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{shown(path)!a}: this name is no text that can be written") from None
+    return fqn

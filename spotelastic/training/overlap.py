@@ -26,6 +26,7 @@ from typing import Any, Protocol
 import torch
 
 from spotelastic.training.following import storage_of
+from spotelastic.training.tensors import is_raw
 
 BLOCK, SAMPLE = 64 << 10, 64
 """Bytes: so many are looked at of so many."""
@@ -266,7 +267,7 @@ def _deferrable(
         for number, tensor in enumerate(tensors)
         if tensor.nbytes >= BLOCK
         and tensor.device.type in _DEVICES
-        and tensor.is_contiguous()
+        and is_raw(tensor)
         and storage_of(tensor) in storages
     ]
     return tuple(found) if sum(tensors[number].nbytes for number in found) >= LEAST else ()

@@ -1,10 +1,10 @@
 """From a restore set into the state: tensors in place, across any change of the ranks."""
 
+import dataclasses
 import mmap
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
-from itertools import zip_longest
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,13 +18,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training import values
+from spotelastic.training import own_loading, values
 from spotelastic.training.boxes import Box, hull, overlap
 from spotelastic.training.fitting import WRAPPERS, Kind, is_numbered, is_wrapped, misfit, renamed
-from spotelastic.training.following import filled, flat_state
+from spotelastic.training.following import filled, flat_state, poured
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
 from spotelastic.training.streaming import Copy, Window, fill, fill_window, joined, windows
+from spotelastic.training.tensors import is_value, pour
 
 _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
@@ -65,6 +66,8 @@ class Restored:
         """Sharded tensors in the present state of what is being loaded, by name."""
         self._numbered: dict[str, list[str]] = {}
         """The parameters of optimizers that were saved by their numbers, in this order."""
+        self._taken: dict[str, Mapping[str, Mapping[str, str]]] = {}
+        """By entry: the parts of its module that load by themselves, and what they do."""
         self._left: list[str] = []
         """Keys of the state that stay as they are: another one was imported alone."""
         self._index(contents.pieces())
@@ -72,6 +75,9 @@ class Restored:
     def needs(self, state: State, rank: int) -> list[Range]:
         """Parts of the restore set's file that this rank reads, but for its windows. Raises
         `UsageError` naming what does not fit; the state is untouched then."""
+        for name, value in state.values.items():
+            if isinstance(value, torch.nn.Module):
+                own_loading.materialise(name, value, self._kinds())
         state.initialise()
         self._rename(state)
         self._left = self._not_imported(state)
@@ -81,6 +87,7 @@ class Restored:
         self._contained = state.contained(self._values)
         self._view = state.view()
         self._check(state, self._view)
+        self._view = _without(self._view, self._taken)
         if self._left and rank == 0:
             self._tell_what_is_left()
         self._devices = _devices(self._view)
@@ -229,12 +236,7 @@ class Restored:
         return boxes
 
     def _check(self, state: State, view: View) -> None:
-        there = {
-            fqn: Kind(pieces[0].item.dtype, pieces[0].item.shape)
-            for fqn, pieces in self._pieces.items()
-            if pieces[0].item.path[0] != OWN
-        }
-        here = dict(view.kinds)
+        there, here = self._kinds(), dict(view.kinds)
         for fqn in _below(self._left, here):
             del here[fqn]
         for kinds in here, there:
@@ -246,8 +248,22 @@ class Restored:
             _leave_values(name, here, there)
         for name, _, _ in state.optimizers():
             _leave_hyper_parameters(f"{name}.param_groups.", here, there)
+        for name, value in state.values.items():
+            if here != there and isinstance(value, torch.nn.Module):
+                self._taken[name] = own_loading.takes(name, value, here, there)
+                for fqn in _below_prefixes(self._taken[name], {**here, **there}):
+                    here.pop(fqn, None)
+                    there.pop(fqn, None)
         if problem := misfit(here, there):
             raise UsageError(f"the checkpoint of step {self.step} is of another state: {problem}")
+
+    def _kinds(self) -> dict[str, Kind]:
+        """Of all that was saved but for what is ours."""
+        return {
+            fqn: Kind(pieces[0].item.dtype, pieces[0].item.shape)
+            for fqn, pieces in self._pieces.items()
+            if pieces[0].item.path[0] != OWN
+        }
 
     def own_value(self, name: str) -> Any:
         """One of the values that we added; None where it was not saved or cannot be had."""
@@ -278,9 +294,11 @@ class Restored:
         entries = held.items() if isinstance(held, Mapping) else enumerate(held)
         for key, value in list(entries):
             pieces = self._pieces.get(f"{fqn}.{key}")
-            if key == leave or isinstance(value, torch.Tensor):
+            if key == leave or (isinstance(value, torch.Tensor) and not is_value(value)):
                 continue
-            if pieces:
+            if pieces and isinstance(value, torch.Tensor):
+                held[key] = self._value(pieces[0]).to(value.device)
+            elif pieces:
                 held[key] = self._hyper_parameter(pieces[0])
             elif isinstance(value, Mapping | list):
                 self._load_values(f"{fqn}.{key}", value)
@@ -310,7 +328,7 @@ class Restored:
             value.load_state_dict(self._nested(name))
         elif name in self._values:
             saved = self._whole(name) if name in self._pieces else self._nested(name)
-            state.values[name] = _poured(value, saved)
+            state.values[name] = poured(value, saved)
 
     def _nested(self, name: str) -> Any:
         """As its state_dict(), or the container, was."""
@@ -327,8 +345,15 @@ class Restored:
         """What set_extra_state() and hooks take; all else is in its place."""
         structure = self.own_value(f"structure.{name}")
         if structure is not None:
-            options = StateDictOptions(strict=False)
-            set_model_state_dict(module, filled(structure, self._whole), options=options)
+            state = filled(structure, self._whole)
+            for key, value in [*state.items()]:
+                if isinstance(value, torch.Tensor) and is_value(value):
+                    own_loading.replaced(name, module, key, state.pop(key))
+            if state:
+                set_model_state_dict(module, state, options=StateDictOptions(strict=False))
+        for begin, names in self._taken.get(name, {}).items():
+            loaded = {key: self._whole(fqn) for key, fqn in names.items()}
+            own_loading.load(module, begin, name, loaded)
 
     def _whole(self, fqn: str) -> Any:
         """A value, or a tensor; of one that is sharded here, this rank's part."""
@@ -354,7 +379,7 @@ class Restored:
         if pieces and pieces[0].item.is_tensor:
             self._fill(chunk.fqn, chunk.tensor, chunk.offsets)
         elif pieces:
-            chunk.tensor.copy_(torch.as_tensor(self._value(pieces[0])))
+            pour([chunk.tensor], [torch.as_tensor(self._value(pieces[0]))])
 
     def _fill(self, fqn: str, target: torch.Tensor, offsets: Sequence[int]) -> None:
         """Copy the part that starts at `offsets` from whichever chunks hold it."""
@@ -369,7 +394,7 @@ class Restored:
             into = target
             for axis, (start, length) in enumerate(part):
                 into = into.narrow(axis, start - offsets[axis], length)
-            into.copy_(source)
+            pour([into], [source])
             copied += source.numel()
         if copied != target.numel():
             raise SpotelasticError(f"the checkpoint of step {self.step} lacks a part of {fqn}")
@@ -412,17 +437,20 @@ def _renamed(piece: Piece, numbered: Mapping[str, Sequence[str]], models: Collec
     return piece._replace(item=replace(piece.item, fqn=".".join(map(str, path)), path=path))
 
 
-def _poured(old: Any, new: Any) -> Any:
-    """`new`, in containers that the script may hold."""
-    if isinstance(old, MutableMapping) and isinstance(new, Mapping):
-        content = {key: _poured(old.get(key), value) for key, value in new.items()}
-        old.clear()
-        old.update(content)
-        return old
-    if isinstance(old, list) and isinstance(new, list):
-        old[:] = [_poured(*pair) for pair in zip_longest(old[: len(new)], new)]
-        return old
-    return new
+def _without(view: View, taken: Mapping[str, Mapping[str, Any]]) -> View:
+    """What modules load by themselves is not filled in place."""
+    begins = [begin for parts in taken.values() for begin in parts]
+    gone = set(_below_prefixes(begins, view.kinds))
+    if not gone:
+        return view
+    kinds = {fqn: kind for fqn, kind in view.kinds.items() if fqn not in gone}
+    chunks = tuple(chunk for chunk in view.chunks if chunk.fqn not in gone)
+    return dataclasses.replace(view, chunks=chunks, kinds=kinds)
+
+
+def _below_prefixes(begins: Iterable[str], fqns: Iterable[str]) -> list[str]:
+    prefixes = tuple(begins)
+    return [fqn for fqn in fqns if fqn.startswith(prefixes)] if prefixes else []
 
 
 def _devices(view: View) -> dict[str, torch.device]:

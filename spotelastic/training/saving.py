@@ -25,13 +25,11 @@ class LayoutChanged(Exception):
     """The state is no longer what the layout says; the message names what."""
 
 
-def declare(view: View) -> tuple[Declared, ...]:
-    cells = []
+def declare(view: View, encoders: values.Encoders | None = None) -> tuple[Declared, ...]:
+    """Raises `UsageError` naming what could not be restored."""
+    cells, encoders = [], encoders or values.Encoders()
     for cell in view.cells:
-        value = cell.get()
-        data = values.encode(cell.fqn, value)
-        values.check(cell.fqn, value, data)
-        size = len(data)
+        size = len(encoders.encode(cell.shown, cell.get()))
         # Room to spare: a counter that grows by a digit must not change the layout.
         room = layout.aligned(size + size // 2 + 128)
         cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room))
@@ -77,7 +75,8 @@ class Saver:
     def __init__(self, ranks: Ranks, view: View, round_: str) -> None:
         self._ranks = ranks
         self._round = round_
-        self._declared = declare(view)
+        self._encoders = values.Encoders()
+        self._declared = declare(view, self._encoders)
         declarations = ranks.gather(Declaration(ranks.rank, ranks.node, self._declared))
         self._plan = layout.plan(declarations)
         self._layout = self._plan.slots[ranks.rank]
@@ -100,7 +99,7 @@ class Saver:
 
     def follow(self, view: View) -> None:
         """The state lies elsewhere now; raises `LayoutChanged` when it is also another."""
-        new = {d.key: (d.dtype, d.shape, d.sizes) for d in declare(view)}
+        new = {d.key: (d.dtype, d.shape, d.sizes) for d in declare(view, self._encoders)}
         old = {d.key: (d.dtype, d.shape, d.sizes) for d in self._declared}
         if new != old:
             changed = sorted(key[0] for key in new.keys() ^ old.keys()) or sorted(
@@ -151,7 +150,8 @@ class Saver:
 
     def _fill_values(self, slot: OpenSlot) -> list[int]:
         """All that is no tensor; the lengths of the values."""
-        encoded = [values.encode(cell.fqn, cell.get()) for cell in self._source.cells]
+        encode = self._encoders.encode
+        encoded = [encode(cell.shown, cell.get()) for cell in self._source.cells]
         for item, data, room in zip(self._cell_items, encoded, self._layout.rooms, strict=True):
             if len(data) > room:
                 raise LayoutChanged(f"{item.fqn} has outgrown its place")

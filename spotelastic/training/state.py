@@ -8,7 +8,15 @@ optimizer. Whether they are still the right ones is a comparison of addresses.
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,16 +32,18 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from spotelastic.errors import UsageError
+from spotelastic.training import tensors
 from spotelastic.training.data import ElasticSampler
 from spotelastic.training.fitting import Kind
 from spotelastic.training.following import (
     Container,
     Followed,
     Path,
-    Place,
     Remade,
+    apart,
     flat_state,
     holds_tensors,
+    named,
     place,
 )
 from spotelastic.training.overlap import changed_by_steps
@@ -66,6 +76,8 @@ class Chunk(NamedTuple):
 
     def declared(self) -> Declared:
         dtype = dtype_name(self.tensor)
+        if problem := tensors.has_nothing(self.tensor):
+            raise UsageError(f"{self.fqn} {problem}")
         if dtype not in encoding.ITEM_SIZES:
             raise UsageError(f"{self.fqn}: tensors of dtype {dtype} cannot be saved")
         return Declared(self.fqn, self.path, dtype, self.shape, self.offsets, self.sizes)
@@ -83,6 +95,11 @@ class Cell:
     @property
     def key(self) -> Key:
         return self.fqn, ()
+
+    @property
+    def shown(self) -> str:
+        """What a user knows it as."""
+        return self.fqn.removeprefix(f"{OWN}.structure.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +139,9 @@ class State:
     def __init__(self, values: MutableMapping[str, Any]) -> None:
         if OWN in values:
             raise UsageError(f'state["{OWN}"]: this name is taken by spotelastic itself')
+        for name in values:
+            if type(name) is not str:
+                raise UsageError(f"state[{name!r}]: the keys of a state are strings")
         self.values = Unwrapped(values)
 
     def view(self) -> View:
@@ -130,14 +150,17 @@ class State:
         kinds: dict[str, Kind] = {}
         parts = [self._part(name, value) for name, value in self.values.items()]
         sharded: set[str] = set()
+        paths: dict[str, Path] = {}
         for part in parts:
             cells += part.cells
             for path, leaf in part.leaves.items():
-                fqn = ".".join(map(str, path))
+                fqn = named(path, paths)
                 if path in part.readers:
                     cells.append(Cell(fqn, path, part.readers[path]))
                     kinds[fqn] = Kind()
                     continue
+                if type(leaf) is not torch.Tensor:
+                    tensors.refuse(fqn, leaf)
                 shape = tuple(leaf.shape)
                 kinds[fqn] = Kind(dtype_name(leaf), shape)
                 is_sharded = isinstance(leaf, DTensor)
@@ -147,7 +170,7 @@ class State:
                     chunks += chunks_of(fqn, path, leaf)
                 else:  # without a call: there may be thousands
                     chunks.append(Chunk(fqn, path, leaf.detach(), shape, (0,) * len(shape), shape))
-        checks = [check for part in parts for check in part.checks]
+        checks = [self._check(), *(check for part in parts for check in part.checks)]
         return View(
             tuple(chunks),
             tuple(cells),
@@ -158,6 +181,24 @@ class State:
             tuple(self._optimized()),
         )
 
+    def _check(self) -> Callable[[], bool]:
+        """The same entries; of what is saved in place, the same objects."""
+
+        def followed() -> list[Any]:
+            return [
+                value
+                for value in self.values.values()
+                if isinstance(value, torch.nn.Module) or hasattr(value, "state_dict")
+            ]
+
+        names, objects = [*self.values], followed()
+
+        def is_current() -> bool:
+            now = followed()
+            return _are_same(now, objects) and [*self.values] == names
+
+        return is_current
+
     def _optimized(self) -> Iterator[torch.Tensor]:
         for value in self.values.values():
             if isinstance(value, torch.optim.Optimizer):
@@ -166,6 +207,8 @@ class State:
     def _part(self, name: str, value: Any) -> "_Part":
         match value:
             case torch.nn.Module():
+                for key, tensor in (*value.named_parameters(), *value.named_buffers()):
+                    tensors.refuse(f"{name}.{key}", tensor)
                 state = get_model_state_dict(value)
                 remade = Remade(name, value, state)
                 return _Part(
@@ -180,11 +223,12 @@ class State:
                 flat = flat_state(name, state)
                 readers = _optimizer_readers(value, state, flat)
                 return _Part(flat, readers, (_optimizer_check(value),))
-            case torch.Tensor():
+            case torch.Tensor() if not tensors.is_value(value):
+                tensors.refuse(name, value)
                 return _Part({(name,): value}, {}, (_same(self.values, name, value),))
             case _ if hasattr(value, "state_dict"):
                 return _followed(name, value.state_dict)
-            case _ if holds_tensors(value):
+            case _ if holds_tensors(name, value):
                 return _followed(name, _reader(self.values, name))
         return _Part({(name,): value}, {(name,): _reader(self.values, name)})
 
@@ -220,6 +264,8 @@ class State:
         """Replaced by what was saved; tensors in it are loaded in place."""
         value = self.values[name]
         known = isinstance(value, (*_IN_PLACE, torch.optim.Optimizer))
+        if isinstance(value, torch.Tensor) and tensors.is_value(value):
+            return True
         return not known and not hasattr(value, "load_state_dict")
 
     def contained(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -227,9 +273,9 @@ class State:
         return {
             ".".join(map(str, path)): leaf
             for name in names
-            if holds_tensors(value := self.values[name])
+            if holds_tensors(name, value := self.values[name])
             for path, leaf in flat_state(name, value).items()
-            if isinstance(leaf, torch.Tensor)
+            if isinstance(leaf, torch.Tensor) and not tensors.is_value(leaf)
         }
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
@@ -330,22 +376,22 @@ def _pieces(
 
 
 def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
-    """Parameters and buffers may be replaced; their memory tells, which a view keeps from being
-    used for others. Modules may be, too, and any may get its first."""
+    """Parameters and buffers may be replaced, or be given other memory; a view keeps that of before
+    from being used for others. Modules may be, too, and any may get its first."""
 
-    def addresses() -> list[Place]:
-        return [place(tensor) for part in parts for tensor in part.values() if tensor is not None]
+    def filled() -> list[torch.Tensor]:
+        return [tensor for part in parts for tensor in part.values() if tensor is not None]
 
     def children() -> list[torch.nn.Module | None]:
         return [child for held in owners for child in held.values()]
 
     def is_current() -> bool:
-        now = children()
+        now, tensors_now = children(), filled()
         return (
             not any(bare)
-            and len(now) == len(known_children)
-            and all(map(operator.is_, now, known_children))
-            and addresses() == known
+            and _are_same(now, known_children)
+            and _are_same(tensors_now, known)
+            and [place(tensor) for tensor in tensors_now] == places
         )
 
     modules = [*module.modules()]
@@ -358,8 +404,13 @@ def _module_check(module: torch.nn.Module) -> Callable[[], bool]:
         for held in (each._modules, each._parameters, each._buffers)
         if not held
     ]
-    known, known_children = addresses(), children()
+    known, known_children = filled(), children()
+    places = [place(tensor) for tensor in known]
     return is_current
+
+
+def _are_same(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) == len(right) and all(map(operator.is_, left, right))
 
 
 def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
@@ -374,11 +425,7 @@ def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
 
     def is_current() -> bool:
         objects, keys = held()
-        return (
-            len(objects) == len(known)
-            and all(map(operator.is_, objects, known))
-            and keys == known_keys
-        )
+        return _are_same(objects, known) and keys == known_keys
 
     # The objects themselves: the ids of those that are gone are given to others.
     known, known_keys = held()
@@ -428,11 +475,15 @@ def structure_cell(name: str, get: Callable[[], Any]) -> Cell:
 
 
 def _values(flat: Mapping[Path, Any]) -> Iterator[Path]:
-    return (path for path, leaf in flat.items() if not isinstance(leaf, torch.Tensor))
+    return (
+        path
+        for path, leaf in flat.items()
+        if not isinstance(leaf, torch.Tensor) or tensors.is_value(leaf)
+    )
 
 
 def _reader(values: Mapping[Any, Any], name: Any) -> Callable[[], Any]:
-    return lambda: values[name]
+    return lambda: apart(values[name])
 
 
 def _optimizer_readers(
@@ -464,4 +515,4 @@ def _reader_within(container: Container, path: Path) -> Callable[[], Any]:
             return held[key]
         return next(value for known, value in held.items() if str(known) == key)
 
-    return lambda: functools.reduce(entry, path, container)
+    return lambda: apart(functools.reduce(entry, path, container))

@@ -13,6 +13,7 @@ from spotelastic_checkpoints.wire import Moved, Range
 
 from spotelastic.training import filling
 from spotelastic.training.saving import tensor_at
+from spotelastic.training.tensors import is_raw, pour
 
 WINDOW = 32 << 20
 """Bytes, or one tensor's piece,"""
@@ -87,7 +88,7 @@ def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview])
     if direct:
         filling.fill(file, direct)
     if targets:
-        torch._foreach_copy_(targets, sources)
+        pour(targets, sources)
 
 
 @torch.no_grad()
@@ -107,12 +108,12 @@ def fill_window(file: str, window: Window, moved: Sequence[Moved]) -> None:
         # What lies in several places cannot be mapped as one.
         staged = [torch.empty(part.shape, dtype=part.dtype) for _, part in batch]
         filling.fill(file, [(at, here) for (at, _), here in zip(batch, staged, strict=True)], moved)
-        torch._foreach_copy_([part for _, part in batch], staged)
+        pour([part for _, part in batch], staged)
 
 
 def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     """Of at most a window, where the elements lie in order."""
-    if not tensor.is_contiguous():
+    if not is_raw(tensor):
         return [tensor]
     flat, most = tensor.view(-1), WINDOW // tensor.element_size()
     return [flat[start : start + most] for start in range(0, len(flat), most)]

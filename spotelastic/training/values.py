@@ -7,44 +7,118 @@ A value that could not be read again is refused before it is first saved.
 """
 
 import io
+import pickle
 import re
 import sys
 from typing import Any
 
 import torch
 from spotelastic_checkpoints import encoding
+from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
+from spotelastic.training import tensors
+
+_MOST_BITS = 2032
+"""Of an integer: the restricted unpickler reads no longer ones."""
+_NOT_IN_LEGACY = frozenset(
+    getattr(torch, name) for name in encoding.ITEM_SIZES if name not in encoding.TYPED
+)
 
 
-def encode(name: str, value: Any) -> bytes:
+class Noting:
+    """Stands for the module `pickle`, and notes of what kinds the things are that are pickled, but
+    for plain ones."""
+
+    def __init__(self) -> None:
+        noted: set[Any] = set()
+
+        class Pickler(pickle.Pickler):
+            def reducer_override(self, value: Any) -> Any:
+                _refuse_shards(value)
+                noted.add(_kind(value))
+                return NotImplemented
+
+        self.noted, self.Pickler = noted, Pickler
+
+    __name__, dump = "pickle", staticmethod(pickle.dump)
+
+    @property
+    def needs_archive(self) -> bool:
+        """torch does not read all dtypes in its legacy format, although it writes them."""
+        return any(isinstance(kind, tuple) and kind[1] in _NOT_IN_LEGACY for kind in self.noted)
+
+
+class Encoders:
+    """What is encoded again and again. It is decoded at first, and whenever something of a kind is
+    in it that was not: a value that cannot be read again is refused before it is saved."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Noting, set[Any]]] = {}
+
+    def encode(self, name: str, value: Any) -> bytes:
+        """Raises `UsageError`."""
+        noting, known = self._known.setdefault(name, (Noting(), set()))
+        noting.noted.clear()
+        data = encode(name, value, noting)
+        if type(value) not in known or not noting.noted <= known:
+            decode(name, data)
+            known.add(type(value))
+            known |= noting.noted
+        return data
+
+
+def encode(name: str, value: Any, noting: Noting | None = None) -> bytes:
     """As `torch.save` in its legacy format would write it. Raises `UsageError`."""
-    if _is_plain(value):
-        return encoding.plain_value(value)
-    buffer = io.BytesIO()
+    noting = noting or Noting()
     try:
-        torch.save(value, buffer, _use_new_zipfile_serialization=False)
+        if _is_plain(value):
+            return encoding.plain_value(value)
+        return _saved(value, noting)
+    except UsageError as error:
+        raise UsageError(f"{name} {error}") from None
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply to be saved, or contains itself") from None
     except Exception as error:
         raise UsageError(f"{name}: {type(value).__name__} cannot be saved: {error}") from error
+
+
+def _saved(value: Any, noting: Noting) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer, noting, _use_new_zipfile_serialization=False)
+    if noting.needs_archive:
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
     return buffer.getvalue()
+
+
+def _kind(value: Any) -> Any:
+    """Whether a thing can be read depends on this, and on what else is pickled with it."""
+    if isinstance(value, type) or callable(value):
+        return value
+    dtype = getattr(value, "dtype", None)
+    return type(value) if dtype is None else (type(value), dtype, getattr(value, "layout", None))
+
+
+def _refuse_shards(value: Any) -> None:
+    if isinstance(value, DTensor):
+        raise UsageError(
+            "holds a DTensor, of which each rank has a part: keep it in a dict or a list"
+        )
+    if isinstance(value, torch.Tensor) and (problem := tensors.has_nothing(value)):
+        raise UsageError(f"holds a tensor that {problem}")
 
 
 def decode(name: str, data: bytes | memoryview) -> Any:
     """Raises `UsageError` naming what is more than data."""
     try:
-        with torch.serialization.safe_globals(_numpy_globals()):
+        with torch.serialization.safe_globals([bytes, *_numpy_globals()]):
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
         raise UsageError(
             f"{name} is more than data{refers_to(error)}: keep plain values and tensors in the "
             "state, or allow its class with torch.serialization.add_safe_globals"
         ) from error
-
-
-def check(name: str, value: Any, data: bytes) -> None:
-    """That `decode` will take it back. Raises `UsageError`."""
-    if not _is_plain(value):
-        decode(name, data)
 
 
 def refers_to(error: Exception) -> str:
@@ -55,7 +129,11 @@ def refers_to(error: Exception) -> str:
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
-    if kind in (type(None), bool, int, float, str, bytes):
+    if kind in (type(None), bool, float, str, bytes):
+        return True
+    if kind is int:
+        if value.bit_length() > _MOST_BITS:
+            raise UsageError(f"has an integer of more than {_MOST_BITS:,} bits")
         return True
     if kind in (tuple, list):
         return all(map(_is_plain, value))

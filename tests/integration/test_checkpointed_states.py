@@ -114,7 +114,7 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
         (training_state, "get_model_state_dict"),
         (training_state, "get_optimizer_state_dict"),
         (following, "get_model_state_dict"),
-        (following, "flatten_state_dict"),
+        (following, "traverse_state_dict"),
     ):
         monkeypatch.setattr(module, name, counted(module, name))
     monkeypatch.setattr(Ranks, "gather", lambda _, value: asked.append("gather") or [value])

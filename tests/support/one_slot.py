@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from spotelastic_checkpoints.arena import Slot, slot_bytes
+from msgspec.structs import replace
+from spotelastic_checkpoints.arena import HEADER, Slot, slot_bytes
 from spotelastic_checkpoints.contents import Contents
 from spotelastic_checkpoints.wire import RestoreSet, Resume
 from spotelastic_checkpoints.worker import OpenSlot
@@ -22,17 +23,34 @@ class OneSlot:
         self._saver = Saver(Ranks(0, 1, 0, "n"), self._view, "round")
         path.write_bytes(bytes(max(self._saver.nbytes, slot_bytes(0, b"", 0))))
 
-    def save(self, step: int) -> None:
+    def save(self, step: int, *, overlaps: bool = False) -> None:
         """As a `Checkpointer` does. Raises `LayoutChanged`."""
         if not self._view.current():
             self._view = self._state.view()
             self._saver.follow(self._view)
         slot = OpenSlot(Slot(self._path), "test", known=False)
-        self._saver.save(slot, step, due=True)
+        copying = self._saver.begin(slot, step, due=True, overlaps=overlaps)
+        if copying is not None:
+            copying.settle()
+            assert copying.error is None
 
 
 def load(path: Path, step: int, values: dict[str, Any]) -> None:
     source = RestoreSet(1, step, 1, (str(path),), "", ())
     restored, state = Restored(Contents(source), Resume("memory", step)), State(values)
     restored.needs(state, 0)
+    restored.load(state)
+
+
+def stream(path: Path, step: int, values: dict[str, Any]) -> None:
+    """As from a file that the daemon has fetched: what can be, is filled a window at a time."""
+    slot = Slot(path)
+    header = slot.header()
+    assert header is not None
+    items = tuple(replace(item, offset=item.offset + HEADER) for item in slot.items(header))
+    source = RestoreSet(1, step, 1, (), str(path), items)
+    restored, state = Restored(Contents(source), Resume("store", step)), State(values)
+    restored.needs(state, 0)
+    for window in restored.windows():
+        restored.fill(window)
     restored.load(state)

@@ -278,3 +278,27 @@ def test_a_first_buffer_that_comes_later_is_no_longer_the_same_layout(tmp_path: 
     model[0].register_buffer("seen", torch.zeros(1))
     with pytest.raises(LayoutChanged, match=r"model\.0\.seen"):
         slot.save(2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_observers_and_lazy_modules_take_the_shape_that_was_saved(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return nn.ModuleDict(
+            {
+                "lazy": nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d()),
+                "scales": torch.ao.quantization.get_default_qat_qconfig("fbgemm").weight(),
+                "most": torch.ao.quantization.default_per_channel_weight_observer(),
+            }
+        )
+
+    model = make()
+    model["lazy"](torch.rand(4, 5))
+    model["scales"](torch.rand(3, 2))
+    model["most"](torch.rand(4, 2))
+    OneSlot(tmp_path / "slot", {"model": model}).save(1)
+    again = make()
+    load(tmp_path / "slot", 1, {"model": again})
+    saved, found = model.state_dict(), again.state_dict()
+    assert saved.keys() == found.keys()
+    assert all(torch.equal(found[key], saved[key]) for key in saved)
+    assert again["scales"].scale.shape == (3,)

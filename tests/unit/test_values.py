@@ -33,16 +33,14 @@ class Settings:
     ids=lambda value: type(value).__name__,
 )
 def test_data_comes_back(value: Any) -> None:
-    data = values.encode("x", value)
-    values.check("x", value, data)
+    data = values.Encoders().encode("x", value)
     found = values.decode("x", data)
     assert str(found) == str(value) and type(found) is type(value)
 
 
 def test_what_could_not_be_read_again_is_refused_before_it_is_saved() -> None:
-    data = values.encode("best", Settings())
     with pytest.raises(UsageError, match=r"^best is more than data \(it refers to .*Settings\)"):
-        values.check("best", Settings(), data)
+        values.Encoders().encode("best", Settings())
 
 
 def test_a_class_that_the_script_allows_is_read() -> None:

@@ -1,0 +1,123 @@
+"""Which tensors can be saved, and how: not every tensor is what lies in its memory.
+
+Most are copied as bytes. Of some the bytes mean something else (conjugated, negated), some have
+several elements in one place, and some have no memory of their own: sparse and quantized ones, and
+those that a class makes of other tensors. The last are values: pickled, and made anew.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.tensor import DTensor, Partial
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from spotelastic.errors import UsageError
+
+_ORDINARY = torch.Tensor, torch.nn.Parameter
+
+
+def is_value(tensor: torch.Tensor) -> bool:
+    """Whether it has to be pickled, and cannot be copied from where its elements lie."""
+    if isinstance(tensor, DTensor) or is_lazy(tensor):
+        return False
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return True
+    if type(tensor) in _ORDINARY:
+        return False
+    return is_traceable_wrapper_subclass(tensor) or _is_without_memory(tensor)
+
+
+def _is_without_memory(tensor: torch.Tensor) -> bool:
+    try:
+        return not (tensor.is_meta or tensor.data_ptr()) and tensor.numel() > 0
+    except RuntimeError:
+        return True
+
+
+def refuse(name: str, tensor: torch.Tensor) -> None:
+    """Raises `UsageError` for what has nothing to be saved, or not all of it here."""
+    if is_lazy(tensor):
+        raise UsageError(
+            f"{name} has no shape yet: run its module once before the first save, as a lazy module"
+            " wants"
+        )
+    if isinstance(tensor, DTensor):
+        if any(isinstance(placement, Partial) for placement in tensor.placements):
+            raise UsageError(
+                f"{name} is a DTensor with a Partial placement: each rank has a summand of it;"
+                " redistribute it before it is saved"
+            )
+        if is_value(tensor._local_tensor):
+            kind = type(tensor._local_tensor).__name__
+            raise UsageError(f"{name} is a DTensor of {kind}, which cannot be saved")
+
+
+def has_nothing(tensor: torch.Tensor) -> str:
+    """Why a tensor has no elements to copy; empty where it has."""
+    if tensor.is_meta:
+        return "is on the meta device, without any elements: give it memory, as with to_empty()"
+    if tensor._is_zerotensor():
+        return "is a zero tensor of autograd's, without any memory: clone it"
+    return ""
+
+
+def is_raw(tensor: torch.Tensor) -> bool:
+    """Whether its elements are what its bytes say, one after the other."""
+    return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def pour(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each source into its target, which may have several elements in one place."""
+    simple = [
+        number
+        for number, target in enumerate(targets)
+        if not (target.is_conj() or target.is_neg() or _may_overlap(target))
+    ]
+    if simple:
+        torch._foreach_copy_([targets[n] for n in simple], [sources[n] for n in simple])
+    if len(simple) == len(targets):
+        return
+    done = set(simple)
+    for number, (target, source) in enumerate(zip(targets, sources, strict=True)):
+        if number not in done:
+            _pour_one(target, source)
+
+
+def _pour_one(target: torch.Tensor, source: torch.Tensor) -> None:
+    into, of = target, source
+    for axis, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            into, of = into.narrow(axis, 0, 1), of.narrow(axis, 0, 1)
+    into.copy_(of)
+    if target.dtype == source.dtype and not _same_bits(target, source):
+        raise UsageError(
+            "the checkpoint is of another state: a tensor has several elements in one place of its"
+            " memory here, which differ in the checkpoint"
+        )
+
+
+def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.equal(bits(left), bits(right).to(left.device))
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of its elements, as bytes."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
+
+
+def _may_overlap(tensor: torch.Tensor) -> bool:
+    """Unless its strides show that no two elements share a place."""
+    if tensor.is_contiguous():
+        return False
+    reach = 0
+    places = sorted(zip(tensor.stride(), tensor.shape, strict=True))
+    for stride, size in places:
+        if size == 0:
+            return False
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
