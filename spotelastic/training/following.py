@@ -237,5 +237,6 @@ def named(path: Path, paths: dict[str, Path]) -> str:
         try:
             fqn.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{shown(path)!a}: this name is no text that can be written") from None
+            told = shown(path).encode(errors="backslashreplace").decode()
+            raise UsageError(f"{told}: this name is no text that can be written") from None
     return fqn
