@@ -4,9 +4,12 @@ One thread (the main one) decides and acts. Watches, the session, the zygote's a
 messages and the notices arrive as events in one queue.
 """
 
+import contextlib
 import math
 import os
 import queue
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -45,7 +48,19 @@ from spotelastic.store.session import Session
 CONNECT_WITHIN = 10.0
 
 
-Happening = LocalEvent | StoreChanged
+HELPERS = ("notices", "zygote", "claim", "flush", "watch", "session", "etcd", "daemon-events")
+"""How the names of an agent's helper threads begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelperEnded:
+    """By an error that nobody has foreseen; an agent without it would wait for ever."""
+
+    name: str
+    error: str
+
+
+Happening = LocalEvent | StoreChanged | HelperEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +105,7 @@ class _Agent:
 
     def serve(self) -> Ended:
         """Until a decision says to exit."""
-        with handled(self._config.signals, self._signalled):
+        with handled(self._config.signals, self._signalled), self._minding_helpers():
             poller = watches = None
             try:
                 if self._config.imds:
@@ -104,6 +119,24 @@ class _Agent:
                     watches.close()
                 self._actor.close()
                 self._session.close()
+
+    @contextlib.contextmanager
+    def _minding_helpers(self) -> Iterator[None]:
+        """The end of a helper thread by an error ends this agent, in one line."""
+        before = threading.excepthook
+
+        def ended(told: threading.ExceptHookArgs) -> None:
+            before(told)
+            name = told.thread.name if told.thread is not None else ""
+            if name.startswith(HELPERS):
+                error = f"{told.exc_type.__name__}: {told.exc_value}"
+                self._queue.put(HelperEnded(name, error))
+
+        threading.excepthook = ended
+        try:
+            yield
+        finally:
+            threading.excepthook = before
 
     def _loop(self, watches: Watches) -> int:
         while True:
@@ -141,6 +174,8 @@ class _Agent:
             if event.prefix == self._keys.nodes:
                 self._local = replace(self._local, nodes_seen=self._local.leadership is not None)
             return
+        if isinstance(event, HelperEnded):
+            raise EnvironmentFailure(f"the thread “{event.name}” of this node ended: {event.error}")
         self._local = observe(self._local, event, now)
         match event:
             case Warm(info):

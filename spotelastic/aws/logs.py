@@ -15,6 +15,8 @@ KEPT = 50_000
 """Lines kept while CloudWatch does not answer; the oldest go first."""
 BATCH_LINES = 5_000
 BATCH_BYTES = 900_000
+UPDATE_EVERY = 10.0
+"""Seconds between two updates of a line, as of a progress bar, that are sent."""
 LINE_BYTES = 200_000
 """CloudWatch takes 10,000 lines or 1 MiB at once, and 256 KiB a line, counted with overhead."""
 OVERHEAD = 26
@@ -39,12 +41,19 @@ class LogShipper:
         self._lines: deque[tuple[str, Line]] = deque(maxlen=KEPT)
         self._streams: set[str] = set()
         self._closed = False
+        self._updated: dict[str, float] = {}
+        """By stream: when the last update was sent."""
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
         self._thread.start()
 
     def write(self, stream: str, text: str) -> None:
         if not text.strip():
             return  # CloudWatch refuses empty lines
+        if text.endswith("\r"):  # of a progress bar: the next one takes its place
+            now, due = self._clock(), self._updated.get(stream, -UPDATE_EVERY) + UPDATE_EVERY
+            if now < due:
+                return
+            self._updated[stream], text = now, text[:-1]
         line = (int(self._clock() * 1000), text[:LINE_BYTES])
         with self._wake:
             self._lines.append((stream, line))

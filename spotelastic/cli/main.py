@@ -4,6 +4,7 @@ A mistake of the user's, or of the machine, ends as one line on stderr and the e
 class (errors.py); only a defect of spotelastic's own shows a traceback.
 """
 
+import errno
 import os
 import signal
 import sys
@@ -50,6 +51,28 @@ def _command(args: Sequence[str]) -> int:
 def _fail(message: str, code: int) -> None:
     note(f"spotelastic: {message}")
     sys.exit(code)
+
+
+FAULTS = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "your quota is used up",
+    errno.EROFS: "it is mounted read-only",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "this machine has no more open files to give",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u)",
+    errno.ENOMEM: "this machine has no memory left",
+}
+"""Of a machine, by the number of the error: what can be done."""
+
+
+def _told_by_machine(error: Exception) -> str | None:
+    """One line for what the machine lacks; None for anything else."""
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return f"this machine starts no more threads: {FAULTS[errno.EAGAIN]}"
+    if isinstance(error, OSError) and error.errno in FAULTS:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}: {FAULTS[error.errno]}"
+    return None
 
 
 def _told_by_parser(error: Exception) -> str | None:

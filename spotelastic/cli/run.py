@@ -7,6 +7,7 @@ The flags are in `run_flags.py`, what they mean in `run_options.py`, where nodes
 import argparse
 import fcntl
 import os
+import select
 import shutil
 import signal
 import socket
@@ -26,6 +27,7 @@ from spotelastic.cli.meet import Place, local_address, meet, own_address, part
 from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
 from spotelastic.cli.signals import STOPPING
+from spotelastic.errors import EnvironmentFailure
 from spotelastic.linux import END_WITHIN, end_marked, handled, mark
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ OWNER_LOCK, DAEMON_LOCK = "owner", "lock"
 need not see these processes, which may be in another container."""
 
 LOGS_PREFIX = "spotelastic-logs-"
-"""Of a folder with the logs of a job that failed, where --log-dir named no other."""
+"""Of a folder with the logs of a job, where --log-dir named no other. Those of one that failed are
+kept, and then have no lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +70,35 @@ def own_folders() -> Iterator[Folders]:
     """New ones; all are removed at the end but for logs that `serve` has kept. A signal that comes
     while no agent heeds it ends the block, by KeyboardInterrupt or SystemExit."""
     mine = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-    temporary = Path(tempfile.gettempdir())
+    temporary = _temporary()
     state, shm = temporary / f"{PREFIX}{mine}", SHARED_MEMORY / f"{PREFIX}{mine}"
     with ExitStack() as stack:
         stack.enter_context(handled(STOPPING, _stop))
-        for folder in (state, shm):
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            folder.mkdir(0o700)
-            stack.enter_context(_locked(folder))
-        yield Folders(state, shm, temporary / f"{LOGS_PREFIX}{mine}")
+        logs = temporary / f"{LOGS_PREFIX}{mine}"
+        for folder in (state, shm, logs):
+            stack.callback(_remove, folder)
+            try:
+                folder.mkdir(0o700)
+                stack.enter_context(_locked(folder))
+            except OSError as error:
+                raise EnvironmentFailure(
+                    f"{folder.parent}: {error.strerror}: a run needs to write there"
+                ) from error
+        yield Folders(state, shm, logs)
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise EnvironmentFailure(
+            "no folder for temporary files can be written to: make room in /tmp, or set TMPDIR"
+        ) from error
+
+
+def _remove(folder: Path) -> None:
+    if (folder / OWNER_LOCK).exists() or not any(folder.glob("*")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
@@ -114,8 +137,8 @@ def serve(
     except KeyboardInterrupt:  # while waiting for the others' etcd
         pass
     finally:
-        if ended.code != 1:
-            shutil.rmtree(folders.logs, ignore_errors=True)
+        if ended.code == 1 and not options.log_dir:
+            (folders.logs / OWNER_LOCK).unlink(missing_ok=True)  # kept: nobody sweeps it
     return ended
 
 
@@ -186,8 +209,10 @@ def _plan(
 def _sweep() -> None:
     """Remove what runs left that were killed before they could clean up, their daemons too."""
     commands = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    for parent in (Path(tempfile.gettempdir()), SHARED_MEMORY):
-        for folder in parent.glob(f"{PREFIX}*"):
+    temporary = Path(tempfile.gettempdir())
+    places = ((temporary, PREFIX), (SHARED_MEMORY, PREFIX), (temporary, LOGS_PREFIX))
+    for parent, prefix in places:
+        for folder in parent.glob(f"{prefix}*"):
             in_use = any(str(folder).encode() in command for command in commands)
             if not in_use and _is_left(folder):
                 end_marked(mark(folder), END_WITHIN)
@@ -221,13 +246,43 @@ def _printer(prefix: Callable[[int], str], to: TextIO) -> Callable[[int, str], N
     return lambda rank, line: _print(f"{prefix(rank)}{line}", to)
 
 
-def _print(line: str, to: TextIO) -> None:
+def _print(line: str, to: TextIO | None) -> None:
+    """Never raises, since training goes on without it. A line that ends in a carriage return is an
+    update, and the next line goes over it."""
+    if to is None:  # closed since before the start
+        return
+    text = line if line.endswith("\r") else f"{line}\n"
     try:
-        print(line, file=to, flush=True)
-    except OSError as error:  # training goes on without it
+        _write(text, to)
+    except (OSError, ValueError) as error:
+        _silence(to)
+        # Who read a pipe has seen enough; a disk is full.
+        if to is not sys.stderr and not isinstance(error, BrokenPipeError):
+            why = error.strerror if isinstance(error, OSError) else error
+            _say(f"no more output of workers is shown: {why}")
+
+
+def _write(text: str, to: TextIO) -> None:
+    """All of it, also into a pipe that is full and would not block."""
+    encoding = getattr(to, "encoding", None) or "utf-8"
+    data = text.encode(encoding, "backslashreplace")
+    try:
+        fd = to.fileno()
+    except (OSError, AttributeError):  # a notebook's
+        to.write(data.decode(encoding))
+        to.flush()
+        return
+    to.flush()
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+
+
+def _silence(to: TextIO) -> None:
+    with suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, to.fileno())
         os.close(nowhere)
-        # Who read a pipe has seen enough; a disk is full.
-        if to is not sys.stderr and not isinstance(error, BrokenPipeError):
-            _say(f"no more output of workers is shown: {error.strerror}")

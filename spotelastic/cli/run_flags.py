@@ -6,6 +6,7 @@ belongs to the script.
 """
 
 import argparse
+import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,7 +184,7 @@ class _Parser(argparse.ArgumentParser):
 def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
     """The options by name; `script` and `args` are what to run. Raises `UsageError`."""
     made = parser(environ)
-    options = made.parse_args(args)
+    options = made.parse_args(_spelled_out(made, args))
     for flag in (flag for flags in GROUPS.values() for flag in flags if flag.choices):
         value = getattr(options, flag.dest)  # argparse looks at what is typed only
         if value and value not in flag.choices:
@@ -210,6 +211,36 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     made.add_argument("script", help="a Python file, or what -m or --no-python make of it")
     made.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
     return made
+
+
+def _spelled_out(made: argparse.ArgumentParser, args: Sequence[str]) -> list[str]:
+    """The same with abbreviated flags in full, up to the script. argparse's own abbreviations would
+    also look at the script's arguments, and find each flag twice: with dashes and underscores."""
+    actions = made._option_string_actions
+    spelled = list(args)
+    at = 0
+    while at < len(spelled) and spelled[at].startswith("-") and spelled[at] != "--":
+        name, equals, value = spelled[at].partition("=")
+        if name.startswith("--") and name not in actions:
+            name = _meant(made, name, actions)
+            spelled[at] = f"{name}{equals}{value}"
+        takes_one = name in actions and actions[name].nargs is None
+        at += 2 if takes_one and not equals else 1
+    return spelled
+
+
+def _meant(made: argparse.ArgumentParser, name: str, known: Mapping[str, argparse.Action]) -> str:
+    """The one flag that begins so."""
+    dashed = {"--" + full.lstrip("-").replace("_", "-") for full in known if full[:2] == "--"}
+    wanted = "--" + name.lstrip("-").replace("_", "-")
+    fitting = sorted(full for full in dashed if full.startswith(wanted))
+    by_dest = {known[full].dest if full in known else full: full for full in fitting}
+    if len(by_dest) > 1:
+        made.error(f"{name} could be {', '.join(sorted(by_dest.values()))}")
+    if not by_dest:
+        near = difflib.get_close_matches(wanted, sorted(dashed), n=1)
+        made.error(f"no such flag: {name}" + (f"; did you mean {near[0]}?" if near else ""))
+    return next(iter(by_dest.values()))
 
 
 def given(options: argparse.Namespace, flags: Sequence[Flag]) -> list[str]:

@@ -279,10 +279,17 @@ class EtcdMember:
                 self._process.wait(seconds)
 
     def last_words(self) -> str:
-        """Of this life: the last error in its log, else its last line."""
+        """Of this life: the last error in its log, else why it panicked, else its last message."""
         lines = self.log.read_bytes()[self._log_from :].decode(errors="replace").splitlines()
-        told = [match[1] for line in lines if (match := re.search(r'"error":"(.*?)"[,}]', line))]
-        return told[-1] if told else (lines[-1] if lines else "it said nothing")
+        for pattern in (
+            r'"error":"(.*?)"[,}]',
+            r"^(?:panic|fatal error|runtime): (.*)",
+            r'"msg":"(.*?)"[,}]',
+        ):
+            told = [match[1] for line in lines if (match := re.search(pattern, line))]
+            if told:
+                return told[-1]
+        return lines[-1] if lines else "it said nothing"
 
     def _obituary(self) -> str:
         code = self._process.returncode if self._process is not None else None

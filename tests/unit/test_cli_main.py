@@ -1,11 +1,14 @@
 """The command line as a whole: its help, its speed of import, its one-line errors."""
 
+import errno
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from spotelastic.cli import main as main_module
 from spotelastic.cli.launch import _FirstStep
 from spotelastic.clock import steady
 from spotelastic.model.progress import Status
@@ -171,3 +174,22 @@ def test_what_was_meant_is_offered(typed: tuple[str, ...], meant: str) -> None:
     told = spotelastic(*typed)
     assert told.returncode == 2 and told.stderr.count("\n") == 1
     assert meant in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), "/x: No space .*: make room"),
+        (OSError(errno.EMFILE, "Too many open files"), r"^Too many open files: .*ulimit -n"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+    ],
+)
+def test_what_a_machine_lacks_is_one_line(error: Exception, told: str) -> None:
+    line = main_module._told_by_machine(error)
+    assert line is not None and re.search(told, line)
+
+
+def test_a_defect_is_no_fault_of_the_machine() -> None:
+    assert main_module._told_by_machine(RuntimeError("other")) is None
+    assert main_module._told_by_machine(FileNotFoundError(errno.ENOENT, "No such file")) is None

@@ -407,3 +407,25 @@ def test_baguas_network_plug_in_is_found_in_its_package(
     for spelling in ("--enable_bagua_net", "--bagua-net_switch_on"):
         env = bagua.environment(options(spelling), {"LD_LIBRARY_PATH": "/usr/x"})
         assert env["LD_LIBRARY_PATH"] == f"{tmp_path}/bagua_core/data/bagua-net:/usr/x"
+
+
+def test_a_flag_may_be_abbreviated_up_to_the_script() -> None:
+    args = ["--redirect=3", "--nproc", "2", "--rdzv_end", "a:1", "-t", "1", "--stand"]
+    options = parse([*args, "train.py", "--n", "7", "--standalon"], {})
+    assert (options.redirects, options.nproc_per_node, options.tee) == ("3", "2", "1")
+    assert options.rdzv_endpoint == "a:1" and options.standalone
+    assert options.args == ["--n", "7", "--standalon"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--rdzv-", "--rdzv- could be --rdzv-backend, --rdzv-conf"),
+        ("--nprocs-per-node", "no such flag: --nprocs-per-node; did you mean --nproc-per-node"),
+        ("--nprocs_per_node=2", "no such flag: --nprocs_per_node; did you mean --nproc-per-node"),
+        ("--qqq", r"no such flag: --qqq \("),
+    ],
+)
+def test_a_flag_that_is_none(flag: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse([flag, "train.py"], {})

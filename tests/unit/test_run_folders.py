@@ -9,6 +9,7 @@ import pytest
 from spotelastic_checkpoints.arena import Arena
 
 from spotelastic.cli import run
+from spotelastic.errors import EnvironmentFailure
 
 NOBODY = 2**22 + 1
 """A pid that no process can have: of one that is in another container, as seen from here."""
@@ -55,3 +56,27 @@ def test_a_folder_is_removed_when_run_and_daemon_are_gone(here: Path, held: str)
         assert left.is_dir()
     run._sweep()
     assert not left.exists()
+
+
+def test_a_machine_on_which_nothing_can_be_written_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shared in (tmp_path / "missing", Path("/proc")):
+        monkeypatch.setattr(run, "SHARED_MEMORY", shared)
+        with (
+            pytest.raises(EnvironmentFailure, match=f"{shared}: .*: a run needs to write there"),
+            run.own_folders(),
+        ):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["shm"], "nothing is left"
+
+
+def test_logs_of_a_killed_agent_are_swept_and_those_of_a_failed_job_stay(tmp_path: Path) -> None:
+    left, kept = (tmp_path / f"{run.LOGS_PREFIX}{NOBODY}-{name}" for name in ("left", "kept"))
+    for folder in (left, kept):
+        (folder / "0001").mkdir(parents=True)
+    (left / run.OWNER_LOCK).touch()
+    with run.own_folders() as folders:
+        run._sweep()
+        assert folders.logs.is_dir() and kept.is_dir() and not left.exists()
+    assert not folders.logs.exists()

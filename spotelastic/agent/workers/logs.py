@@ -2,11 +2,14 @@
 
 A worker's two streams share a pipe, and so keep their order, unless they go different ways
 (`output.py`). Lines are also handed to a sink (the terminal with a rank prefix, the cloud's log
-service). Files are never deleted by a later round.
+service). Files hold each byte as it was written; a later round never deletes them.
+
+Memory is bounded, whatever is written: a line longer than `LONGEST` reaches the sink in pieces.
 """
 
 import contextlib
 import os
+import re
 import selectors
 import threading
 from collections.abc import Callable
@@ -17,9 +20,15 @@ from typing import BinaryIO
 from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
 
 LineSink = Callable[[int, str], None]
-"""Receives (rank, line without its end)."""
+"""Receives (rank, line without its end). A line that ends in a carriage return, which is kept, is
+an update: the next one takes its place."""
 
+LONGEST = 65536
+"""Bytes of a line; a longer one is told in pieces."""
+STUCK_AFTER = 5.0
+"""Seconds without a byte after which whoever shows the output takes no more of it."""
 _CHUNK = 65536
+_END = re.compile(rb"\r?\n|\r")
 
 
 @dataclass
@@ -35,9 +44,15 @@ class _Pipe:
 
     def take(self, data: bytes) -> None:
         self.file = self._write(self.file, data)
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        for line in lines:
-            self._tell(line)
+        text, begin = self.rest + data, 0
+        for end in _END.finditer(text):
+            self._tell(text[begin : end.start()], update=end.group() == b"\r")
+            begin = end.end()
+        while len(text) - begin > LONGEST:
+            cut = _boundary(text, begin + LONGEST)
+            self._tell(text[begin:cut])
+            begin = cut
+        self.rest = text[begin:]
 
     def end(self) -> None:
         if self.rest:
@@ -46,14 +61,24 @@ class _Pipe:
             if file is not None:
                 _close(file)
 
-    def _tell(self, line: bytes) -> None:
-        if self.sink is None and self.matches is None:
+    def _tell(self, line: bytes, *, update: bool = False) -> None:
+        if (self.sink is None and self.matches is None) or (update and not line):
             return
         text = line.decode(errors="replace")
         if self.sink is not None:
-            self.sink(self.rank, text)
+            self._show(self.sink, f"{text}\r" if update else text)
         if self.matches is not None and any(needle in text for needle in self.needles):
             self.matches = self._write(self.matches, f"[{self.rank}] {text}\n".encode())
+
+    def _show(self, sink: LineSink, text: str) -> None:
+        """Whatever befalls the sink: reading goes on, or the worker would block."""
+        try:
+            sink(self.rank, text)
+        except Exception as error:
+            self.sink = None
+            self.say(
+                f"no more output of rank {self.rank} is shown: {type(error).__name__}: {error}"
+            )
 
     def _write(self, file: BinaryIO | None, data: bytes) -> BinaryIO | None:
         """The file, or None once it takes no more: reading goes on, or the worker would block."""
@@ -66,6 +91,14 @@ class _Pipe:
             _close(file)
             return None
         return file
+
+
+def _boundary(text: bytes, at: int) -> int:
+    """The last beginning of a UTF-8 character at or shortly before `at`."""
+    for cut in range(at, at - 4, -1):
+        if text[cut] & 0xC0 != 0x80:
+            return cut
+    return at
 
 
 def _close(file: BinaryIO) -> None:
@@ -97,6 +130,8 @@ class Logs:
         self._new: list[tuple[int, _Pipe]] = []
         self._lock = threading.Lock()
         self._closing = False
+        self._taken = 0
+        """Bytes read so far."""
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
         self._thread.start()
 
@@ -118,10 +153,16 @@ class Logs:
         return folder / self._output.route(rank, local_rank, "stderr").file
 
     def close(self) -> None:
-        """Read what is there, then stop."""
+        """Read what is there, then stop; a line tells when not all of it could be shown."""
         self._closing = True
         os.write(self._wake_write, b".")
-        self._thread.join(timeout=5)
+        taken = -1
+        while self._thread.is_alive() and taken != self._taken:
+            taken = self._taken
+            self._thread.join(timeout=STUCK_AFTER)
+        if self._thread.is_alive():  # it still uses what is closed below
+            self._say("the last output of workers is lost: whoever reads this takes no more of it")
+            return
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -164,6 +205,7 @@ class Logs:
     def _pump(self, fd: int, pipe: _Pipe) -> bool:
         data = os.read(fd, _CHUNK)
         if data:
+            self._taken += len(data)
             pipe.take(data)
         else:
             self._drop(fd, pipe)
