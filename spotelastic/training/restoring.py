@@ -18,10 +18,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
-from spotelastic.training import own_loading, values
+from spotelastic.training import groups, own_loading, values
 from spotelastic.training.boxes import Box, hull, overlap
 from spotelastic.training.fitting import WRAPPERS, Kind, is_numbered, is_wrapped, misfit, renamed
-from spotelastic.training.following import filled, flat_state, poured
+from spotelastic.training.following import Path, filled, flat_state, poured
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
 from spotelastic.training.streaming import Copy, Window, fill, fill_window, joined, windows
@@ -118,11 +118,40 @@ class Restored:
         self.read_to = window.start
         fill_window(self._contents.file, window, moved)
 
+    def match_groups(self, state: State) -> None:
+        """Before anything is filled, when what `needs` named has come: give the saved parameter
+        groups of optimizers the numbers that they have here. Raises `UsageError` for others."""
+        self._check_groups(state)
+        assert self._view is not None
+        for name, optimizer, _ in state.optimizers():
+            if name in self._numbered or name in self._left:
+                continue
+            here = _groups(self._view, name, optimizer)
+            saved = [
+                self._value(self._pieces[f"{name}.param_groups.{number}.params"][0])
+                for number in range(len(here))
+            ]
+            try:
+                numbers = groups.matched(name, here, saved)
+            except UsageError as error:
+                raise UsageError(f"the checkpoint of step {self.step}: {error}") from None
+            if numbers != sorted(numbers):
+                self._number_groups(name, numbers)
+
+    def _number_groups(self, name: str, numbers: Sequence[int]) -> None:
+        def of(piece: Piece) -> Piece:
+            path = piece.item.path
+            if path[:2] != (name, "param_groups"):
+                return piece
+            return _at(piece, (*path[:2], type(path[2])(numbers[int(path[2])]), *path[3:]))
+
+        known = [piece for pieces in self._pieces.values() for piece in pieces]
+        self._index(map(of, known))
+
     @torch.no_grad()
     def load(self, state: State) -> None:
         """After all windows, of the same state: everything else. Raises `SpotelasticError` when a
         slot that was read has been overwritten meanwhile."""
-        self._check_groups(state)
         for file, copies in self._copies.items():
             if file != self._contents.file:
                 fill(file, copies, self._map)
@@ -207,7 +236,7 @@ class Restored:
         self._copies, self._others, stateful = defaultdict(list), [], self._stateful
         for chunk in view.chunks:
             piece = self._as_saved(chunk)
-            if piece is None or chunk.path[0] in stateful:
+            if piece is None or chunk.path[0] in stateful or _is_of_a_group(chunk.path):
                 self._others.append(chunk)
             else:
                 self._copies[piece.file].append(Copy(piece, chunk.tensor))
@@ -225,10 +254,11 @@ class Restored:
     def _boxes(self, view: View) -> Mapping[str, Sequence[Box]]:
         """The parts of tensors that are read in parts; everything else is read as a whole."""
         whole = {chunk.fqn for chunk in view.chunks if chunk.path[0] in self._stateful}
+        grouped = {chunk.fqn for chunk in self._others if _is_of_a_group(chunk.path)}
         boxes: dict[str, list[Box]] = {
             fqn: []
             for fqn, kind in view.kinds.items()
-            if kind.dtype and (fqn in view.sharded or fqn not in whole)
+            if kind.dtype and (fqn in view.sharded or fqn not in whole) and fqn not in grouped
         }
         for chunk in self._others:
             if chunk.fqn in boxes:
@@ -419,9 +449,20 @@ class Restored:
 
 def _parameters(view: View, name: str, optimizer: torch.optim.Optimizer) -> list[str]:
     """Their names, in the order in which torch numbers them."""
-    cells = {cell.fqn: cell for cell in view.cells}
-    groups = range(len(optimizer.param_groups))
-    return [fqn for n in groups for fqn in cells[f"{name}.param_groups.{n}.params"].get()]
+    return [fqn for group in _groups(view, name, optimizer) for fqn in group]
+
+
+def _groups(view: View, name: str, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+    """The names of each group's parameters."""
+    cells = {cell.fqn: cell for cell in view.cells if cell.path[0] == name}
+    numbers = range(len(optimizer.param_groups))
+    return [cells[f"{name}.param_groups.{number}.params"].get() for number in numbers]
+
+
+def _is_of_a_group(path: Path) -> bool:
+    """A tensor of a group, as a learning rate may be: which group was which is not known before
+    values are read."""
+    return len(path) > 3 and path[1] == "param_groups"
 
 
 def _is_wrapped(view: View, name: str) -> bool:
@@ -432,8 +473,10 @@ def _is_wrapped(view: View, name: str) -> bool:
 
 def _renamed(piece: Piece, numbered: Mapping[str, Sequence[str]], models: Collection[str]) -> Piece:
     path = renamed(piece.item.path, numbered, models)
-    if path == piece.item.path:
-        return piece
+    return piece if path == piece.item.path else _at(piece, path)
+
+
+def _at(piece: Piece, path: Path) -> Piece:
     return piece._replace(item=replace(piece.item, fqn=".".join(map(str, path)), path=path))
 
 

@@ -146,7 +146,7 @@ def _brought(session: Session, client: WorkerClient, state: State, source: wire.
         contents = Contents(opened)
         try:
             restored = Restored(contents, source)
-            _stream(client, restored, restored.needs(state, session.ranks.rank))
+            _stream(client, restored, state, restored.needs(state, session.ranks.rank))
         except DaemonUnavailable:
             come = restored.read_to + contents.brought
             if come > most:
@@ -160,11 +160,14 @@ def _brought(session: Session, client: WorkerClient, state: State, source: wire.
             return restored
 
 
-def _stream(client: WorkerClient, restored: Restored, needs: Sequence[wire.Range]) -> None:
+def _stream(
+    client: WorkerClient, restored: Restored, state: State, needs: Sequence[wire.Range]
+) -> None:
     """What this rank needs comes here, and what it has as it was saved is filled on the way."""
     windows, asked = restored.windows(), AHEAD
     ahead = _ranges(windows[:asked])
     client.fetch(restored.ident, needs, FETCH_WITHIN, ahead=ahead)
+    restored.match_groups(state)
     for number, window in enumerate(windows, 1):
         ahead = _ranges(windows[asked : number + AHEAD])
         moved = client.fetch(
