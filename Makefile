@@ -20,7 +20,7 @@ help:
 	@echo "make test      lint, types, import rules and all tests"
 	@echo "make test-examples  the examples, and exports to other libraries, which it installs into .venv"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
-	@echo "               and accelerate are installed into .venv; nothing else is downloaded)"
+	@echo "               and accelerate are installed into .venv; torchtitan<0.3 takes part if it is there)"
 	@echo "make test-aws  a run on a real AWS account, which costs money: says how much first"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
