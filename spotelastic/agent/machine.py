@@ -297,7 +297,7 @@ def stacks(folder: Path, rank: int | str) -> Path:
 
 def _describe(round_: Round, member: Member) -> str:
     source = {
-        "fresh": "from the start",
+        "fresh": "no saved step to go on from",
         "memory": f"from step {round_.resume.step} in memory",
         "store": f"from step {round_.resume.step} in the object store",
     }[round_.resume.kind]

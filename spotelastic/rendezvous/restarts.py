@@ -6,6 +6,10 @@ budget, and the log, in seconds: the pauses grow from 1 s to `LONGEST`. A failur
 word by word, `CRASH_LOOP` times in a row, will not go away by itself: the job ends, whatever budget
 is left. That is after a minute of pauses; an outage that passes has passed by then, or shows in
 another message each time.
+
+A mistake in the script's text cannot pass at all: before the first step of a job it ends the job at
+once. An import that fails may be a file system that hiccups on one of several nodes: there it is
+tried once more.
 """
 
 from spotelastic.model.job import Failure
@@ -17,8 +21,19 @@ AT_ONCE = 10.0
 """Seconds: a round that failed later than that was under way, also where it saved nothing."""
 LONGEST = 30.0
 CRASH_LOOP = 8
+MISTAKES = ("SyntaxError", "IndentationError", "TabError", "NameError")
+IMPORTS = ("ImportError", "ModuleNotFoundError")
+"""Exceptions by name; of others nobody knows."""
 _KEPT = 200
 """Characters of a message that tell failures apart."""
+
+
+def cannot_pass(failure: Failure, streak: Streak, nodes: int) -> bool:
+    """Whether a failure before any step, the last one of `streak`, is there again at each start."""
+    kind = failure.message.partition(":")[0]
+    if kind in IMPORTS:
+        return nodes == 1 or streak.alike > 1
+    return kind in MISTAKES
 
 
 def after(streak: Streak, failure: Failure, lived: float) -> Streak:

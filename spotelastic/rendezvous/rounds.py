@@ -150,12 +150,27 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> Decision | None:
         first = min(failures, key=lambda f: f.at)
         streak = restarts.after(round_.streak, first, at.now - at.seen.round_at)
         ended = replace(round_, streak=streak)
+        if not _has_stepped(at, round_) and restarts.cannot_pass(
+            first, streak, len(round_.members)
+        ):
+            why = f"{first.message.splitlines()[0]}: it would come again at each start"
+            return Decision((EndJob(Job("failed", at.now, why, failure=first)),), why)
         if first.rank < 0:
             return _change(at, ended, "store", (first.node,))
         ended = replace(ended, charged=(*ended.charged, at.now))
         cause = "stall" if first.stalled else "worker"
         return _change(at, ended, cause, (first.node,))
     return None
+
+
+def _has_stepped(at: Moment, round_: Round) -> bool:
+    """Whether anything of this job is known to have been done. A script that tells of no steps may
+    have trained: after `restarts.AT_ONCE` it counts as one that has."""
+    return (
+        round_.resume.kind != "fresh"
+        or at.now - at.seen.round_at >= restarts.AT_ONCE
+        or any(p.step > 0 for p in at.seen.progress.values())
+    )
 
 
 def _planned(at: Moment, round_: Round) -> Decision:

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 
+import pytest
 from support.virtual import World
 
 from spotelastic.model.job import Settings
+from spotelastic.model.progress import Progress
 from spotelastic.rendezvous import restarts
+from spotelastic.store.codec import encode
 
 
 def crashing(max_restarts: int, nodes: int = 2) -> World:
@@ -106,3 +109,49 @@ def test_the_same_failure_without_end_ends_the_job_before_its_budget() -> None:
     assert world.job.failure is not None
     assert world.job.failure.message == "No module named colum"
     assert world.violations() == []
+
+
+@pytest.mark.parametrize("kind", restarts.MISTAKES)
+def test_a_mistake_in_the_script_ends_the_job_at_its_first_start(kind: str) -> None:
+    world = crashing(max_restarts=100)
+    crash(world, lambda: world.done, f"{kind}: 'modle'\nand more")
+    assert len(world.started) == 1
+    assert world.job.state == "failed"
+    assert world.job.reason == f"{kind}: 'modle': it would come again at each start"
+    assert world.job.failure is not None and world.job.failure.node == "n0"
+    assert world.violations() == []
+
+
+@pytest.mark.parametrize("kind", restarts.IMPORTS)
+def test_an_import_that_fails_on_one_of_several_nodes_is_tried_once_more(kind: str) -> None:
+    world = crashing(max_restarts=100)
+    restart(world, f"{kind}: colum")
+    crash(world, lambda: world.done, f"{kind}: colum")
+    assert len(world.started) == 2 and world.job.reason.startswith(kind)
+    assert world.violations() == []
+
+
+def test_an_import_that_fails_on_the_only_node_ends_the_job() -> None:
+    world = World(Settings(1, 4, max_restarts=100), 400)
+    world.add("n0")
+    world.run(lambda: len(world.started) == 1, 20)
+    crash(world, lambda: world.done, "ModuleNotFoundError: colum")
+    assert len(world.started) == 1 and world.job.state == "failed"
+
+
+def test_what_fails_after_the_first_step_is_started_again() -> None:
+    world = crashing(max_restarts=100)
+    node, began = world.nodes["n0"], world.now
+    told = Progress("n0", 1, 3, world.now)
+    node.client.put(world.keys.progress("n0"), encode(told), node.lease)
+    world.run(lambda: any(each.seen.progress for each in world.nodes.values()), 5)
+    assert world.now - began < restarts.AT_ONCE, "the time alone does not tell"
+    restart(world, "NameError: 'modle'")
+    assert not world.done
+
+
+def test_failures_that_may_pass_are_started_again() -> None:
+    world = crashing(max_restarts=100)
+    for message in ("OSError: stale file handle", "RuntimeError: NameError", "", "NameErrors"):
+        restart(world, message)
+    assert not world.done
