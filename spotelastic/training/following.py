@@ -185,6 +185,8 @@ def _structure(path: Path, value: Any, leaves: Collection[Path]) -> Any:
     if isinstance(value, list):
         return [_structure((*path, n), entry, leaves) for n, entry in enumerate(value)]
     kept = copy.copy(value) if isinstance(value, MutableMapping) else {}
+    if len(set(map(str, value))) < len(value):
+        raise UsageError(f"{shown(path)} has two keys that are written alike: rename one")
     for key, entry in value.items():
         kept[key] = _structure((*path, str(key)), entry, leaves)
     return kept

@@ -103,14 +103,17 @@ def _load(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
         module.load_state_dict(known)
 
 
-def replaced(name: str, module: torch.nn.Module, key: str, value: torch.Tensor) -> None:
-    """A buffer that is no plain memory: what was saved is put into it, or takes its place."""
+def replaced(name: str, module: torch.nn.Module, key: str, value: torch.Tensor) -> bool:
+    """Whether it is a buffer or a parameter, though no plain memory: what was saved is put into it
+    then, or takes its place."""
+    found = False
     for prefix, part in _submodules(module):
         inner = key.removeprefix(prefix)
         for held in part._buffers, part._parameters:
             old = held.get(inner) if key == f"{prefix}{inner}" else None
             if old is None:
                 continue
+            found = True
             try:
                 with torch.no_grad():
                     old.copy_(value.to(old.device))
@@ -118,3 +121,4 @@ def replaced(name: str, module: torch.nn.Module, key: str, value: torch.Tensor) 
                 if held is part._parameters:
                     raise UsageError(f"{name}.{key} cannot be filled: {error}") from error
                 part._buffers[inner] = value.to(old.device)
+    return found

@@ -273,7 +273,8 @@ class Restored:
             for fqn in _below(view.remade, kinds):
                 del kinds[fqn]
         for name in self._stateful:
-            _leave_to_itself(name, here, there)
+            known = f"{OWN}.structure.{name}" in self._pieces  # though it may have been empty
+            _leave_to_itself(name, here, there, known=known)
         for name in self._values:
             _leave_values(name, here, there)
         for name, _, _ in state.optimizers():
@@ -377,8 +378,9 @@ class Restored:
         if structure is not None:
             state = filled(structure, self._whole)
             for key, value in [*state.items()]:
-                if isinstance(value, torch.Tensor) and is_value(value):
-                    own_loading.replaced(name, module, key, state.pop(key))
+                is_odd = isinstance(value, torch.Tensor) and is_value(value)
+                if is_odd and own_loading.replaced(name, module, key, value):
+                    del state[key]
             if state:
                 set_model_state_dict(module, state, options=StateDictOptions(strict=False))
         for begin, names in self._taken.get(name, {}).items():
@@ -502,11 +504,13 @@ def _devices(view: View) -> dict[str, torch.device]:
     return {fqn: value.device for fqn, value in remade.items() if isinstance(value, torch.Tensor)}
 
 
-def _leave_to_itself(name: str, here: dict[str, Kind], there: dict[str, Kind]) -> None:
+def _leave_to_itself(
+    name: str, here: dict[str, Kind], there: dict[str, Kind], *, known: bool
+) -> None:
     """What has a load_state_dict of its own judges itself whether a saved state fits."""
 
     ours, saved = (_below({name}, kinds) for kinds in (here, there))
-    if bool(ours) == bool(saved):
+    if known or bool(ours) == bool(saved):
         for kinds, names in ((here, ours), (there, saved)):
             for fqn in names:
                 del kinds[fqn]

@@ -21,6 +21,7 @@ from spotelastic.training import tensors
 
 _MOST_BITS = 2032
 """Of an integer: the restricted unpickler reads no longer ones."""
+_MADE_OF_OTHERS = "a tensor that is made of others"
 _NOT_IN_LEGACY = frozenset(
     getattr(torch, name) for name in encoding.ITEM_SIZES if name not in encoding.TYPED
 )
@@ -37,6 +38,8 @@ class Noting:
             def reducer_override(self, value: Any) -> Any:
                 _refuse_shards(value)
                 noted.add(_kind(value))
+                if isinstance(value, torch.Tensor) and tensors.is_value(value):
+                    noted.add(_MADE_OF_OTHERS)
                 return NotImplemented
 
         self.noted, self.Pickler = noted, Pickler
@@ -45,8 +48,12 @@ class Noting:
 
     @property
     def needs_archive(self) -> bool:
-        """torch does not read all dtypes in its legacy format, although it writes them."""
-        return any(isinstance(kind, tuple) and kind[1] in _NOT_IN_LEGACY for kind in self.noted)
+        """torch does not read all dtypes in its legacy format, although it writes them. It also
+        makes tensors there before it reads what is in them: the sizes of nested ones and the scales
+        of quantized ones would be anything."""
+        return _MADE_OF_OTHERS in self.noted or any(
+            isinstance(kind, tuple) and kind[1] in _NOT_IN_LEGACY for kind in self.noted
+        )
 
 
 class Encoders:

@@ -14,6 +14,7 @@ import torch
 from hypothesis import strategies as st
 from spotelastic_checkpoints import encoding
 from torch import nn
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
 from torch.testing._internal.two_tensor import TwoTensor
 
 from spotelastic.training.tensors import bits
@@ -85,13 +86,38 @@ ODD: dict[str, Make] = {
         [torch.ones(2), torch.full((3,), float(seed))], layout=torch.jagged
     ),
     "quantized": lambda seed: torch.quantize_per_tensor(
-        torch.full((3,), float(seed)), 0.1, 1, torch.qint8
+        torch.ones(3), 0.1 + seed, 1 + seed, torch.qint8
+    ),
+    "per channel": lambda seed: torch.quantize_per_channel(
+        torch.full((2, 2), float(seed)),
+        torch.tensor([0.1, 0.5]),
+        torch.tensor([0, 3]),
+        0,
+        torch.qint8,
     ),
     "two": lambda seed: TwoTensor(torch.full((2,), float(seed)), torch.ones(2)),
     "zero": lambda _: torch._efficientzerotensor(3),  # type: ignore[attr-defined]
     "half complex": lambda _: torch.zeros(2, dtype=torch.complex32),
 }
-TENSORS = st.one_of(dense(), dense(), st.sampled_from(sorted(ODD)).map(ODD.__getitem__))
+
+
+@st.composite
+def sharded(draw: st.DrawFn) -> Make:
+    """On the only rank of a mesh."""
+    within = draw(dense())
+    placements = [draw(st.sampled_from([Shard(0), Shard(0), Replicate(), Partial()]))]
+
+    def make(seed: int) -> torch.Tensor:
+        local = within(seed).detach()
+        if not local.dim():
+            local = local.reshape(1)
+        mesh = init_device_mesh("cpu", (1,))
+        return DTensor.from_local(local, mesh, placements, run_check=False)
+
+    return make
+
+
+TENSORS = st.one_of(dense(), dense(), sharded(), st.sampled_from(sorted(ODD)).map(ODD.__getitem__))
 
 SCALARS = st.one_of(
     st.none(),
@@ -149,13 +175,13 @@ class Holding(nn.Module):
         self.linear = nn.Linear(2, 3)
         for name, tensor in buffers.items():
             self.register_buffer(name, tensor)
-        self.extra = extra
+        self.extra = [extra]  # a parameter would be one of the module's
 
     def get_extra_state(self) -> Any:
-        return self.extra
+        return self.extra[0]
 
     def set_extra_state(self, state: Any) -> None:
-        self.extra = state
+        self.extra = [state]
 
 
 class Stateful:
@@ -234,7 +260,7 @@ def difference(left: Any, right: Any, at: str = "state") -> str:
             left.zero_grad()
             right.zero_grad()
         return difference(left.state_dict(), right.state_dict(), at)
-    if type(left) is not type(right):
+    if _type(left) is not _type(right):
         return f"{at}: {type(left)} and {type(right)}"
     if isinstance(left, torch.Tensor):
         return "" if _is_same(left, right) else f"{at}: {left} and {right}"
@@ -260,15 +286,26 @@ def difference(left: Any, right: Any, at: str = "state") -> str:
     return "" if left == right else f"{at}: {left!r} and {right!r}"
 
 
+def _type(value: Any) -> type:
+    """What is given to a load_state_dict() is a tensor, also where a parameter was saved."""
+    return torch.Tensor if isinstance(value, nn.Parameter) else type(value)
+
+
 def _is_same(left: torch.Tensor, right: torch.Tensor) -> bool:
     if left.is_nested and right.is_nested:
         return all(map(_is_same, left.unbind(), right.unbind()))
     if (left.dtype, left.shape, left.layout) != (right.dtype, right.shape, right.layout):
         return False
+    if isinstance(left, DTensor):
+        same = left.placements == right.placements
+        return same and _is_same(left.to_local(), right.to_local())
     if isinstance(left, TwoTensor):
         return _is_same(left.a, right.a) and _is_same(left.b, right.b)
     if left.is_quantized:
-        return torch.equal(left.int_repr(), right.int_repr()) and left.q_scale() == right.q_scale()
+        # Of what is equal in these, the scales are.
+        return torch.equal(left.int_repr(), right.int_repr()) and torch.equal(
+            left.dequantize(), right.dequantize()
+        )
     if left.layout is torch.sparse_coo:
         same = left.is_coalesced() == right.is_coalesced()
         parts = [(t._indices(), t._values()) for t in (left, right)]

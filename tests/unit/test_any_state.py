@@ -5,15 +5,17 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from support.drawn import ENTRIES, Make, built, difference
 from support.one_slot import OneSlot, load, stream
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from spotelastic.errors import UsageError
 from spotelastic.training import overlap
@@ -21,6 +23,13 @@ from spotelastic.training.saving import LayoutChanged
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
 DRAWN = int(os.environ.get("DRAWN_STATES", "40"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_only_rank() -> Iterator[None]:
+    dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture(autouse=True)

@@ -119,6 +119,7 @@ def around() -> Any:
         ({"a": {"model": torch.zeros(1)}, "a.model": torch.zeros(1)}, "saved as a.model"),
         ({"a": [torch.zeros(1)], "a.0": 1}, r'state\["a"\]\[0\] and state\["a.0"\]'),
         ({"a": {"1": torch.zeros(1), 1: 2}}, r'state\["a"\]\["1"\] is there twice'),
+        ({"a": {"0": torch.zeros(1), 0: {}}}, r'state\["a"\] has two keys that are written alike'),
         ({"a": {"\udc80": torch.zeros(1)}}, "no text"),
         ({1: 2}, r"state\[1\]: the keys"),
         ({"a": deep(2000)}, r'state\["a"\] is nested too deeply'),
@@ -191,3 +192,22 @@ def test_a_summand_is_refused_wherever_it_is(two_ranks: Any) -> None:
     for state in {"x": tensor}, {"x": [tensor]}, {"x": Buffers(v=tensor)}:
         with pytest.raises(UsageError, match=r"^x.* Partial placement"):
             State(state).view()
+
+
+class Keeping:
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize(("before", "saved"), [({}, {"x": [1]}), ({"x": 1}, {}), ([], [[], {}])])
+def test_what_is_empty_at_first_is_given_what_was_saved(
+    tmp_path: Path, before: Any, saved: Any
+) -> None:
+    again = saved_and_loaded(tmp_path, {"seen": Keeping(saved)}, {"seen": Keeping(before)})
+    assert again["seen"].state == saved
