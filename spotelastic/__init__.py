@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spotelastic.training.checkpointer import Checkpointer as Checkpointer
     from spotelastic.training.data import ElasticSampler as ElasticSampler
     from spotelastic.training.data import microbatches as microbatches
+    from spotelastic.training.per_rank import PerRank as PerRank
     from spotelastic.training.reader import CheckpointReader as CheckpointReader
     from spotelastic.training.writer import CheckpointWriter as CheckpointWriter
 
@@ -26,6 +27,7 @@ _LAZY = {
     "CheckpointWriter": "spotelastic.training.writer",
     "Checkpointer": "spotelastic.training.checkpointer",
     "ElasticSampler": "spotelastic.training.data",
+    "PerRank": "spotelastic.training.per_rank",
     "microbatches": "spotelastic.training.data",
 }
 

@@ -6,6 +6,8 @@ Each rank declares what it has; from all declarations together every rank comput
   the slots of one node together hold the whole replicated state;
 - one of those holders, job-wide, owns the chunk: it alone uploads it.
 
+Both are the lowest ranks for what ranks may have otherwise, such as a module's buffers.
+
 Owned items come first in a slot and are contiguous: each of the rank's files (shards.py) is a range
 of shared memory. Tensors start at multiples of 64 bytes, after their prefix.
 """
@@ -28,7 +30,8 @@ class Declared(msgspec.Struct, frozen=True, array_like=True):
     """A chunk of a tensor or a pickled value that a rank has in its state.
 
     `dtype` is empty for a value, whose `room` is the bytes to keep free for it. `rank` is the
-    rank that a per-rank value belongs to, or SHARED.
+    rank that a per-rank value belongs to, or SHARED. Of what is `lowest` the lowest rank's copy
+    counts, where ranks differ.
     """
 
     fqn: str
@@ -39,6 +42,7 @@ class Declared(msgspec.Struct, frozen=True, array_like=True):
     sizes: tuple[int, ...] = ()
     rank: int = SHARED
     room: int = 0
+    lowest: bool = False
 
     @property
     def key(self) -> tuple[str, tuple[int, ...]]:
@@ -115,8 +119,12 @@ def plan(declarations: Sequence[Declaration]) -> Plan:
     upload = dict.fromkeys(held, 0)
     for key in sorted(chunks, key=lambda key: (-chunks[key].nbytes, key)):
         chunk = chunks[key]
-        holders = [min(ranks, key=lambda r: (load[r], r)) for ranks in having[key].values()]
-        owner = min(holders, key=lambda r: (upload[r], r))
+        if chunk.lowest:
+            holders = [min(ranks) for ranks in having[key].values()]
+            owner = min(holders)
+        else:
+            holders = [min(ranks, key=lambda r: (load[r], r)) for ranks in having[key].values()]
+            owner = min(holders, key=lambda r: (upload[r], r))
         upload[owner] += chunk.nbytes
         owned[owner].append(chunk)
         for holder in holders:

@@ -11,6 +11,7 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import MutableMapping
 from dataclasses import replace
 from types import TracebackType
@@ -91,6 +92,8 @@ class Checkpointer:
         self._view: View | None = None
         self._saver: Saver | None = None
         self._plans = 0
+        self._compared: deque[str] = deque()
+        """Keys of the last hashes of values, in the order of the saves."""
         self._planned_at = 0
         """The step of the last plan."""
         self._has_room = True
@@ -122,6 +125,7 @@ class Checkpointer:
     def _enter(self) -> Self:
         self._session = open_session(self._storage, self._schedule, take_over=self._take_over)
         ranks = self._session.ranks
+        self._state.rank, self._state.world_size = ranks.rank, ranks.world_size
         try:
             self._client = WorkerClient(
                 self._session.socket,
@@ -305,6 +309,7 @@ class Checkpointer:
             if not self._view.current():
                 self._view = self._whole_view(session)
                 self._saver.follow(self._view)
+            self._compare_values(session, step)
             self._copying = self._saver.begin(
                 slot,
                 step,
@@ -362,6 +367,22 @@ class Checkpointer:
             "from now on training waits for each copy"
         )
 
+    def _compare_values(self, session: Session, step: int) -> None:
+        """That values which changed since the plan are still the same on all ranks, as far as this
+        one can tell: the first rank to save a step leaves its hash, the others look at it. Raises
+        `LayoutChanged`, so that all ranks plan anew, and name what differs, at the next save."""
+        assert self._saver is not None
+        if session.ranks.group is None or _has_left(session):
+            return
+        store, prefix = _default_store(), f"{self._plan_key(session)}-values-"
+        own = self._saver.hash_of_values()
+        if store.compare_set(f"{prefix}{step}", "", own).decode() != own:
+            raise LayoutChanged("values are not the same on all ranks")
+        if session.ranks.rank == 0:
+            self._compared.append(f"{prefix}{step}")
+            if len(self._compared) > 2:  # ranks are no two saves apart
+                store.delete_key(self._compared.popleft())
+
     @cycles.not_searched_for()
     def _plan(self, session: Session, client: WorkerClient) -> None:
         """All ranks at the same step: gather what everybody has."""
@@ -373,6 +394,11 @@ class Checkpointer:
         if self._saver is not None:
             self._saver.close()
         self._saver = Saver(session.ranks, self._view, session.round)
+        if not self._plans and self._saver.differing and session.ranks.rank == 0:
+            client.complain(
+                f"buffers are not the same on all ranks ({self._saver.differing[0]}): "
+                "the first rank's are saved, and restored on all"
+            )
         self._plans += 1
         self._planned_at = self._last_step
         self._prepare(client)

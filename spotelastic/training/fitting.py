@@ -19,32 +19,60 @@ class Kind(NamedTuple):
         return f"{self.dtype} {list(self.shape)}" if self.dtype else "a value"
 
 
-def misfit(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> str:
-    """The first of everything that differs; empty where the checkpoint fits.
+class Misfit(NamedTuple):
+    """What keeps a checkpoint from fitting a rank's state, or those of several ranks."""
 
-    `here` is the state that is to be filled, `there` what was saved.
-    """
+    missing: tuple[str, ...] = ()
+    """Names that the state has and the checkpoint has not,"""
+    unexpected: frozenset[str] = frozenset()
+    """and those that the checkpoint alone has."""
+    changed: tuple[tuple[str, str], ...] = ()
+    """Names of what is of another kind, with how."""
+
+    def __str__(self) -> str:
+        said = []
+        if self.missing:
+            said.append(f"{_first(self.missing)} {_is(self.missing)} missing from it")
+        if self.unexpected:
+            said.append(f"it also holds {_first(sorted(self.unexpected))}")
+        if self.changed:
+            name, how = self.changed[0]
+            said.append(f"{name} is {how}{_more(self.changed)}")
+        return "; ".join(said)
+
+
+def misfit_of(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> Misfit:
+    """`here` is the state that is to be filled, `there` what was saved."""
     if here == there:
-        return ""
-    missing = [name for name in here if name not in there]
-    unexpected = sorted(there.keys() - here.keys())
+        return Misfit()
     changed = [name for name in here if name in there and here[name] != there[name]]
-    said = []
-    if missing:
-        said.append(f"{_first(missing)} {_is(missing)} missing from it")
-    if unexpected:
-        said.append(f"it also holds {_first(unexpected)}")
-    if changed:
-        name = changed[0]
-        said.append(f"{name} is {there[name]} there and {here[name]} here{_more(changed)}")
-    return "; ".join(said)
+    return Misfit(
+        tuple(name for name in here if name not in there),
+        frozenset(there.keys() - here.keys()),
+        tuple((name, f"{there[name]} there and {here[name]} here") for name in changed),
+    )
+
+
+def misfit_of_all(found: Sequence[Misfit]) -> Misfit:
+    """Of all ranks together: what one of them misses is missing, but only what none of them knows
+    is unexpected. Pipeline stages have other names on each rank."""
+    return Misfit(
+        tuple(dict.fromkeys(name for each in found for name in each.missing)),
+        frozenset.intersection(*(each.unexpected for each in found)),
+        tuple(dict(entry for each in reversed(found) for entry in each.changed).items()),
+    )
+
+
+def misfit(here: Mapping[str, Kind], there: Mapping[str, Kind]) -> str:
+    """The first of everything that differs; empty where the checkpoint fits."""
+    return str(misfit_of(here, there))
 
 
 def _first(names: Sequence[str]) -> str:
     return names[0] + _more(names)
 
 
-def _more(names: Sequence[str]) -> str:
+def _more(names: Sequence[object]) -> str:
     return f" (and {len(names) - 1:,} more)" if len(names) > 1 else ""
 
 

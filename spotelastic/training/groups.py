@@ -36,6 +36,22 @@ def matched(
     return found
 
 
+def check_numbers(
+    optimizer: str, here: Sequence[Sequence[str]], saved: Sequence[Sequence[str]]
+) -> None:
+    """Of groups that each rank, such as a pipeline stage, had with parameters of its own: those of
+    one rank were saved, and the others go by their numbers. Raises `UsageError` where that is
+    known to be wrong."""
+    numbers = {parameter: number for number, group in enumerate(saved) for parameter in group}
+    for number, group in enumerate(here):
+        for parameter in group:
+            if numbers.get(parameter, number) != number:
+                raise UsageError(
+                    f"{optimizer}: {parameter} was saved in group {numbers[parameter]}, and is in "
+                    f"group {number} now: make the groups as they were"
+                )
+
+
 def _shown(names: Sequence[str]) -> str:
     more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more if names else "(none)"

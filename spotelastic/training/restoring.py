@@ -4,7 +4,7 @@ import dataclasses
 import mmap
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,27 @@ from torch.distributed.tensor import DTensor
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training import groups, own_loading, values
 from spotelastic.training.boxes import Box, hull, overlap
-from spotelastic.training.fitting import WRAPPERS, Kind, is_numbered, is_wrapped, misfit, renamed
+from spotelastic.training.fitting import (
+    WRAPPERS,
+    Kind,
+    Misfit,
+    is_numbered,
+    is_wrapped,
+    misfit_of,
+    renamed,
+)
 from spotelastic.training.following import Path, filled, flat_state, poured
 from spotelastic.training.saving import tensor_at
-from spotelastic.training.state import OWN, Chunk, State, View, chunks_of, dtype_name
+from spotelastic.training.state import (
+    OWN,
+    PER_RANK,
+    Chunk,
+    State,
+    View,
+    chunks_of,
+    dtype_name,
+    per_rank_path,
+)
 from spotelastic.training.streaming import Copy, Window, fill, fill_window, joined, windows
 from spotelastic.training.tensors import is_value, pour
 
@@ -70,11 +87,20 @@ class Restored:
         """By entry: the parts of its module that load by themselves, and what they do."""
         self._left: list[str] = []
         """Keys of the state that stay as they are: another one was imported alone."""
+        self._elsewhere: frozenset[str] = frozenset()
+        """Names that only other ranks have in their state."""
+        self._elsewhere_own: frozenset[str] = frozenset()
+        """Those of them that are kept per rank,"""
+        self._per_rank: dict[str, list[str]] = {}
+        """and the names that this rank reads, by the key of the state."""
         self._index(contents.pieces())
 
-    def needs(self, state: State, rank: int) -> list[Range]:
+    def needs(
+        self, state: State, rank: int, of_all: Callable[[Misfit], Misfit] = lambda own: own
+    ) -> list[Range]:
         """Parts of the restore set's file that this rank reads, but for its windows. Raises
-        `UsageError` naming what does not fit; the state is untouched then."""
+        `UsageError` naming what does not fit; the state is untouched then. `of_all` tells what does
+        not fit all ranks together: each may have names of its own."""
         for name, value in state.values.items():
             if isinstance(value, torch.nn.Module):
                 own_loading.materialise(name, value, self._kinds())
@@ -86,7 +112,7 @@ class Restored:
         self._values = {name for name in state.values if state.is_value(name)}
         self._contained = state.contained(self._values)
         self._view = state.view()
-        self._check(state, self._view)
+        self._check(state, self._view, of_all)
         self._view = _without(self._view, self._taken)
         if self._left and rank == 0:
             self._tell_what_is_left()
@@ -97,6 +123,8 @@ class Restored:
         boxes = self._boxes(self._view)
         ranges = []
         for fqn, pieces in self._pieces.items():
+            if fqn in self._elsewhere:
+                continue
             for file, item in pieces:
                 if file != self._contents.file or item.rank not in (SHARED, rank):
                     continue
@@ -131,7 +159,11 @@ class Restored:
                 self._value(self._pieces[f"{name}.param_groups.{number}.params"][0])
                 for number in range(len(here))
             ]
+            stateful = {path[2] for path in self._paths if path[:2] == (name, "state")}
             try:
+                if stateful - {parameter for group in saved for parameter in group}:
+                    groups.check_numbers(name, here, saved)
+                    continue
                 numbers = groups.matched(name, here, saved)
             except UsageError as error:
                 raise UsageError(f"the checkpoint of step {self.step}: {error}") from None
@@ -162,6 +194,7 @@ class Restored:
             if name not in self._left:
                 self._load_other(state, name)
         self._load_hyper_parameters(state)
+        self._load_per_rank(state)
         try:
             self._contents.check()
         except RestoreFailed as error:
@@ -265,7 +298,7 @@ class Restored:
                 boxes[chunk.fqn].append((chunk.offsets, chunk.sizes))
         return boxes
 
-    def _check(self, state: State, view: View) -> None:
+    def _check(self, state: State, view: View, of_all: Callable[[Misfit], Misfit]) -> None:
         there, here = self._kinds(), dict(view.kinds)
         for fqn in _below(self._left, here):
             del here[fqn]
@@ -285,7 +318,10 @@ class Restored:
                 for fqn in _below_prefixes(self._taken[name], {**here, **there}):
                     here.pop(fqn, None)
                     there.pop(fqn, None)
-        if problem := misfit(here, there):
+        self._find_own(state, here, there)
+        own = misfit_of(here, there)
+        self._elsewhere = own.unexpected | self._elsewhere_own
+        if problem := str(of_all(own)):
             raise UsageError(f"the checkpoint of step {self.step} is of another state: {problem}")
 
     def _kinds(self) -> dict[str, Kind]:
@@ -295,6 +331,43 @@ class Restored:
             for fqn, pieces in self._pieces.items()
             if pieces[0].item.path[0] != OWN
         }
+
+    def _find_own(
+        self,
+        state: State,
+        here: dict[str, Kind],
+        there: dict[str, Kind],
+    ) -> None:
+        """What is kept per rank: which names this rank reads of it, and whether it can."""
+        saved = {path[2] for path in self._own_paths if path[1] == PER_RANK}
+        there |= {str(name): Kind() for name in saved}
+        world, here_world = self.world_size, state.world_size
+        for name, own in state.per_rank():
+            here[name] = Kind()
+            if name not in saved:
+                continue
+            if world != here_world and own.merge is None:
+                raise UsageError(
+                    f"{name} is kept per rank, and was saved by {world} ranks: on {here_world} it "
+                    f"can be restored with a function, se.PerRank(..., merge=...), or on {world} "
+                    f"ranks"
+                )
+            ranks = range(world) if world != here_world else (state.rank,)
+            self._per_rank[name] = [".".join(map(str, per_rank_path(name, r))) for r in ranks]
+        self._elsewhere_own = frozenset(
+            ".".join(map(str, path)) for path in self._own_paths if path[1] == PER_RANK
+        ).difference(*self._per_rank.values())
+
+    def _load_per_rank(self, state: State) -> None:
+        for name, own in state.per_rank():
+            if name not in self._per_rank:  # left as it is: another part was imported alone
+                continue
+            saved = [self._value(self._pieces[fqn][0]) for fqn in self._per_rank[name]]
+            if self.world_size == state.world_size:
+                own.load(saved[0])
+            else:
+                assert own.merge is not None
+                own.load(own.merge(saved, state.rank, state.world_size))
 
     def own_value(self, name: str) -> Any:
         """One of the values that we added; None where it was not saved or cannot be had."""

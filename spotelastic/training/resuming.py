@@ -26,7 +26,8 @@ from spotelastic_checkpoints.errors import (
 from spotelastic_checkpoints.worker import WorkerClient
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
-from spotelastic.training.environment import Session
+from spotelastic.training.environment import Ranks, Session
+from spotelastic.training.fitting import Misfit, misfit_of_all
 from spotelastic.training.restoring import Restored
 from spotelastic.training.state import State
 from spotelastic.training.streaming import AHEAD, Window
@@ -95,6 +96,31 @@ def _fetch_or_go_back(
     )
 
 
+class _Misfits:
+    """What of a source does not fit the ranks: told by all to all, once per source. A rank tells
+    nothing where it could not look at the source."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._of_all: Misfit | None = None
+
+    def of_all(self, own: Misfit) -> Misfit:
+        if self._of_all is None:
+            self._of_all = self._gathered(own)
+        return self._of_all
+
+    def settle(self) -> None:
+        """The others wait for each rank's word."""
+        if self._of_all is None:
+            self._of_all = self._gathered(None)
+
+    def _gathered(self, own: Misfit | None) -> Misfit:
+        found = self._ranks.gather(own)
+        known = [misfit for misfit in found if misfit is not None]
+        # Names may be those of a rank that could not look; the source is left by all then.
+        return misfit_of_all(known) if len(known) == len(found) else Misfit()
+
+
 def _fetch(
     session: Session, client: WorkerClient, state: State, source: wire.Resume
 ) -> tuple[Restored | None, str]:
@@ -102,14 +128,16 @@ def _fetch(
     right is missing `EnvironmentFailure`, when that is none of the source's fault."""
     restored, problem = None, ""
     other: type[SpotelasticError] | None = None
+    misfits = _Misfits(session.ranks)
     try:
-        restored = _brought_into_room(session, client, state, source)
+        restored = _brought_into_room(session, client, state, source, misfits)
     except (DaemonUnavailable, StorageUnavailable) as error:
         problem, other = str(error), Unavailable
     except (ArenaFull, StorageRefused) as error:
         problem, other = f"{session.ranks.node}: {error}", EnvironmentFailure
     except CheckpointsError as error:
         problem = str(error)
+    misfits.settle()
     problems = [told for told in session.ranks.gather((problem, other)) if told[0]]
     if not problems:
         return restored, ""
@@ -122,13 +150,17 @@ def _fetch(
 
 
 def _brought_into_room(
-    session: Session, client: WorkerClient, state: State, source: wire.Resume
+    session: Session,
+    client: WorkerClient,
+    state: State,
+    source: wire.Resume,
+    misfits: _Misfits,
 ) -> Restored:
     """Room that is missing is waited for, which is told once."""
     deadline: float | None = None
     while True:
         try:
-            return _brought(session, client, state, source)
+            return _brought(session, client, state, source, misfits)
         except ArenaFull as error:
             if deadline is None:  # a restore may have gone on for long until then
                 deadline = time.monotonic() + ROOM_WITHIN
@@ -138,7 +170,13 @@ def _brought_into_room(
             time.sleep(LOOK_EVERY)
 
 
-def _brought(session: Session, client: WorkerClient, state: State, source: wire.Resume) -> Restored:
+def _brought(
+    session: Session,
+    client: WorkerClient,
+    state: State,
+    source: wire.Resume,
+    misfits: _Misfits,
+) -> Restored:
     """From the beginning, by the next daemon, when one dies meanwhile; for as long as it takes."""
     deadline, most = time.monotonic() + FETCH_WITHIN, 0
     while True:
@@ -146,7 +184,8 @@ def _brought(session: Session, client: WorkerClient, state: State, source: wire.
         contents = Contents(opened)
         try:
             restored = Restored(contents, source)
-            _stream(client, restored, state, restored.needs(state, session.ranks.rank))
+            needs = restored.needs(state, session.ranks.rank, misfits.of_all)
+            _stream(client, restored, state, needs)
         except DaemonUnavailable:
             come = restored.read_to + contents.brought
             if come > most:

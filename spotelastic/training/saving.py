@@ -15,7 +15,8 @@ from spotelastic_checkpoints.layout import Declaration, Declared
 from spotelastic_checkpoints.wire import Item
 from spotelastic_checkpoints.worker import OpenSlot
 
-from spotelastic.training import pinning, values
+from spotelastic.errors import UsageError
+from spotelastic.training import comparing, pinning, values
 from spotelastic.training.environment import Ranks
 from spotelastic.training.overlap import Copying, Overlap, samples_of
 from spotelastic.training.state import Cell, Chunk, Key, View
@@ -33,7 +34,42 @@ def declare(view: View, encoders: values.Encoders | None = None) -> tuple[Declar
         # Room to spare: a counter that grows by a digit must not change the layout.
         room = layout.aligned(size + size // 2 + 128)
         cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room))
-    return (*(chunk.declared() for chunk in view.chunks), *cells)
+    chunks = (chunk.declared(lowest=chunk.fqn in view.buffers) for chunk in view.chunks)
+    return (*chunks, *cells)
+
+
+def _agreed(
+    ranks: Ranks, view: View, encoders: values.Encoders
+) -> tuple[tuple[Declared, ...], list[Declaration], list[str]]:
+    """This rank's declaration, everybody's, and which buffers differ though nothing makes them
+    alike. What is refused on one rank is refused on all, so that none waits for another."""
+    own: tuple[Declared, ...] = ()
+    hashes: dict[comparing.Name, comparing.Digest] = {}
+    problem: UsageError | None = None
+    try:
+        own = declare(view, encoders)
+        if ranks.group is not None:
+            hashes = comparing.digests(view)
+    except UsageError as error:
+        problem = error
+    digests = [hashes.get(item.key) for item in own]
+    told = ranks.gather((Declaration(ranks.rank, ranks.node, own), digests, str(problem or "")))
+    if problem is not None:
+        raise problem
+    for declaration, _, said in told:
+        if said:
+            raise UsageError(f"rank {declaration.rank}: {said}")
+    declarations = [declaration for declaration, *_ in told]
+    buffers = {item.fqn for each in declarations for item in each.items if item.lowest}
+    different = comparing.differing(
+        [
+            {item.key: digest for item, digest in zip(each.items, found, strict=True) if digest}
+            for each, found, _ in told
+        ]
+    )
+    comparing.refuse({name: at for name, at in different.items() if name[0] not in buffers})
+    untold = [fqn for fqn, _ in different if not view.buffers.get(fqn, True)]
+    return own, declarations, untold
 
 
 _WITHOUT = ("cpu", "meta")
@@ -76,8 +112,7 @@ class Saver:
         self._ranks = ranks
         self._round = round_
         self._encoders = values.Encoders()
-        self._declared = declare(view, self._encoders)
-        declarations = ranks.gather(Declaration(ranks.rank, ranks.node, self._declared))
+        self._declared, declarations, self.differing = _agreed(ranks, view, self._encoders)
         self._plan = layout.plan(declarations)
         self._layout = self._plan.slots[ranks.rank]
         self._index = arena.encode_index(self._layout.items)
@@ -87,7 +122,13 @@ class Saver:
         self._prefixes = [
             encoding.tensor_prefix(item.dtype, item.sizes) for item in self._tensor_items
         ]
+        everywhere = frozenset.intersection(
+            *(frozenset(item.key for item in each.items) for each in declarations)
+        )
+        small = {item.key for item in self._declared if item.room < comparing.LARGE}
+        self._often = everywhere & small
         self._source = self._sources(view)
+        self._compared = self._compared_often(view)
         gpu = next((device for device in self._source.devices if device.type == "cuda"), None)
         self._pins = pinning.pins(gpu) if gpu is not None else None
         self._looking, self._closed = threading.Lock(), False
@@ -107,6 +148,12 @@ class Saver:
             )
             raise LayoutChanged(f"{changed[0]} is new, gone, or of another shape")
         self._source = self._sources(view)
+        self._compared = self._compared_often(view)
+
+    def hash_of_values(self) -> str:
+        """Of the values that all ranks have, as they are now; large ones are only compared when
+        saves are planned."""
+        return comparing.hash_of_values(self._compared)
 
     def wait(self) -> None:
         """Until training has come so far on the devices, too."""
@@ -209,6 +256,9 @@ class Saver:
             overlap,
             tuple(number for number in range(len(tensors)) if number not in deferred),
         )
+
+    def _compared_often(self, view: View) -> list[Cell]:
+        return [cell for cell in comparing.compared(view.cells) if cell.key in self._often]
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
         plan, own = self._plan, self._layout

@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.nn.parallel import DistributedDataParallel
 
 from spotelastic.errors import UsageError
 from spotelastic.training import tensors
@@ -47,6 +48,7 @@ from spotelastic.training.following import (
     place,
 )
 from spotelastic.training.overlap import changed_by_steps
+from spotelastic.training.per_rank import PerRank
 from spotelastic.training.wrappers import Unwrapped
 
 PIECE = 32 << 20
@@ -56,6 +58,8 @@ _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _IN_PLACE = (torch.nn.Module, torch.Tensor)
 OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""
+
+PER_RANK = "per-rank"
 
 Key = tuple[str, tuple[int, ...]]
 
@@ -74,13 +78,15 @@ class Chunk(NamedTuple):
     def key(self) -> Key:
         return self.fqn, self.offsets
 
-    def declared(self) -> Declared:
+    def declared(self, *, lowest: bool = False) -> Declared:
         dtype = dtype_name(self.tensor)
         if problem := tensors.has_nothing(self.tensor):
             raise UsageError(f"{self.fqn} {problem}")
         if dtype not in encoding.ITEM_SIZES:
             raise UsageError(f"{self.fqn}: tensors of dtype {dtype} cannot be saved")
-        return Declared(self.fqn, self.path, dtype, self.shape, self.offsets, self.sizes)
+        return Declared(
+            self.fqn, self.path, dtype, self.shape, self.offsets, self.sizes, lowest=lowest
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,8 @@ class View:
     """Names of what modules make anew, each of one value or of several."""
     optimized: Collection[torch.Tensor] = ()
     """What changes when an optimizer of the state steps, and at no other time."""
+    buffers: Mapping[str, bool] = field(default_factory=dict)
+    """Names of modules' buffers, and whether torch makes them the first rank's at each forward."""
 
 
 class _Part(NamedTuple):
@@ -130,6 +138,7 @@ class _Part(NamedTuple):
     cells: tuple[Cell, ...] = ()
     """Beside the leaves."""
     remade: Collection[str] = ()
+    buffers: Mapping[str, bool] = {}
 
 
 class State:
@@ -143,6 +152,8 @@ class State:
             if type(name) is not str:
                 raise UsageError(f"state[{name!r}]: the keys of a state are strings")
         self.values = Unwrapped(values)
+        self.rank, self.world_size = 0, 1
+        """Whose state this is, for what is per rank."""
 
     def view(self) -> View:
         chunks: list[Chunk] = []
@@ -179,6 +190,7 @@ class State:
             sharded,
             frozenset().union(*(part.remade for part in parts)),
             tuple(self._optimized()),
+            {name: first for part in parts for name, first in part.buffers.items()},
         )
 
     def _check(self) -> Callable[[], bool]:
@@ -206,6 +218,8 @@ class State:
 
     def _part(self, name: str, value: Any) -> "_Part":
         match value:
+            case PerRank():
+                return _Part({}, {}, cells=(per_rank_cell(name, value, self.rank),))
             case torch.nn.Module():
                 for key, tensor in (*value.named_parameters(), *value.named_buffers()):
                     tensors.refuse(f"{name}.{key}", tensor)
@@ -217,6 +231,7 @@ class State:
                     (_module_check(value), remade.is_current),
                     (structure_cell(name, remade.structure),) if remade.names else (),
                     remade.names,
+                    _buffers(name, value, state),
                 )
             case torch.optim.Optimizer() if self._model_of(value) is not None:
                 state = self._optimizer_state(value)
@@ -235,8 +250,9 @@ class State:
     def stepped(self) -> None:
         """A step was made: data count by steps, not by what a loader has fetched."""
         for value in self.values.values():
-            if isinstance(value, ElasticSampler):
-                value.advance()
+            own = value.value if isinstance(value, PerRank) else value
+            if isinstance(own, ElasticSampler):
+                own.advance()
 
     def initialise(self) -> None:
         """Make optimizers create their state, so that there is something to load into."""
@@ -253,6 +269,9 @@ class State:
             if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
                 yield name, value, self._optimizer_state(value)["state"]
 
+    def per_rank(self) -> Iterator[tuple[str, PerRank[Any]]]:
+        return ((name, own) for name, own in self.values.items() if isinstance(own, PerRank))
+
     def is_stateful(self, name: str) -> bool:
         """Loaded through its own load_state_dict, not in place."""
         value = self.values[name]
@@ -263,7 +282,7 @@ class State:
     def is_value(self, name: str) -> bool:
         """Replaced by what was saved; tensors in it are loaded in place."""
         value = self.values[name]
-        known = isinstance(value, (*_IN_PLACE, torch.optim.Optimizer))
+        known = isinstance(value, (*_IN_PLACE, torch.optim.Optimizer, PerRank))
         if isinstance(value, torch.Tensor) and tensors.is_value(value):
             return True
         return not known and not hasattr(value, "load_state_dict")
@@ -413,6 +432,20 @@ def _are_same(left: Sequence[Any], right: Sequence[Any]) -> bool:
     return len(left) == len(right) and all(map(operator.is_, left, right))
 
 
+def _buffers(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, bool]:
+    """Names of the buffers, and whether each forward makes them the first rank's."""
+    broadcast = any(
+        isinstance(each, DistributedDataParallel) and each.broadcast_buffers
+        for each in module.modules()
+    )
+    places = {place(buffer) for buffer in module.buffers()}
+    return {
+        f"{name}.{key}": broadcast
+        for key, leaf in state.items()
+        if isinstance(leaf, torch.Tensor) and place(leaf) in places
+    }
+
+
 def _optimizer_check(optimizer: torch.optim.Optimizer) -> Callable[[], bool]:
     def held() -> tuple[list[Any], list[Any]]:
         objects: list[Any] = []
@@ -467,6 +500,16 @@ def _followed(name: str, get: Callable[[], Any]) -> _Part:
         (followed.is_current,),
         (structure_cell(name, followed.structure),),
     )
+
+
+def per_rank_path(name: str, rank: int) -> Path:
+    return OWN, PER_RANK, name, str(rank)
+
+
+def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> Cell:
+    """A name that only this rank has: like a part of a sharded tensor, all of them make a whole."""
+    path = per_rank_path(name, rank)
+    return Cell(".".join(map(str, path)), path, lambda: own.saved(name))
 
 
 def structure_cell(name: str, get: Callable[[], Any]) -> Cell:

@@ -26,9 +26,9 @@ from spotelastic.training import randomness
 TESTS = Path(__file__).parent.parent
 
 
-def run(folder: Path, what: str) -> None:
+def run(folder: Path, *what: str, script: str = "agreeing") -> None:
     subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "support.agreeing", folder, what],
+        [sys.executable, "-W", "ignore", "-m", f"support.{script}", folder, *what],
         cwd=TESTS,
         env={**os.environ, "OMP_NUM_THREADS": "1", "SPOTELASTIC_KEEP_LAST": "20"},
         check=True,
@@ -72,6 +72,11 @@ def test_with_another_number_of_ranks_each_is_seeded_from_seed_step_and_rank(
         with torch.random.fork_rng(devices=[]):
             randomness.derive(SEED, SAVED_AT, rank)
             assert torch.initial_seed() == seed
+
+
+def test_what_ranks_do_not_have_alike_is_refused_or_each_rank_s_own(tmp_path: Path) -> None:
+    """Values, slices of moments, buffers, pipeline stages, and what is kept per rank."""
+    run(tmp_path, script="unlike_ranks")
 
 
 def begun(node: Node, incarnation: str) -> tuple[int, list[Worker]]:

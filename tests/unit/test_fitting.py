@@ -1,6 +1,6 @@
 """In which words a checkpoint does not fit, and under which names it may."""
 
-from spotelastic.training.fitting import Kind, misfit, renamed
+from spotelastic.training.fitting import Kind, misfit, misfit_of, misfit_of_all, renamed
 
 WEIGHT, BIAS, VALUE = Kind("float32", (8, 4)), Kind("float32", (8,)), Kind()
 
@@ -36,3 +36,16 @@ def test_numbers_and_wrappers_are_names_of_another_program() -> None:
         ("epoch",),
     ):
         assert found(*other) == other
+
+
+def test_names_may_be_those_of_one_rank_but_not_of_none() -> None:
+    there = {"l0": WEIGHT, "l1": WEIGHT, "lr": VALUE}
+    first, second = {"l0": WEIGHT, "lr": VALUE}, {"l1": WEIGHT, "lr": VALUE}
+    stages = [misfit_of(first, there), misfit_of(second, there)]
+    assert [misfit.unexpected for misfit in stages] == [{"l1"}, {"l0"}]
+    assert not str(misfit_of_all(stages))
+    assert str(misfit_of_all([misfit_of(first, there)] * 2)) == "it also holds l1"
+    grown = misfit_of({**second, "l2": WEIGHT}, there)
+    assert str(misfit_of_all([stages[0], grown])) == "l2 is missing from it"
+    other = misfit_of({"l1": BIAS, "lr": VALUE}, there)
+    assert "l1 is float32" in str(misfit_of_all([stages[0], other]))
