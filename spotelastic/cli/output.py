@@ -76,15 +76,17 @@ def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """The wide table where there is room for all of it, else the narrow one."""
+    """The first table that there is room for, else the last: from the widest to the narrowest."""
 
-    wide: Table
-    narrow: Table
+    tables: tuple[Table, ...]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         anywhere = options.update(max_width=sys.maxsize)
-        needed = console.measure(self.wide, options=anywhere).maximum
-        yield self.wide if needed <= options.max_width else self.narrow
+        for table in self.tables[:-1]:
+            if console.measure(table, options=anywhere).maximum <= options.max_width:
+                yield table
+                return
+        yield self.tables[-1]
 
 
 def size(nbytes: float) -> str:
@@ -144,12 +146,21 @@ def _not_understood(status: Status) -> str:
     return f"of AWS's events {told} were dropped" if told else ""
 
 
-def nodes_table(status: Status) -> Table:
-    table = table_of("node", "role", "state", "zone", "address", "ranks")
+NODE = ("node", "role", "state", "zone", "address", "ranks")
+SPARED = ("address", "zone", "role")
+"""Columns of a node that go where there is no room, the first first: its name has to be whole, for
+who wants to say it to another command."""
+
+
+def nodes_table(status: Status) -> Fitting:
+    kept = [[name for name in NODE if name not in SPARED[:count]] for count in range(4)]
+    tables = [table_of(*names) for names in kept]
     for node in status.nodes:
-        ranks = _ranks(node.ranks)
-        table.add_row(node.id, node.role, node.state, node.zone, node.address, ranks)
-    return table
+        cells = (node.id, node.role, node.state, node.zone, node.address, _ranks(node.ranks))
+        row = dict(zip(NODE, cells, strict=True))
+        for table, names in zip(tables, kept, strict=True):
+            table.add_row(*(row[name] for name in names))
+    return Fitting(tuple(tables))
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -174,7 +185,7 @@ def clock(at: float) -> str:
 
 
 def event_line(event: Event) -> str:
-    return f"{clock(event.at)}  {event.kind:<9}  {_what(event)}"
+    return f"{clock(event.at)}  {_kind(event):<9}  {_what(event)}"
 
 
 def event_row(event: Event) -> Table:
@@ -183,8 +194,14 @@ def event_row(event: Event) -> Table:
     row.add_column(width=8)
     row.add_column(width=9)
     row.add_column(overflow="fold")
-    row.add_row(clock(event.at), event.kind, Text(_what(event)))
+    row.add_row(clock(event.at), _kind(event), Text(_what(event)))
     return row
+
+
+def _kind(event: Event) -> str:
+    """For people: what a group or a person has asked for does not look like AWS's notice."""
+    asked = event.kind == "notice" and event.data.get("kind") in ("scheduled", "leave")
+    return "planned" if asked else event.kind
 
 
 def _what(event: Event) -> str:
@@ -199,7 +216,7 @@ def events_table(events: Sequence[Event]) -> RenderableType:
     for column in table.columns:
         column.vertical = "top"  # what happened may take several lines
     for event in events:
-        table.add_row(clock(event.at), event.kind, Text(_what(event)))
+        table.add_row(clock(event.at), _kind(event), Text(_what(event)))
     return table
 
 
@@ -283,7 +300,7 @@ def _interruptions_table(rows: Sequence[Interruption]) -> Fitting:
         cells = _cells(row)
         wide.add_row(*cells)
         narrow.add_row(*_stacked(cells))
-    return Fitting(wide, narrow)
+    return Fitting((wide, narrow))
 
 
 def _cells(row: Interruption) -> tuple[str, ...]:

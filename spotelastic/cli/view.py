@@ -1,15 +1,23 @@
 """Progress while a job runs: live on a terminal, plain lines anywhere else."""
 
 import sys
+from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from spotelastic.clock import Clock, steady
 from spotelastic.model.progress import Event, Status
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live as RichLive
+
 EVERY = 5.0
 """Seconds between two plain lines of progress where nothing else happens."""
+
+RECENT = 200
+"""Lines that are kept for a terminal that gets another size."""
 
 
 class View(Protocol):
@@ -76,31 +84,77 @@ class Plain:
 
 
 class Live:
-    """A table of nodes that is redrawn in place; events scroll by above it."""
+    """A table of nodes that is redrawn in place; events scroll by above it.
 
-    def __init__(self) -> None:
+    A terminal that gets another size moves what stands on it, and nobody can tell where to. So the
+    screen is cleared then, and what fits of the newest lines is shown again.
+    """
+
+    def __init__(self, console: "Console | None" = None) -> None:
         from rich.console import Console
-        from rich.live import Live as RichLive
 
-        self._console = Console(markup=False)
-        self._live = RichLive(console=self._console, refresh_per_second=4, transient=True)
+        self._console = console or Console(markup=False)
+        self._recent: deque[RenderableType] = deque(maxlen=RECENT)
+        self._size = self._console.size
+        self._live = self._drawn("")
 
     def __enter__(self) -> Self:
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._fit()
         self._live.stop()
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False)
+        from rich.text import Text
+
+        self._print(Text(line))
 
     def event(self, event: Event) -> None:
         from spotelastic.cli.output import event_row
 
-        self._console.print(event_row(event), highlight=False)
+        self._print(event_row(event))
 
     def status(self, status: Status) -> None:
         from spotelastic.cli.output import status_table
 
-        self._live.update(status_table(status))
+        self._fit()
+        self._live.update(status_table(status), refresh=True)
+
+    def _drawn(self, shown: "RenderableType") -> "RichLive":
+        from rich.live import Live as RichLive
+
+        return RichLive(shown, console=self._console, auto_refresh=False, transient=True)
+
+    def _print(self, shown: "RenderableType") -> None:
+        self._fit()
+        self._recent.append(shown)
+        self._console.print(shown, highlight=False)
+
+    def _fit(self) -> None:
+        size = self._console.size
+        if size == self._size:
+            return
+        self._size = size
+        table = self._live.renderable
+        self._live.stop()
+        self._console.clear()
+        for shown in self._newest(size.height - self._height(table) - 1):
+            self._console.print(shown, highlight=False)
+        # A new one: the old one would erase what it takes for its table.
+        self._live = self._drawn(table)
+        self._live.start(refresh=True)
+
+    def _newest(self, lines: int) -> "list[RenderableType]":
+        """As many as there is room for, the oldest first."""
+        fitting: list[RenderableType] = []
+        for shown in reversed(self._recent):
+            lines -= self._height(shown)
+            if lines < 0:
+                break
+            fitting.append(shown)
+        return fitting[::-1]
+
+    def _height(self, shown: "RenderableType") -> int:
+        return len(self._console.render_lines(shown, pad=False))
