@@ -119,7 +119,7 @@ class Commits:
 
     def _claim(self, take_over: bool) -> Claim:
         if not self._conditions_seen:
-            self._see_conditions()
+            self.see_conditions()
         latest, etag = self._read_latest()
         if latest is not None and latest.owner not in ("", self.owner) and not take_over:
             raise StorageRefused(
@@ -144,7 +144,7 @@ class Commits:
         self._claiming = None
         return Claim(latest.epoch, newest)
 
-    def _see_conditions(self) -> None:
+    def see_conditions(self) -> None:
         """Refuse a store on which two rounds could both commit, unless it was accepted."""
         ignored = all(self.storage.create(PROBE, b"spotelastic") for _ in range(2))
         if ignored and os.environ.get(ACCEPT_WEAK) != "1":

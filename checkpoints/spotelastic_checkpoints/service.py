@@ -35,6 +35,7 @@ from spotelastic_checkpoints.restore import Surroundings
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.sharing import Restores
 from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.room import check_room
 from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
 
 T = TypeVar("T")
@@ -386,6 +387,7 @@ class Service:
         )
 
     def _prepare(self, client: Client, nbytes: int) -> None:
+        check_room(self._storage, self.round, nbytes)
         client.slots = self._grants.prepare(client.local_rank, nbytes, self.round)
 
     def _reserve(self, client: Client, ident: int, urgent: bool) -> object:

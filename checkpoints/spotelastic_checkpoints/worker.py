@@ -29,11 +29,16 @@ FURNISHED_WITHIN = 600.0
 RECONNECT_EVERY = 0.2
 GIVES_WAY_AFTER = 1.0
 """Seconds that an urgent save waits for an upload to end, before it is given up."""
+TELL_EVERY = 5.0
 REPLACED_WITHIN = 20.0
 """Seconds that whoever cannot do without a daemon waits for the next one."""
 
 
 def ignored(path: str, memory: memoryview) -> None:
+    pass
+
+
+def quietly(status: wire.DaemonStatus | None) -> None:
     pass
 
 
@@ -211,14 +216,31 @@ class WorkerClient:
                 self._reconnect(min(left, ANSWER_WITHIN))
         return False
 
-    def finish(self, patience: float) -> bool:
-        """The same for as long as it takes; False when nothing went up for `patience` seconds."""
-        sent = self._sent()
-        while not self.flush(patience):
-            before, sent = sent, self._sent()
-            if sent <= before:
-                return False
-        return True
+    def finish(
+        self, patience: float, waits: Callable[[wire.DaemonStatus | None], None] = quietly
+    ) -> bool:
+        """The same for as long as it takes; False when nothing went up for `patience` seconds, or
+        when it will never be committed. `waits` hears every few seconds how far it is."""
+        sent, deadline = _sent(self.status()), time.monotonic() + patience
+        while True:
+            within = min(patience, TELL_EVERY)
+            begun = time.monotonic()
+            if self.flush(within):
+                return True
+            status = self.status()
+            before, sent = sent, max(sent, _sent(status))
+            if sent > before:
+                deadline = time.monotonic() + patience
+            elif time.monotonic() >= deadline or time.monotonic() - begun < within / 2:
+                return False  # the time is over, or the daemon has said so before it was
+            waits(status)
+
+    def status(self) -> wire.DaemonStatus | None:
+        """Of the daemon; None where it does not answer: the next flush looks for another."""
+        try:
+            return self._connection.call(wire.GetStatus(), wire.DaemonStatus, ANSWER_WITHIN)
+        except DaemonUnavailable:
+            return None
 
     # -- the rest ---------------------------------------------------------------------------------
 
@@ -279,15 +301,6 @@ class WorkerClient:
                 if left <= 0 or not self._reconnect(min(left, REPLACED_WITHIN)):
                     raise
 
-    def _sent(self) -> tuple[int, int, int]:
-        """How far the upload is: epoch, step, bytes. Zeros where none is under way."""
-        try:
-            status = self._connection.call(wire.GetStatus(), wire.DaemonStatus, ANSWER_WITHIN)
-        except DaemonUnavailable:  # the next flush looks for another
-            return 0, 0, 0
-        upload = status.upload
-        return (upload.epoch, upload.step, upload.done) if upload is not None else (0, 0, 0)
-
     def _ask_for_slots(self, prepare: wire.Prepare) -> None:
         """Raises `ArenaFull` where they do not fit."""
         self._reservation = 0
@@ -342,3 +355,9 @@ class WorkerClient:
                 if time.monotonic() + RECONNECT_EVERY > deadline:
                     return False
                 time.sleep(RECONNECT_EVERY)
+
+
+def _sent(status: wire.DaemonStatus | None) -> tuple[int, int, int]:
+    """How far the upload is: epoch, step, bytes. Zeros where none is under way."""
+    upload = status.upload if status is not None else None
+    return (upload.epoch, upload.step, upload.done) if upload is not None else (0, 0, 0)

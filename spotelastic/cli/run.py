@@ -27,6 +27,7 @@ from spotelastic.cli.meet import Place, local_address, meet, own_address, part
 from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
 from spotelastic.cli.signals import STOPPING
+from spotelastic.cli.storage_probe import probe
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.linux import END_WITHIN, end_marked, handled, mark
 
@@ -126,6 +127,8 @@ def serve(
 
     where = meeting(options, *run_options.sizes(options.nnodes))
     configure = _plan(options, entry, command, where)
+    if options.storage:
+        probe(options.storage, options.rdzv_id)
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
         _say(f"no effect here: {', '.join(ignored)} (see --help)")

@@ -65,7 +65,9 @@ def opened(text: str) -> Iterator[Named]:
     from spotelastic_checkpoints.catalog import Catalog
     from spotelastic_checkpoints.storage.open import folder_of
 
-    url, epoch, step = split(text)
+    whole = folder_of(text)
+    is_folder = whole is not None and whole.is_dir()  # its name may end in @2024
+    url, epoch, step = (text, None, None) if is_folder else split(text)
     folder = folder_of(url)
     if folder is not None and not folder.is_dir():
         if "://" in url:
@@ -85,7 +87,7 @@ def storage(url: str) -> Iterator["Storage"]:
 
     from spotelastic.cli.place import Place, aws_is_configured
 
-    if url.startswith("s3://") and not aws_is_configured():
+    if url.lower().startswith("s3://") and not aws_is_configured():
         with suppress(UsageError):
             Place.find(True)
     tell = partial(typer.echo, err=True)

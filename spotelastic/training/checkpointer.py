@@ -9,7 +9,6 @@ with se.Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
 """
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import MutableMapping
@@ -20,7 +19,7 @@ from typing import Any, ClassVar, NoReturn, Self
 import torch
 import torch.distributed as dist
 from spotelastic_checkpoints import stages, wire
-from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
+from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, StorageRefused
 from spotelastic_checkpoints.layout import SHARED
 from spotelastic_checkpoints.stages import Stage
 from spotelastic_checkpoints.worker import WorkerClient
@@ -28,7 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.training import counting, cycles, randomness
+from spotelastic.training import counting, cycles, last_step, randomness
 from spotelastic.training.environment import Session, open_session
 from spotelastic.training.losses import Losses
 from spotelastic.training.overlap import Copying
@@ -154,8 +153,10 @@ class Checkpointer:
         try:
             self._settle(client)
             if kind is None or (isinstance(error, SystemExit) and not error.code):
-                self._finish(session, client)
-                losses.finish()
+                try:
+                    self._finish(session, client)
+                finally:
+                    losses.finish()
         finally:
             if self._hook is not None:
                 self._hook.remove()
@@ -410,7 +411,7 @@ class Checkpointer:
         had_room, self._has_room = self._has_room, False
         try:
             client.prepare(self._saver.nbytes, self._saver.look_at)
-        except ArenaFull as error:
+        except (ArenaFull, StorageRefused) as error:
             if self._plans == 1:
                 raise EnvironmentFailure(str(error)) from error
             if had_room:
@@ -467,13 +468,7 @@ class Checkpointer:
         if not _has_left(session) and not all(session.ranks.gather(saved)):
             self._plan(session, client)
             saved = self._save(self._last_step, AGREED_PATIENCE, due=True, urgent=True)
-        committed = client.finish(COMMIT_WITHIN)
-        if not (saved and committed) and session.ranks.local_rank == 0:
-            print(
-                f"spotelastic: step {self._last_step} could not be committed",
-                file=sys.stderr,
-                flush=True,
-            )
+        last_step.await_commit(client, session.ranks, self._last_step, COMMIT_WITHIN, saved)
 
     # -- restoring --------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.storage.open import folder_of
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.own_daemon import OwnDaemon
@@ -190,7 +191,7 @@ def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
 def _check_shared(ranks: Ranks, url: str, nodes: Sequence[str]) -> None:
     """A folder may be another one on each host, so that no step would ever be complete. A new name
     shows it: what a network's file system remembers of older ones may be stale."""
-    folder = _folder(url)
+    folder = folder_of(url)
     if folder is None:
         return
     token = ranks.gather(f".seen-{uuid.uuid4().hex}")[0]
@@ -207,14 +208,6 @@ def _check_shared(ranks: Ranks, url: str, nodes: Sequence[str]) -> None:
             f"storage {folder}: what {nodes[0]} writes there does not appear on "
             f"{', '.join(blind)}: name a folder that all hosts share, or s3://bucket/prefix"
         )
-
-
-def _folder(url: str) -> Path | None:
-    """None for a store that has one name everywhere."""
-    scheme, separator, rest = url.partition("://")
-    if separator and scheme not in ("file", "local"):
-        return None
-    return Path(rest if separator else url).expanduser().absolute()
 
 
 def _appears(file: Path) -> bool:

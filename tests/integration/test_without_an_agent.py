@@ -317,7 +317,7 @@ def test_a_last_step_is_committed_by_ranks_that_have_left_their_group(tmp_path: 
 
 def test_a_layout_that_nobody_can_agree_on_any_more_is_told(tmp_path: Path) -> None:
     told = left(tmp_path, 5)
-    assert told.returncode == 0, told.stderr
+    assert told.returncode, "a run whose last step is lost is no success"
     assert committed(tmp_path) == 2
     assert "step 3 was not saved: t is new, gone, or of another shape" in told.stderr
     assert "step 3 could not be committed" in told.stderr

@@ -14,6 +14,7 @@ def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
 
     Raises `StorageRefused`, or `StorageUnavailable` where the store has to be asked first.
     """
+    url = _checked(url)
     folder = folder_of(url)
     if folder is not None:
         from spotelastic_checkpoints.storage.folder import FolderStorage
@@ -36,9 +37,29 @@ def folder_of(url: str) -> Path | None:
     Opening a folder makes it: whoever only reads looks first whether it is there.
     """
     scheme, separator, rest = url.partition("://")
-    if separator and scheme not in ("file", "local"):
+    if separator and scheme.lower() not in ("file", "local"):
         return None
     return Path(rest if separator else url).expanduser().absolute()
+
+
+def _checked(url: str) -> str:
+    """With its scheme in small letters. Raises `StorageRefused` for names that no store keeps as
+    they are."""
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in url):
+        raise StorageRefused(f"{url!r}: there is a control character in it")
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    url = f"{scheme.lower()}://{rest}"
+    if folder_of(url) is None and "::" not in url:
+        bucket, *parts = rest.rstrip("/").split("/")
+        if scheme.lower() == "s3" and not bucket:
+            raise StorageRefused(f"{url}: the bucket is missing, as in s3://bucket/prefix")
+        if wrong := next((part for part in parts if part in ("", ".", "..")), None):
+            raise StorageRefused(f"{url}: a store has no folder {wrong}: name the prefix itself")
+        if "" in parts:
+            raise StorageRefused(f"{url}: an empty name stands between two slashes")
+    return url
 
 
 def _open_s3(url: str, options: Mapping[str, Any] | None) -> Storage:

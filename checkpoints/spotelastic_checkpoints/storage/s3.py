@@ -41,6 +41,8 @@ _REMEDIES = {
     "ExpiredToken": "these credentials have expired, renew them",
     "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
 }
+_WANTS_SUMS = re.compile(r"content-md5|x-amz-checksum", re.IGNORECASE)
+"""In the answer to an upload without one: object lock's, a policy's."""
 _TOOK = re.compile(r" in [\d.]+\w*s\b")
 
 
@@ -55,8 +57,10 @@ class S3Storage:
         access = s3_access.find(self._bucket)
         # Writes would go through a proxy of any kind, and the first restore would not.
         proxy_of(urlsplit(access.address))
-        self._small = self._store(access, ANSWER_WITHIN)
-        self._bulk = self._store(access, PART_WITHIN)
+        self._access = access
+        self._sums = False
+        """The bucket wants checksums, as one with object lock does."""
+        self._connect()
         self._ranges = Ranges(
             lambda key: obstore.sign(self._bulk, "GET", key, SIGNED_FOR), PART_WITHIN
         )
@@ -144,6 +148,10 @@ class S3Storage:
             max_concurrency=PARTS_AT_ONCE,
         )
 
+    def _connect(self) -> None:
+        self._small = self._store(self._access, ANSWER_WITHIN)
+        self._bulk = self._store(self._access, PART_WITHIN)
+
     def _store(self, access: s3_access.Access, within: float) -> S3Store:
         options: dict[str, Any] = {
             "allow_http": True,
@@ -157,6 +165,7 @@ class S3Storage:
             virtual_hosted_style_request=False,
             # Every item is verified by our own checksum; a second hash would cost CPU.
             unsigned_payload=True,
+            **cast("Any", {"checksum_algorithm": "sha256"} if self._sums else {}),
             client_options=cast("Any", options),
             retry_config={"max_retries": 0},
             **access.config,
@@ -198,6 +207,12 @@ class S3Storage:
             if status == 301 or "redirect without LOCATION" in str(error):
                 raise StorageRefused(
                     f"the bucket {self._bucket} is in another region: set AWS_REGION to it"
+                ) from error
+            if status == 400 and _WANTS_SUMS.search(str(error)) and not self._sums:
+                self._sums = True
+                self._connect()
+                raise StorageUnavailable(
+                    f"{self.url} wants a checksum with each upload, and has them from now on"
                 ) from error
             if refuses(status, code):
                 raise StorageRefused(f"{place}: {_brief(error)}") from error

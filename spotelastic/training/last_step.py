@@ -1,0 +1,49 @@
+"""The end of a run: its last step is what it was for, and is waited for until it is committed."""
+
+import os
+import sys
+
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.worker import WorkerClient
+
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.training.environment import Ranks
+
+ALLOWED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
+"""Variable: with 1 a run succeeds whose last step could not be committed."""
+
+
+def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, saved: bool) -> None:
+    """Waits for as long as the upload gets on, and `within` seconds without a byte.
+
+    Raises `EnvironmentFailure` when the step was not `saved`, or its commit does not come.
+    """
+
+    def tell(status: wire.DaemonStatus | None) -> None:
+        if ranks.rank == 0:
+            _say(f"waiting for the commit of step {step}{_progress(status)}")
+
+    committed = client.finish(within, tell)
+    if saved and committed:
+        return
+    status = client.status()
+    reason = (status.error if status is not None else "the checkpoint daemon is gone") or (
+        "not all ranks' parts of it are in the storage" if saved else "it was not saved"
+    )
+    told = f"step {step} could not be committed: {reason}"
+    if os.environ.get(ALLOWED) != "1":
+        raise EnvironmentFailure(f"{told} (with {ALLOWED}=1 the run succeeds all the same)")
+    if ranks.local_rank == 0:
+        _say(told)
+
+
+def _progress(status: wire.DaemonStatus | None) -> str:
+    if status is None:
+        return ": the checkpoint daemon does not answer"
+    upload = status.upload
+    far = f", {upload.done >> 20} of {upload.total >> 20} MiB are up" if upload else ""
+    return f"{far}: {status.error}" if status.error else far
+
+
+def _say(message: str) -> None:
+    print(f"spotelastic: {message}", file=sys.stderr, flush=True)
