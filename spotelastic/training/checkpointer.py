@@ -216,7 +216,7 @@ class Checkpointer:
         is_new, self._told_step = step != self._told_step, step
         if is_new:
             self._losses.publish(step, loss, time.time())
-        self._state.stepped()
+        self._state.stepped(is_new=is_new)
         at_target = client.page.target == step
         self._last_step = step
         if self._copying is not None and self._copying.is_over:

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from spotelastic.errors import UsageError
+from spotelastic.training.passes import Pass, Passes
 from spotelastic.training.permutation import Permutation
 
 
@@ -82,6 +83,8 @@ class ElasticSampler(Sampler[list[int]]):
 
     Its state is (epoch, seed, samples consumed), the same on all ranks. A Checkpointer that has it
     in its state moves it on by a batch in every `step`; without one, call `advance()` after each.
+    A step that does not fit to the batches that the loop has taken is refused, unless `check` is
+    False.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class ElasticSampler(Sampler[list[int]]):
         drop_last: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
+        check: bool = True,
     ) -> None:
         self.size = data if isinstance(data, int) else len(data)
         self.global_batch = global_batch
@@ -103,6 +107,8 @@ class ElasticSampler(Sampler[list[int]]):
         """Samples of this epoch that steps have been made of, on all ranks together."""
         self._shuffle = shuffle
         self._place = rank, world_size
+        self._check = check
+        self._passes = Passes()
         self._resumed = False
         """In mid-epoch, and no batch was taken since."""
         self._before: torch.Tensor | None = None
@@ -131,9 +137,9 @@ class ElasticSampler(Sampler[list[int]]):
         """
         if self._resumed and self._before is None:
             self._before = torch.get_rng_state()
-        return self._batches()
+        return self._batches(self._passes.begin())
 
-    def _batches(self) -> Iterator[list[int]]:
+    def _batches(self, under_way: Pass) -> Iterator[list[int]]:
         if self._before is not None:
             torch.set_rng_state(self._before)
         self._forget_resuming()
@@ -144,10 +150,19 @@ class ElasticSampler(Sampler[list[int]]):
             # A rank without a share gets the first sample, for a microbatch of weight 0.
             own = np.arange(start + rank, end, world_size) if start + rank < end else [start]
             positions = np.asarray(own, dtype=np.int64)
+            under_way.drawn += 1
             yield (order(positions) if order else positions).tolist()
 
+    @property
+    def waits(self) -> bool:
+        """Whether a batch was taken that no step was made of yet, where that is known."""
+        return any(batches > 0 for batches in self._passes.waiting)
+
     def advance(self) -> None:
-        """A step was made of the batch at the cursor."""
+        """A step was made of the batch at the cursor, or it was passed over, or accumulated."""
+        if self._check:
+            self._passes.check()
+        self._passes.stepped()
         self._forget_resuming()
         self.consumed += self.batch
         if self.consumed >= self._usable:

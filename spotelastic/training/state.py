@@ -247,11 +247,12 @@ class State:
                 return _followed(name, _reader(self.values, name))
         return _Part({(name,): value}, {(name,): _reader(self.values, name)})
 
-    def stepped(self) -> None:
-        """A step was made: data count by steps, not by what a loader has fetched."""
+    def stepped(self, *, is_new: bool = True) -> None:
+        """A step was made: data count by steps, not by what a loader has fetched. One that is
+        told of again counts where another batch was taken for it."""
         for value in self.values.values():
             own = value.value if isinstance(value, PerRank) else value
-            if isinstance(own, ElasticSampler):
+            if isinstance(own, ElasticSampler) and (is_new or own.waits):
                 own.advance()
 
     def initialise(self) -> None:
