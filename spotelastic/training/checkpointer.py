@@ -102,6 +102,8 @@ class Checkpointer:
         self._last_step = 0
         self._told_step = 0
         """The last that the script has told of, in this round; 0: none yet."""
+        self._saved_step = 0
+        """The last that was saved, in this round."""
         self._last_committing = 0
         """The last step that was sealed to be committed."""
         self._branch = NO_BRANCH
@@ -224,8 +226,9 @@ class Checkpointer:
         if self._saver is None:
             self._plan(session, client)
         schedule = client.page.schedule
-        commit = at_target or (is_new and _falls_on(step, schedule.checkpoint_every))
-        if commit or (is_new and _falls_on(step, schedule.snapshot_every)):
+        unsaved = step != self._saved_step
+        commit = at_target or (unsaved and _falls_on(step, schedule.checkpoint_every))
+        if commit or (unsaved and _falls_on(step, schedule.snapshot_every)):
             patience = AGREED_PATIENCE if at_target else PATIENCE
             saved = self._save(
                 step,
@@ -333,6 +336,7 @@ class Checkpointer:
             self._ask_for_a_plan(session, client, step, change)
             return False
         self.stall = time.perf_counter() - begun
+        self._saved_step = step
         if due:
             self._last_committing = step
         if self._copying is None:
@@ -361,7 +365,7 @@ class Checkpointer:
             # What an agreed save would take, which training waits for.
             client.page.saved(self._call + copying.effort)
             return
-        self._last_committing = 0
+        self._saved_step = self._last_committing = 0
         self._overlaps = False
         client.complain(
             f"a step was not saved beside training: {copying.error}; "

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint._traverse import set_element
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.training import values
+from spotelastic.training import tensors, values
 from spotelastic.training.following import Followed, filled
 from spotelastic.training.restoring import IMPORTED
 from spotelastic.training.saving import declare, tensor_at
@@ -38,7 +38,7 @@ from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of, struct
 
 ALONE = "import"
 """Name of the only node that an imported checkpoint was saved on."""
-_NOTHING = memoryview(b"")
+_NOTHING = memoryview(bytearray())
 
 Shown = Callable[[int], AbstractContextManager[Progress]]
 """Given how many bytes there will be, what is told of each."""
@@ -100,7 +100,7 @@ def from_torch(path: Path, storage: Storage, step: int, shown: Shown, part: str 
     one of torch's, or when something was committed there before, `EnvironmentFailure` where the
     temporary folder has no room.
     """
-    view = _view(_load(path), part)
+    view = _view(path, _load(path), part)
     commits = Commits(storage, "")
     if commits.latest() is not None:
         raise UsageError(f"{storage.url} holds checkpoints already: name a new place")
@@ -200,7 +200,8 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            loaded = torch.load(path, map_location="cpu", mmap=_is_zip(path), weights_only=True)
+            with values.allowed():
+                loaded = torch.load(path, map_location="cpu", mmap=_is_zip(path), weights_only=True)
     except FileNotFoundError:
         raise UsageError(f"no such file: {path}") from None
     except OSError as error:
@@ -237,9 +238,9 @@ def _scratch(nbytes: int, path: Path) -> Iterator[memoryview]:
         yield memoryview(mmap.mmap(file.fileno(), 0))
 
 
-def _view(loaded: dict[str, Any], part: str) -> View:
+def _view(path: Path, loaded: dict[str, Any], part: str) -> View:
     state = {part: loaded} if part else loaded
-    flat, paths = flatten_state_dict(state)
+    flat, paths = _flat(path, state)
     chunks: list[Chunk] = []
     cells: list[Cell] = []
     if part:
@@ -247,13 +248,38 @@ def _view(loaded: dict[str, Any], part: str) -> View:
         note = OWN, IMPORTED, part
         cells.append(Cell(".".join(note), note, lambda: True))
     for fqn, value in flat.items():
-        path = tuple(paths[fqn])
-        if isinstance(value, torch.Tensor):
-            chunks += chunks_of(fqn, path, value)
+        key = tuple(paths[fqn])
+        if isinstance(value, torch.Tensor) and not tensors.is_value(value):
+            if problem := tensors.has_nothing(value):
+                raise UsageError(f"{path}: {fqn} {problem}")
+            chunks += chunks_of(fqn, key, value)
         else:
-            cells.append(Cell(fqn, path, functools.partial(flat.get, fqn)))
-    cells += [cell for name, value in state.items() for cell in _structures(str(name), value)]
+            cells.append(Cell(fqn, key, functools.partial(flat.get, fqn)))
+    cells += [cell for name, value in state.items() for cell in _structures(name, value)]
     return View(tuple(chunks), tuple(cells), {}, lambda: True)
+
+
+def _flat(
+    path: Path, state: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
+    """Tensors and values by name, and their paths. Raises `UsageError` for keys that would not come
+    back as they are."""
+    advice = "import it with --part NAME, which it is put under"
+    for name in state:
+        if not isinstance(name, str):
+            raise UsageError(f"{path}: the key {name!r} is no name: {advice}")
+        if name == OWN:
+            raise UsageError(f"{path}: the key {OWN!r} is taken by our own notes: {advice}")
+    try:
+        flat, paths = flatten_state_dict(state)
+    except ValueError as error:
+        raise UsageError(f"{path}: two entries have one name: {error}") from error
+    for fqn in flat:
+        try:
+            fqn.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{path}: the key {fqn!r} is no text, and cannot be kept") from None
+    return flat, paths
 
 
 def _structures(name: str, value: Any) -> Iterator[Cell]:

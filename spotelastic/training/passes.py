@@ -34,7 +34,10 @@ class Pass:
 
     @property
     def waiting(self) -> int | None:
-        """Batches that the loop has taken and made no step of; None where nobody knows any more."""
+        """Batches that the loop has taken and made no step of; None where nobody knows any more, or
+        where data come from elsewhere."""
+        if not self.drawn:
+            return None
         if self.loader is None:
             return self.drawn - self.steps
         loader = self.loader()

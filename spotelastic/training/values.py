@@ -10,6 +10,7 @@ import io
 import pickle
 import re
 import sys
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -119,13 +120,18 @@ def _refuse_shards(value: Any) -> None:
 def decode(name: str, data: bytes | memoryview) -> Any:
     """Raises `UsageError` naming what is more than data."""
     try:
-        with torch.serialization.safe_globals([bytes, *_numpy_globals()]):
+        with allowed():
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:
         raise UsageError(
             f"{name} is more than data{refers_to(error)}: keep plain values and tensors in the "
             "state, or allow its class with torch.serialization.add_safe_globals"
         ) from error
+
+
+def allowed() -> AbstractContextManager[None]:
+    """What counts as data beside what torch's restricted unpickler and the script allow."""
+    return torch.serialization.safe_globals([bytes, *_numpy_globals()])
 
 
 def refers_to(error: Exception) -> str:
