@@ -155,7 +155,12 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 def apart(value: Any) -> Any:
     """Pickled, a tensor takes along all of the memory that it is a part of."""
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    alone = value.detach().clone()
+    if isinstance(value, torch.nn.Parameter):
+        return torch.nn.Parameter(alone, value.requires_grad)
+    return alone
 
 
 def place(leaf: Any) -> Place:
@@ -164,7 +169,10 @@ def place(leaf: Any) -> Place:
     if not isinstance(leaf, torch.Tensor):
         return None
     try:
-        return _local(leaf).data_ptr(), leaf.size(), leaf.stride()
+        local = (
+            leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+        )  # no call: it is asked often
+        return local.data_ptr(), leaf.shape, leaf.stride()
     except RuntimeError:  # it is pickled
         return None
 

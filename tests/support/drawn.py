@@ -287,7 +287,7 @@ def difference(left: Any, right: Any, at: str = "state") -> str:
 
 
 def _type(value: Any) -> type:
-    """What is given to a load_state_dict() is a tensor, also where a parameter was saved."""
+    """Where a state_dict() has a parameter, its load_state_dict() is given a tensor."""
     return torch.Tensor if isinstance(value, nn.Parameter) else type(value)
 
 

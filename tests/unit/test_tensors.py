@@ -211,3 +211,27 @@ def test_what_is_empty_at_first_is_given_what_was_saved(
 ) -> None:
     again = saved_and_loaded(tmp_path, {"seen": Keeping(saved)}, {"seen": Keeping(before)})
     assert again["seen"].state == saved
+
+
+class Remembering(nn.Module):
+    """Has extra state of any kind."""
+
+    def __init__(self, extra: Any) -> None:
+        super().__init__()
+        self.extra = [extra]  # a parameter would be one of the module's
+
+    def get_extra_state(self) -> Any:
+        return self.extra[0]
+
+    def set_extra_state(self, state: Any) -> None:
+        self.extra = [state]
+
+
+def test_extra_state_keeps_its_kind_and_only_what_it_shows(tmp_path: Path) -> None:
+    wide = torch.arange(1 << 16)
+    for extra in nn.Parameter(torch.ones(2)), wide[:2], torch.eye(2).to_sparse():
+        again = {"model": Remembering(None)}
+        saved_and_loaded(tmp_path, {"model": Remembering(extra)}, again)
+        found = again["model"].extra[0]
+        assert type(found) is type(extra) and torch.equal(found.to_dense(), extra.to_dense())
+    assert (tmp_path / "slot").stat().st_size < wide.nbytes
