@@ -5,7 +5,7 @@ a thing's own state_dict() returns need not, nor what a module's get_extra_state
 """
 
 import copy
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from itertools import chain, zip_longest
 from typing import Any
@@ -238,11 +238,9 @@ def named(path: Path, paths: dict[str, Path]) -> str:
     """What DCP calls it. Raises `UsageError` where another entry is called the same, or where it
     cannot be written down."""
     fqn = ".".join(map(str, path))
-    other = paths.setdefault(fqn, path)
-    if other is not path:
-        raise UsageError(
-            f"{shown(other)} and {shown(path)} would both be saved as {fqn}: rename one of them"
-        )
+    if fqn in paths:
+        _refuse_name(fqn, paths[fqn], path)
+    paths[fqn] = path
     if not fqn.isascii():
         try:
             fqn.encode()
@@ -250,3 +248,18 @@ def named(path: Path, paths: dict[str, Path]) -> str:
             told = shown(path).encode(errors="backslashreplace").decode()
             raise UsageError(f"{told}: this name is no text that can be written") from None
     return fqn
+
+
+def refuse_names_of_two_paths(named_paths: Iterable[tuple[str, Path]]) -> None:
+    """Of all ranks: one may have what is called as another thing of another rank's is. Raises
+    `UsageError`, on all alike."""
+    known: dict[str, Path] = {}
+    for fqn, path in named_paths:
+        if known.setdefault(fqn, path) != path:
+            _refuse_name(fqn, known[fqn], path)
+
+
+def _refuse_name(fqn: str, one: Path, other: Path) -> None:
+    raise UsageError(
+        f"{shown(one)} and {shown(other)} would both be saved as {fqn}: rename one of them"
+    )

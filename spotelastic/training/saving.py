@@ -18,6 +18,7 @@ from spotelastic_checkpoints.worker import OpenSlot
 from spotelastic.errors import UsageError
 from spotelastic.training import comparing, pinning, values
 from spotelastic.training.environment import Ranks
+from spotelastic.training.following import refuse_names_of_two_paths
 from spotelastic.training.overlap import Copying, Overlap, samples_of
 from spotelastic.training.state import Cell, Chunk, Key, View
 
@@ -116,6 +117,9 @@ class Saver:
         self._plan = layout.plan(declarations)
         self._layout = self._plan.slots[ranks.rank]
         self._index = arena.encode_index(self._layout.items)
+        refuse_names_of_two_paths(
+            (item.fqn, item.path) for each in declarations for item in each.items
+        )
         self._views: dict[str, SlotTensors] = {}
         self._tensor_items = [item for item in self._layout.items if item.is_tensor]
         self._cell_items = [item for item in self._layout.items if not item.is_tensor]

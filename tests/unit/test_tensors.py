@@ -17,6 +17,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from spotelastic.errors import UsageError
 from spotelastic.training import overlap
+from spotelastic.training.following import refuse_names_of_two_paths
+from spotelastic.training.saving import declare
 from spotelastic.training.state import State
 
 COMPLEX = torch.complex(torch.tensor([1.0, 2.0]), torch.tensor([3.0, -4.0]))
@@ -139,6 +141,16 @@ def test_what_could_not_be_restored_is_refused_by_name(
 ) -> None:
     with pytest.raises(UsageError, match=told):
         OneSlot(tmp_path / "slot", state).save(1)
+
+
+def test_names_that_are_joined_alike_on_two_ranks_are_refused() -> None:
+    ranks = [State({"a": [torch.zeros(1)]}), State({"a": [torch.zeros(1)], "b": 1})]
+    names = [(item.fqn, item.path) for state in ranks for item in declare(state.view())]
+    refuse_names_of_two_paths(names)
+    other = State({"a.0": torch.zeros(1)})
+    names += [(item.fqn, item.path) for item in declare(other.view())]
+    with pytest.raises(UsageError, match=r'state\["a"\]\[0\] and state\["a.0"\] would both'):
+        refuse_names_of_two_paths(names)
 
 
 def test_containers_whose_names_are_joined_alike_keep_what_is_theirs(tmp_path: Path) -> None:
