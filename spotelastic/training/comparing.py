@@ -22,6 +22,7 @@ Name = tuple[str, tuple[int, ...]]
 Digest = bytes
 
 _THREADS = 4
+_SIMPLE = frozenset({type(None), bool, int, float, str})
 _OWN_COMPARED = "structure"
 """The only values of ours that have to be the same."""
 LARGE = 64 << 10
@@ -135,9 +136,12 @@ def digest_of_value(value: Any) -> Digest | None:
 
 
 def hash_of_values(cells: Iterable[Cell]) -> str:
-    """Of all of them together."""
-    found = [digest_of_value(cell.get()) or b"" for cell in cells]
-    return xxhash.xxh3_128_hexdigest(b";".join(found))
+    """Of all of them together. Called at each save: numbers and names cost next to nothing."""
+    values = (cell.get() for cell in cells)
+    found = [
+        repr(value) if type(value) in _SIMPLE else repr(digest_of_value(value)) for value in values
+    ]
+    return xxhash.xxh3_128_hexdigest(";".join(found).encode(errors="surrogatepass"))
 
 
 def _add(digest: "xxhash.xxh3_128", value: Any, within: tuple[int, ...]) -> None:

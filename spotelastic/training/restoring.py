@@ -30,16 +30,15 @@ from spotelastic.training.fitting import (
     renamed,
 )
 from spotelastic.training.following import Path, filled, flat_state, poured
+from spotelastic.training.per_rank_loading import PerRankEntries
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import (
     OWN,
-    PER_RANK,
     Chunk,
     State,
     View,
     chunks_of,
     dtype_name,
-    per_rank_path,
 )
 from spotelastic.training.streaming import Copy, Window, fill, fill_window, joined, windows
 from spotelastic.training.tensors import is_value, pour
@@ -89,11 +88,8 @@ class Restored:
         """Keys of the state that stay as they are: another one was imported alone."""
         self._elsewhere: frozenset[str] = frozenset()
         """Names that only other ranks have in their state."""
-        self._elsewhere_own: frozenset[str] = frozenset()
-        """Those of them that are kept per rank,"""
-        self._per_rank: dict[str, list[str]] = {}
-        """and the names that this rank reads, by the key of the state."""
         self._index(contents.pieces())
+        self._per_rank = PerRankEntries(self._own_paths, contents.world_size)
 
     def needs(
         self, state: State, rank: int, of_all: Callable[[Misfit], Misfit] = lambda own: own
@@ -194,7 +190,7 @@ class Restored:
             if name not in self._left:
                 self._load_other(state, name)
         self._load_hyper_parameters(state)
-        self._load_per_rank(state)
+        self._per_rank.load(state, lambda fqn: self._value(self._pieces[fqn][0]))
         try:
             self._contents.check()
         except RestoreFailed as error:
@@ -318,9 +314,11 @@ class Restored:
                 for fqn in _below_prefixes(self._taken[name], {**here, **there}):
                     here.pop(fqn, None)
                     there.pop(fqn, None)
-        self._find_own(state, here, there)
+        there |= self._per_rank.kinds
+        here |= {name: Kind() for name, _ in state.per_rank()}
         own = misfit_of(here, there)
-        self._elsewhere = own.unexpected | self._elsewhere_own
+        own = own._replace(changed=(*own.changed, *self._per_rank.find(state)))
+        self._elsewhere = own.unexpected | self._per_rank.unread
         if problem := str(of_all(own)):
             raise UsageError(f"the checkpoint of step {self.step} is of another state: {problem}")
 
@@ -331,43 +329,6 @@ class Restored:
             for fqn, pieces in self._pieces.items()
             if pieces[0].item.path[0] != OWN
         }
-
-    def _find_own(
-        self,
-        state: State,
-        here: dict[str, Kind],
-        there: dict[str, Kind],
-    ) -> None:
-        """What is kept per rank: which names this rank reads of it, and whether it can."""
-        saved = {path[2] for path in self._own_paths if path[1] == PER_RANK}
-        there |= {str(name): Kind() for name in saved}
-        world, here_world = self.world_size, state.world_size
-        for name, own in state.per_rank():
-            here[name] = Kind()
-            if name not in saved:
-                continue
-            if world != here_world and own.merge is None:
-                raise UsageError(
-                    f"{name} is kept per rank, and was saved by {world} ranks: on {here_world} it "
-                    f"can be restored with a function, se.PerRank(..., merge=...), or on {world} "
-                    f"ranks"
-                )
-            ranks = range(world) if world != here_world else (state.rank,)
-            self._per_rank[name] = [".".join(map(str, per_rank_path(name, r))) for r in ranks]
-        self._elsewhere_own = frozenset(
-            ".".join(map(str, path)) for path in self._own_paths if path[1] == PER_RANK
-        ).difference(*self._per_rank.values())
-
-    def _load_per_rank(self, state: State) -> None:
-        for name, own in state.per_rank():
-            if name not in self._per_rank:  # left as it is: another part was imported alone
-                continue
-            saved = [self._value(self._pieces[fqn][0]) for fqn in self._per_rank[name]]
-            if self.world_size == state.world_size:
-                own.load(saved[0])
-            else:
-                assert own.merge is not None
-                own.load(own.merge(saved, state.rank, state.world_size))
 
     def own_value(self, name: str) -> Any:
         """One of the values that we added; None where it was not saved or cannot be had."""

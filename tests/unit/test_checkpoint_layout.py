@@ -52,6 +52,29 @@ def test_every_node_holds_the_whole_replicated_state_and_nothing_is_uploaded_twi
             assert end <= (slot.owned_bytes if number < slot.owned else slot.nbytes)
 
 
+def test_what_each_rank_has_of_its_own_is_a_part_of_the_whole() -> None:
+    """A node's memory alone is no source for entries of another's ranks, or for its stages."""
+    both = tensor("both", 4)
+    apart = [
+        Declaration(0, "a", (both, Declared("loader.0", ("l",), room=64))),
+        Declaration(1, "b", (both, Declared("loader.1", ("l",), room=64))),
+    ]
+    plan = layout.plan(apart)
+    assert not plan.whole
+    assert plan.shared == 3
+    random = [Declaration(rank, f"n{rank}", (both,)) for rank in range(2)]
+    assert layout.plan(random).whole == {"n0", "n1"}
+
+
+def test_the_lowest_rank_uploads_and_holds_what_others_may_have_otherwise() -> None:
+    buffers = tuple(
+        Declared(f"b{n}", ("b",), "float32", (n,), (0,), (n,), lowest=True) for n in range(9)
+    )
+    plan = layout.plan([Declaration(rank, f"n{rank // 2}", buffers) for rank in range(4)])
+    assert {rank: slot.owned for rank, slot in plan.slots.items()} == {0: 9, 1: 0, 2: 0, 3: 0}
+    assert [len(slot.items) for slot in plan.slots.values()] == [9, 0, 9, 0]
+
+
 def test_uploads_are_shared_evenly() -> None:
     items = tuple(tensor(f"t{number}", 1000) for number in range(40))
     plan = layout.plan([Declaration(rank, f"n{rank // 2}", items) for rank in range(4)])
