@@ -229,6 +229,9 @@ class Checkpointer:
         unsaved = step != self._saved_step
         commit = at_target or (unsaved and _falls_on(step, schedule.checkpoint_every))
         if commit or (unsaved and _falls_on(step, schedule.snapshot_every)):
+            # Of a run that begins, the first is committed: nothing else would outlive its nodes.
+            first = session.resume.kind == "fresh" and not self._last_committing
+            commit = commit or (first and schedule.checkpoint_every > 0)
             patience = AGREED_PATIENCE if at_target else PATIENCE
             saved = self._save(
                 step,

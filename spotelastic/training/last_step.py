@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.worker import WorkerClient
@@ -13,15 +14,24 @@ ALLOWED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
 """Variable: with 1 a run succeeds whose last step could not be committed."""
 
 
+AGAIN = 30.0
+"""Seconds after which the same line is told again."""
+
+
 def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, saved: bool) -> None:
     """Waits for as long as the upload gets on, and `within` seconds without a byte.
 
     Raises `EnvironmentFailure` when the step was not `saved`, or its commit does not come.
     """
 
+    told, told_at = "", 0.0
+
     def tell(status: wire.DaemonStatus | None) -> None:
-        if ranks.rank == 0:
-            _say(f"waiting for the commit of step {step}{_progress(status)}")
+        nonlocal told, told_at
+        line = f"waiting for the commit of step {step}{_progress(status)}"
+        if ranks.rank == 0 and (line != told or time.monotonic() > told_at + AGAIN):
+            told, told_at = line, time.monotonic()
+            _say(line)
 
     committed = client.finish(within, tell)
     if saved and committed:
@@ -30,18 +40,22 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
     reason = (status.error if status is not None else "the checkpoint daemon is gone") or (
         "not all ranks' parts of it are in the storage" if saved else "it was not saved"
     )
-    told = f"step {step} could not be committed: {reason}"
+    problem = f"step {step} could not be committed: {reason}"
     if os.environ.get(ALLOWED) != "1":
-        raise EnvironmentFailure(f"{told} (with {ALLOWED}=1 the run succeeds all the same)")
+        raise EnvironmentFailure(f"{problem} (with {ALLOWED}=1 the run succeeds all the same)")
     if ranks.local_rank == 0:
-        _say(told)
+        _say(problem)
 
 
 def _progress(status: wire.DaemonStatus | None) -> str:
     if status is None:
         return ": the checkpoint daemon does not answer"
     upload = status.upload
-    far = f", {upload.done >> 20} of {upload.total >> 20} MiB are up" if upload else ""
+    far = (
+        f", {upload.done >> 20} of {upload.total >> 20} MiB are up"
+        if upload and upload.total >> 20
+        else ""
+    )
     return f"{far}: {status.error}" if status.error else far
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from spotelastic_checkpoints.catalog import Catalog
+from spotelastic_checkpoints.storage.folder import FolderStorage
 from support.ckpt import ckpt
 from support.small_model import make, one_step, weights
 
@@ -123,3 +125,33 @@ def _ends_as_children_do(checkpoint: se.Checkpointer, state: dict[str, Any], wri
 def test_a_checkpointer_cannot_be_sent_elsewhere() -> None:
     with pytest.raises(UsageError, match="neither copied nor sent"):
         pickle.dumps(se.Checkpointer({"value": 1}))
+
+
+def test_the_first_snapshot_of_a_run_is_committed_whatever_the_interval(tmp_path: Path) -> None:
+    state = {"value": 0}
+    storage = str(tmp_path)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        se.Checkpointer(state, storage=storage, snapshot_every=2, checkpoint_every=50) as saved,
+    ):
+        saved.restore()
+        for step in range(1, 5):
+            state["value"] = step
+            saved.step(step)
+            if step == 2:
+                assert saved.wait()
+        assert [entry.step for entry in Catalog(FolderStorage(tmp_path)).entries()] == [2]
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_shall_commit_nothing_does_so_at_its_end_alone(tmp_path: Path) -> None:
+    storage = str(tmp_path)
+    with se.Checkpointer(
+        {"value": 0}, storage=storage, snapshot_every=1, checkpoint_every=0
+    ) as saved:
+        saved.restore()
+        for step in (1, 2):
+            saved.step(step)
+            assert saved.wait()
+        assert not Catalog(FolderStorage(tmp_path)).entries()
+    assert [entry.step for entry in Catalog(FolderStorage(tmp_path)).entries()] == [2]

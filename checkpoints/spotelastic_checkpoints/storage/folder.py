@@ -31,7 +31,7 @@ class FolderStorage:
             root.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str) -> Blob | None:
-        with _explained(key):
+        with _explained(f"{self.url}/{key}"):
             try:
                 data = (self._root / key).read_bytes()
             except FileNotFoundError:
@@ -40,7 +40,7 @@ class FolderStorage:
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
         filled = 0
-        with _explained(key):
+        with _explained(f"{self.url}/{key}"):
             try:
                 with (self._root / key).open("rb") as file:
                     while filled < len(target):
@@ -53,11 +53,11 @@ class FolderStorage:
         return filled
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        with _explained(key), self._written(key, data, progress) as temporary:
+        with _explained(f"{self.url}/{key}"), self._written(key, data, progress) as temporary:
             temporary.rename(self._root / key)
 
     def create(self, key: str, data: bytes) -> bool:
-        with _explained(key), self._written(key, memoryview(data)) as temporary:
+        with _explained(f"{self.url}/{key}"), self._written(key, memoryview(data)) as temporary:
             try:
                 os.link(temporary, self._root / key)
             except FileExistsError:
@@ -65,7 +65,7 @@ class FolderStorage:
             return True
 
     def swap(self, key: str, data: bytes, etag: str) -> bool:
-        with _explained(key), self._locked():
+        with _explained(f"{self.url}/{key}"), self._locked():
             found = self.get(key)
             if found is None or found.etag != etag:
                 return False
