@@ -316,7 +316,8 @@ class Checkpointer:
             if not self._view.current():
                 self._view = self._whole_view(session)
                 self._saver.follow(self._view)
-            self._compare_values(session, step)
+            if not waiting:  # there all wait for each other: none may leave it out alone
+                self._compare_values(session, step)
             self._copying = self._saver.begin(
                 slot,
                 step,

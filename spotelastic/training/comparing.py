@@ -34,17 +34,18 @@ def digests(view: View) -> dict[Name, Digest]:
     chunks = [chunk for chunk in view.chunks if chunk.fqn not in view.sharded]
     # Hashing lets other threads run; the many small ones are not worth a thread's attention.
     with ThreadPoolExecutor(_THREADS) as pool:
-        large = {
-            chunk.key: pool.submit(digest_of_tensor, chunk.tensor)
+        digest_of = {
+            chunk.key: pool.submit(_digest_of_any, chunk.tensor).result
             for chunk in chunks
             if chunk.tensor.nbytes > LARGE
         }
-        found = {
-            chunk.key: digest_of_tensor(chunk.tensor)
+        told = {
+            chunk.key: _digest_of_any(chunk.tensor)
             for chunk in chunks
             if chunk.tensor.nbytes <= LARGE
         }
-        found |= {key: digest.result() for key, digest in large.items()}
+        told |= {key: digest() for key, digest in digest_of.items()}
+    found = {key: digest for key, digest in told.items() if digest is not None}
     for cell in compared(view.cells):
         digest = digest_of_value(cell.get())
         if digest is not None:
@@ -114,6 +115,14 @@ def digest_of_tensor(tensor: torch.Tensor) -> Digest:
     return b"s" + _sums(flat) + head
 
 
+def _digest_of_any(tensor: torch.Tensor) -> Digest | None:
+    """None of a subclass that has no bytes of its own."""
+    try:
+        return digest_of_tensor(tensor)
+    except RuntimeError:
+        return None
+
+
 def _sums(flat: torch.Tensor) -> bytes:
     """Of bytes on a device, two sums of whole numbers: exact, in whatever order they are added."""
     whole = flat.numel() // 8 * 8
@@ -151,7 +160,8 @@ def _add(digest: "xxhash.xxh3_128", value: Any, within: tuple[int, ...]) -> None
     kind = type(value)
     digest.update(f"{kind.__module__}.{kind.__qualname__};".encode())
     if isinstance(value, torch.Tensor):
-        digest.update(digest_of_tensor(value))
+        for part in _parts(value):
+            digest.update(digest_of_tensor(part))
     elif isinstance(value, float):
         digest.update(struct.pack("<d", value))
     elif value is None or isinstance(value, bool | int | complex):
@@ -173,6 +183,22 @@ def _add(digest: "xxhash.xxh3_128", value: Any, within: tuple[int, ...]) -> None
         reduced = value.__reduce_ex__(4)
         parts = [reduced] if isinstance(reduced, str) else [*reduced[:3], *map(_all, reduced[3:])]
         _add(digest, parts, (*within, id(value)))
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that one is made of."""
+    if tensor.layout == torch.sparse_coo:
+        coalesced = tensor.detach().coalesce()
+        return [torch.tensor(tensor.shape), coalesced.indices(), coalesced.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        shape = torch.tensor(tensor.shape)
+        return [shape, tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        shape = torch.tensor(tensor.shape)
+        return [shape, tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.is_quantized:
+        return [tensor.int_repr(), torch.dequantize(tensor)]
+    return [tensor]
 
 
 def _all(entries: Iterable[Any] | None) -> list[Any]:

@@ -34,7 +34,8 @@ def declare(view: View, encoders: values.Encoders | None = None) -> tuple[Declar
         size = len(encoders.encode(cell.shown, cell.get()))
         # Room to spare: a counter that grows by a digit must not change the layout.
         room = layout.aligned(size + size // 2 + 128)
-        cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room))
+        lowest = cell.fqn in view.buffers
+        cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room, lowest=lowest))
     chunks = (chunk.declared(lowest=chunk.fqn in view.buffers) for chunk in view.chunks)
     return (*chunks, *cells)
 

@@ -42,8 +42,13 @@ def test_other_values_have_another_hash() -> None:
         1, 1.0, True, "1", b"1", None, [1], (1,), {1}, {1: 1}, [[1], []], [[], [1]], float("nan"),
         0.0, -0.0, torch.ones(2), torch.ones(2, 1), torch.ones(2).half(), np.ones(2),
         torch.tensor([1 + 2j]), torch.tensor([1 + 2j]).conj(), datetime.timedelta(2), int, float,
+        torch.eye(2).to_sparse(), torch.eye(2).to_sparse() * 2, torch.eye(2).to_sparse_csr(),
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        torch.quantize_per_tensor(torch.ones(2), 0.2, 0, torch.qint8),
     ]  # fmt: skip
-    assert len({digest_of_value(value) for value in ones}) == len(ones)
+    digests = [digest_of_value(value) for value in ones]
+    assert None not in digests
+    assert len(set(digests)) == len(ones)
     cells = [[Cell("v", ("v",), lambda one=one: one)] for one in ones]  # type: ignore[misc]
     assert len({hash_of_values(cell) for cell in cells}) == len(ones)
 
