@@ -30,6 +30,7 @@ from spotelastic.training.fitting import (
     renamed,
 )
 from spotelastic.training.following import Path, filled, flat_state, poured
+from spotelastic.training.optimizers import Absent, sharded_state
 from spotelastic.training.per_rank_loading import PerRankEntries
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import (
@@ -100,10 +101,9 @@ class Restored:
         for name, value in state.values.items():
             if isinstance(value, torch.nn.Module):
                 own_loading.materialise(name, value, self._kinds())
-        state.initialise()
         self._rename(state)
         self._left = self._not_imported(state)
-        self._forget_state_that_was_not_saved(state)
+        self._make_optimizer_state(state)
         self._stateful = {name for name in state.values if state.is_stateful(name)}
         self._values = {name for name in state.values if state.is_value(name)}
         self._contained = state.contained(self._values)
@@ -335,17 +335,19 @@ class Restored:
         pieces = self._pieces.get(f"{OWN}.{name}")
         return self._value(pieces[0]) if pieces else None
 
-    def _forget_state_that_was_not_saved(self, state: State) -> None:
-        """A parameter without gradients until then has no optimizer state yet."""
-        for name, optimizer, by_parameter in state.optimizers():
-            saved = {path[:3] for path in self._paths if path[0] == name}
-            unknown = {
-                id(own)
-                for parameter, own in by_parameter.items()
-                if own and (name, "state", parameter) not in saved
-            }
-            for key in [key for key, own in optimizer.state.items() if id(own) in unknown]:
-                del optimizer.state[key]
+    def _make_optimizer_state(self, state: State) -> None:
+        try:
+            state.make_optimizer_state(self._kinds_by_path(), self._left)
+        except UsageError as error:
+            raise UsageError(f"the checkpoint of step {self.step}: {error}") from error
+
+    def _kinds_by_path(self) -> dict[Path, Kind]:
+        """Of what lies as deep as an optimizer's."""
+        return {
+            pieces[0].item.path: Kind(pieces[0].item.dtype, pieces[0].item.shape)
+            for pieces in self._pieces.values()
+            if len(pieces[0].item.path) > 3
+        }
 
     def _load_hyper_parameters(self, state: State) -> None:
         for name, optimizer, by_parameter in state.optimizers():
@@ -361,7 +363,11 @@ class Restored:
             pieces = self._pieces.get(f"{fqn}.{key}")
             if key == leave or (isinstance(value, torch.Tensor) and not is_value(value)):
                 continue
-            if pieces and isinstance(value, torch.Tensor):
+            if pieces and isinstance(value, Absent):
+                saved = self._value(pieces[0])
+                is_tensor = isinstance(saved, torch.Tensor)
+                held[key] = saved.to(value.device) if is_tensor else saved
+            elif pieces and isinstance(value, torch.Tensor):
                 held[key] = self._value(pieces[0]).to(value.device)
             elif pieces:
                 held[key] = self._hyper_parameter(pieces[0])
@@ -384,6 +390,8 @@ class Restored:
                 for path, leaf in flat.items()
                 if isinstance(leaf, DTensor)
             }
+            if isinstance(value, torch.optim.Optimizer):
+                self._sharded |= sharded_state(name, value, self._kinds_by_path())
             # It may keep what it is given as it is.
             self._devices |= {
                 ".".join(map(str, path)): leaf.device

@@ -17,7 +17,6 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,6 +46,7 @@ from spotelastic.training.following import (
     named,
     place,
 )
+from spotelastic.training.optimizers import make_state, no_step, refuse_others
 from spotelastic.training.overlap import changed_by_steps
 from spotelastic.training.per_rank import PerRank
 from spotelastic.training.wrappers import Unwrapped
@@ -54,7 +54,6 @@ from spotelastic.training.wrappers import Unwrapped
 PIECE = 32 << 20
 """Bytes above which a tensor, or a rank's part of one, is split: no file is long then, and ranks
 share the upload of what they have in common."""
-_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _IN_PLACE = (torch.nn.Module, torch.Tensor)
 OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""
@@ -152,6 +151,8 @@ class State:
             if type(name) is not str:
                 raise UsageError(f"state[{name!r}]: the keys of a state are strings")
         self.values = Unwrapped(values)
+        for name, value in self.values.items():
+            refuse_others(name, value)
         self.rank, self.world_size = 0, 1
         """Whose state this is, for what is per rank."""
 
@@ -255,14 +256,23 @@ class State:
             if isinstance(own, ElasticSampler) and (is_new or own.waits):
                 own.advance()
 
-    def initialise(self) -> None:
-        """Make optimizers create their state, so that there is something to load into."""
-        for value in self.values.values():
-            if isinstance(value, torch.optim.Optimizer):
-                model = self._model_of(value)
-                if model is not None:
-                    with _trial_step(value):
-                        get_optimizer_state_dict(model, value)
+    def make_optimizer_state(self, saved: Mapping[Path, Kind], left: Collection[str]) -> None:
+        """Of all optimizers but those to be `left`: something to load into, for what was saved."""
+        for name, value in self.values.items():
+            if name in left or not isinstance(value, torch.optim.Optimizer):
+                continue
+            model = self._model_of(value)
+            if model is not None:
+                groups = zip(
+                    value.param_groups, self._optimizer_state(value)["param_groups"], strict=True
+                )
+                names = {
+                    parameter: fqn
+                    for group, named_group in groups
+                    for parameter, fqn in zip(group["params"], named_group["params"], strict=True)
+                }
+                own = {path: kind for path, kind in saved.items() if path[0] == name}
+                make_state(name, value, model, names, own)
 
     def optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer, dict[str, Any]]]:
         """Name, optimizer, and the live state of each parameter by the parameter's name."""
@@ -313,45 +323,8 @@ class State:
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         model = self._model_of(optimizer)
         assert model is not None
-        with _no_step(optimizer):
+        with no_step(optimizer):
             return dict(get_optimizer_state_dict(model, optimizer))
-
-
-@contextmanager
-def _trial_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """For a step that torch makes of zero gradients, to create the state of all parameters: also of
-    those that are frozen by now, whatever gradients there are, and unseen by the script's hooks."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    known = [(parameter, parameter.grad, parameter.requires_grad) for parameter in parameters]
-    hooks = {name: getattr(optimizer, name) for name in _STEP_HOOKS}
-    for parameter in parameters:
-        parameter.grad = None
-        if parameter.is_floating_point() or parameter.is_complex():
-            parameter.requires_grad_(True)
-    vars(optimizer).update({name: type(kept)() for name, kept in hooks.items()})
-    try:
-        yield
-    finally:
-        vars(optimizer).update(hooks)
-        for parameter, gradient, trains in known:
-            parameter.requires_grad_(trains)
-            parameter.grad = gradient
-
-
-@contextmanager
-def _no_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Keeps torch from making that step where there is no state yet: it would count as one. None is
-    made where there is a gradient."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if optimizer.state or any(parameter.grad is not None for parameter in parameters):
-        yield
-        return
-    smallest = min(parameters, key=torch.Tensor.numel)
-    smallest.grad = torch.zeros_like(smallest)
-    try:
-        yield
-    finally:
-        smallest.grad = None
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

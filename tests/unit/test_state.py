@@ -127,7 +127,8 @@ def test_a_sharded_tensor_that_a_module_makes_anew_is_refused() -> None:
 def test_moments_that_were_replaced_are_seen_even_where_ids_would_come_again() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
-    State({"model": model, "optimizer": optimizer}).initialise()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
     is_current = _optimizer_check(optimizer)
     assert is_current()
     moments = optimizer.state[model.weight]
@@ -142,7 +143,8 @@ def test_moments_that_were_replaced_are_seen_even_where_ids_would_come_again() -
 def trained() -> dict[str, Any]:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.1))
-    State({"model": model, "optimizer": optimizer}).initialise()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
     values = {"mean": torch.zeros(2), "means": [torch.zeros(2)]}
     return {"model": model, "optimizer": optimizer, **values}
 

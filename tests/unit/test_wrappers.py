@@ -47,7 +47,8 @@ def test_the_optimizer_behind_wrappers_is_what_is_saved() -> None:
     inner = torch.optim.AdamW(model.parameters())
     given: dict[str, Any] = {"model": model, "optimizer": Properties(Copied(inner))}
     state = State(given)
-    state.initialise()
+    model(torch.ones(1, 2)).sum().backward()
+    inner.step()
     assert {name for name, *_ in state.optimizers()} == {"optimizer"}
     assert "optimizer.state.weight.exp_avg" in {chunk.fqn for chunk in state.view().chunks}
     assert isinstance(given["optimizer"], Properties), "the script's mapping is left as it is"
