@@ -30,7 +30,10 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 
 LIMIT = 256 * 2**20
 """Bytes a working folder may hold: what is larger is data, and belongs in a bucket."""
-NEVER = frozenset({".git", "__pycache__"})
+NEVER = frozenset({".git", "__pycache__", ".spotelastic"})
+OUTPUTS = ("conditional-writes", "spotelastic-run.json")
+"""Files that a storage of checkpoints has: it is an output of a run, whatever its folder is named.
+A `runs` of another program has none of them."""
 FLAGS = "spotelastic.toml"
 """At the top of the folder. What `up` is told there reaches the nodes without it: as a part of the
 code, a change of `max` would start all workers anew."""
@@ -132,7 +135,8 @@ def _walk(folder: Path, rules: tuple[Rules, ...], ignored: list[Path]) -> Iterat
             # Sockets, pipes and devices are nothing that could be shipped.
             if entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 yield path
-        elif not _has(path, "pyvenv.cfg"):  # a virtual environment belongs to its machine
+        elif not any(_has(path, name) for name in ("pyvenv.cfg", *OUTPUTS)):
+            # A virtual environment belongs to its machine.
             yield from _walk(path, rules, ignored)
 
 

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from spotelastic.agent.config import AgentConfig, Entry
-from spotelastic.cli import bagua, run_options
+from spotelastic.cli import bagua, run_options, run_storage
 from spotelastic.cli.meet import Place, local_address, meet, own_address, part
 from spotelastic.cli.meeting import Meeting, meeting
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
@@ -126,7 +126,8 @@ def serve(
     from spotelastic.agent.run import Ended
 
     where = meeting(options, *run_options.sizes(options.nnodes))
-    configure = _plan(options, entry, command, where)
+    storage = run_storage.of(options)
+    configure = _plan(options, entry, command, where, storage)
     if options.storage:
         probe(options.storage, options.rdzv_id)
     ignored = given(options, WITHOUT_EFFECT)
@@ -135,8 +136,12 @@ def serve(
     _sweep()
     ended = Ended(128 + signal.SIGINT, None)
     try:
-        with meet(where, folders.state / "etcd", _say) as place:
+        with (
+            run_storage.used(options, storage, alone=where.role == "alone", say=_say) as tell_end,
+            meet(where, folders.state / "etcd", _say) as place,
+        ):
             ended = _run(configure(place, folders), place)
+            tell_end(ended.code)
     except KeyboardInterrupt:  # while waiting for the others' etcd
         pass
     finally:
@@ -154,7 +159,11 @@ def _run(config: AgentConfig, place: Place) -> "Ended":
 
 
 def _plan(
-    options: argparse.Namespace, entry: Entry, command: tuple[str, ...], where: Meeting
+    options: argparse.Namespace,
+    entry: Entry,
+    command: tuple[str, ...],
+    where: Meeting,
+    storage: str,
 ) -> Configure:
     """Check all options, and say what the agent is told once this node has its place."""
     environ, workdir = os.environ, Path.cwd()
@@ -186,7 +195,7 @@ def _plan(
             logs=Path(options.log_dir).absolute() / node / "logs"
             if options.log_dir
             else folders.logs,
-            storage=options.storage or str(Path("runs").absolute() / options.rdzv_id),
+            storage=storage,
             entry=entry,
             code=run_options.code(entry, command),
             role=options.role,

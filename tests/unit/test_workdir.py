@@ -268,3 +268,18 @@ def test_what_git_ignores_is_counted_and_its_rule_brings_it(tmp_path: Path) -> N
     )
     write(tmp_path, {".spotelasticignore": f"{rules}{brought.rule}\n"})
     assert pack(tmp_path).left_out is None and "data/train.bin" in names(tmp_path)
+
+
+def test_what_runs_have_written_is_no_code(tmp_path: Path) -> None:
+    write(tmp_path, {"train.py": "x", "runs/tensorboard/events": "kept"})
+    before = pack(tmp_path).sha256
+    write(
+        tmp_path,
+        {
+            "runs/default/conditional-writes": "",
+            "runs/default/1/step-00000001/__0_0.distcp": "data",
+            "elsewhere/spotelastic-run.json": "{}",
+            ".spotelastic/local/x": "data",
+        },
+    )
+    assert pack(tmp_path).sha256 == before
