@@ -5,7 +5,7 @@ some only with a closure or with sparse gradients. So no step is made to find ou
 gets the entries that were saved of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,8 +38,8 @@ class Absent:
         self.device = device
 
 
-class _UnknownSharding(Exception):
-    """How a tensor was spread over ranks cannot be told from its parameter."""
+class _Unknown(Exception):
+    """The checkpoint alone does not tell what state the optimizer has, or how it is sharded."""
 
 
 def make_state(
@@ -54,25 +54,27 @@ def make_state(
     What is there already and fits is kept, and what was not saved is taken away: a parameter that
     had no gradients until then has no state.
     """
-    _check_class(name, optimizer, saved)
+    others = _check_class(name, optimizer, saved)
     entries: dict[str, dict[Path, Kind]] = {}
     for path, kind in saved.items():
         if len(path) > 3 and path[1] == "state":
             entries.setdefault(str(path[2]), {})[path[3:]] = kind
     try:
+        if others:  # perhaps another class: what it makes itself is compared
+            raise _Unknown
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 _make(optimizer, group, parameter, entries.get(names[parameter], {}))
-    except _UnknownSharding:
+    except _Unknown:
         _make_by_a_step(name, optimizer, model)
         for parameter in [*optimizer.state]:
             if names.get(parameter) not in entries:
                 del optimizer.state[parameter]
 
 
-def _check_class(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Path, Kind]) -> None:
-    """Versions of one class add options or drop them; where each has some that the other lacks,
-    they are two."""
+def _check_class(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Path, Kind]) -> bool:
+    """Whether there are other options. Versions of one class add some or drop some; where each has
+    some that the other lacks, they are two classes, and this is refused."""
     there = {str(path[3]) for path in saved if len(path) > 3 and path[1] == "param_groups"}
     known = {str(key) for group in optimizer.param_groups for key in group}
     only_there = there - known - _OF_SCHEDULERS
@@ -83,6 +85,20 @@ def _check_class(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Pat
             f"{', '.join(sorted(only_there))}: {type(optimizer).__name__} has none of these, but "
             f"{', '.join(sorted(only_here))}"
         )
+    return bool(there) and bool(only_there or only_here)
+
+
+@contextmanager
+def unchanged_if_refused(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
+    """What a refused checkpoint would have been loaded into is taken away again."""
+    known = [(each, {key: {**own} for key, own in each.state.items()}) for each in optimizers]
+    try:
+        yield
+    except UsageError:
+        for optimizer, state in known:
+            optimizer.state.clear()
+            optimizer.state.update(state)
+        raise
 
 
 def _make(
@@ -171,7 +187,7 @@ def _empty(key: str, kind: Kind, parameter: torch.Tensor, group: Mapping[str, An
         return torch.empty((), dtype=dtype, device=parameter.device if there else "cpu")
     like = parameter.detach()
     if isinstance(like, DTensor) and kind.shape and kind.shape != tuple(like.shape):
-        raise _UnknownSharding
+        raise _Unknown
     if kind.shape == tuple(like.shape) and isinstance(like, DTensor):
         return torch.empty_like(like, dtype=dtype)
     if kind.shape == tuple(like.shape) and type(like) is torch.Tensor:
@@ -223,8 +239,8 @@ def _make_by_a_step(name: str, optimizer: torch.optim.Optimizer, model: torch.nn
             get_optimizer_state_dict(model, optimizer)
     except Exception as error:
         raise UsageError(
-            f"{name}: {type(optimizer).__name__} keeps state that is not sharded as its parameters "
-            "are, and a step without gradients, which would make it, fails with "
+            f"{name}: {type(optimizer).__name__} has other options than were saved, or state "
+            "that is not sharded as its parameters are; a step without gradients fails with "
             f"{type(error).__name__}: {error}"
         ) from error
 

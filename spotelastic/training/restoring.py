@@ -30,7 +30,7 @@ from spotelastic.training.fitting import (
     renamed,
 )
 from spotelastic.training.following import Path, filled, flat_state, poured
-from spotelastic.training.optimizers import Absent, sharded_state
+from spotelastic.training.optimizers import Absent, sharded_state, unchanged_if_refused
 from spotelastic.training.per_rank_loading import PerRankEntries
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import (
@@ -103,12 +103,13 @@ class Restored:
                 own_loading.materialise(name, value, self._kinds())
         self._rename(state)
         self._left = self._not_imported(state)
-        self._make_optimizer_state(state)
-        self._stateful = {name for name in state.values if state.is_stateful(name)}
-        self._values = {name for name in state.values if state.is_value(name)}
-        self._contained = state.contained(self._values)
-        self._view = state.view()
-        self._check(state, self._view, of_all)
+        with unchanged_if_refused(_optimizers(state)):
+            self._make_optimizer_state(state)
+            self._stateful = {name for name in state.values if state.is_stateful(name)}
+            self._values = {name for name in state.values if state.is_value(name)}
+            self._contained = state.contained(self._values)
+            self._view = state.view()
+            self._check(state, self._view, of_all)
         self._view = _without(self._view, self._taken)
         if self._left and rank == 0:
             self._tell_what_is_left()
@@ -501,6 +502,10 @@ def _groups(view: View, name: str, optimizer: torch.optim.Optimizer) -> list[lis
     cells = {cell.fqn: cell for cell in view.cells if cell.path[0] == name}
     numbers = range(len(optimizer.param_groups))
     return [cells[f"{name}.param_groups.{number}.params"].get() for number in numbers]
+
+
+def _optimizers(state: State) -> list[torch.optim.Optimizer]:
+    return [value for value in state.values.values() if isinstance(value, torch.optim.Optimizer)]
 
 
 def _is_of_a_group(path: Path) -> bool:

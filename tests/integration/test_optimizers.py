@@ -140,6 +140,39 @@ def test_another_kind_of_optimizer_is_refused(tmp_path: Path) -> None:
         begun.restore()
 
 
+class Lion(torch.optim.Optimizer):
+    """Has fewer options than AdamW, and a part of its state."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.0})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p].setdefault("exp_avg", torch.zeros_like(p)).add_(p.grad)
+
+
+@pytest.mark.parametrize("kinds", [(torch.optim.AdamW, Lion), (Lion, torch.optim.AdamW)])
+def test_state_that_the_optimizer_would_not_make_is_refused_and_leaves_it_as_it_was(
+    kinds: tuple[Callable[[Any], torch.optim.Optimizer], ...], tmp_path: Path
+) -> None:
+    model = linear()
+    optimizer, other = (kind(model.parameters()) for kind in kinds)
+    step(model, optimizer)
+    with se.Checkpointer({"model": model, "optimizer": optimizer}, storage=str(tmp_path)) as begun:
+        begun.step(1)
+    for steps_before in (0, 1):
+        for _ in range(steps_before):
+            step(model, other)
+        before = copy.deepcopy(other.state_dict())
+        with (
+            se.Checkpointer({"model": model, "optimizer": other}, storage=str(tmp_path)) as begun,
+            pytest.raises(UsageError, match=r"another state: .*optimizer\.state"),
+        ):
+            begun.restore()
+        check_same(other.state_dict(), before)
+
+
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[None]:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
