@@ -48,6 +48,7 @@ from spotelastic.training.following import (
 )
 from spotelastic.training.optimizers import make_state, no_step, refuse_others
 from spotelastic.training.overlap import changed_by_steps
+from spotelastic.training.owners import owner
 from spotelastic.training.per_rank import PerRank
 from spotelastic.training.wrappers import Unwrapped
 
@@ -309,16 +310,8 @@ class State:
         }
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
-        """The one that has all its parameters; without one it is saved by their numbers."""
-        if isinstance(optimizer, torch.optim.LBFGS):  # one state for all parameters together
-            return None
-        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for value in self.values.values():
-            if isinstance(value, torch.nn.Module) and parameters <= set(
-                map(id, value.parameters())
-            ):
-                return value
-        return None
+        """The one that names its parameters; without one it is saved by their numbers."""
+        return owner(self.values, optimizer)
 
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         model = self._model_of(optimizer)

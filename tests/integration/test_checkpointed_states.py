@@ -217,11 +217,12 @@ def test_a_state_that_grows_at_each_save_is_saved_each_time(tmp_path: Path) -> N
             assert (tmp_path / "1" / f"step-{step:08d}" / ".metadata").exists()
 
 
-def test_an_optimizer_of_two_models_is_saved_by_numbers(tmp_path: Path) -> None:
-    def pair(seed: int) -> dict[str, Any]:
+def test_an_optimizer_of_two_models_is_saved_by_names(tmp_path: Path) -> None:
+    def pair(seed: int, *, turned: bool = False) -> dict[str, Any]:
         torch.manual_seed(seed)
-        left, right = nn.Linear(3, 2), nn.Linear(2, 1)
-        optimizer = torch.optim.AdamW([*left.parameters(), *right.parameters()])
+        left, right = nn.Linear(3, 3), nn.Linear(3, 3)
+        models = (right, left) if turned else (left, right)
+        optimizer = torch.optim.AdamW([p for model in models for p in model.parameters()])
         return {"left": left, "right": right, "both": optimizer}
 
     def one(state: dict[str, Any]) -> None:
@@ -229,7 +230,7 @@ def test_an_optimizer_of_two_models_is_saved_by_numbers(tmp_path: Path) -> None:
         state["both"].step()
         state["both"].zero_grad()
 
-    state, again = pair(1), pair(2)
+    state, again = pair(1), pair(2, turned=True)
     one(state)
     with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
         checkpoint.step(1)
