@@ -2,10 +2,10 @@
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from spotelastic_checkpoints import isolated
 from spotelastic_checkpoints.connection import Connection
 from spotelastic_checkpoints.errors import DaemonUnavailable
 
@@ -39,7 +39,7 @@ def start_daemon(
     `keep_last` and `keep_every`, which default to SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY,
     is collected. Raises `DaemonUnavailable` with what the daemon printed.
     """
-    command = [sys.executable, "-m", "spotelastic_checkpoints.daemon"]
+    command = isolated.command("spotelastic_checkpoints.daemon")
     command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
     command += ["--owner", owner, "--node", node, "--listen", listen, "--workers", str(workers)]
     if certificates is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.workers.entries import modules_folder
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
 
@@ -68,7 +69,7 @@ def worker(
 def folder(config: AgentConfig) -> Path:
     """Where the modules beside a worker's script are."""
     if config.entry in ("script", "path"):
-        return (config.workdir / config.command[0]).parent
+        return Path(modules_folder(str(config.workdir / config.command[0])))
     return config.workdir
 
 

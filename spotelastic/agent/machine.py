@@ -243,6 +243,7 @@ class Machine:
                 str(self.config.workdir),
                 entry=self.config.entry,
                 numa=self.config.numa,
+                grace=self.config.grace,
                 stacks=str(stacks(folder, first + local_rank)) if settings.stall_timeout else "",
             )
             try:

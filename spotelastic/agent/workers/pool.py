@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spotelastic.agent.workers.zygote import PACKET, Plan
+from spotelastic_checkpoints.isolated import command
+
+from spotelastic.agent.workers.zygote import MODULE, PACKET, Plan
 from spotelastic.linux import END_WITHIN, end_marked, send
 
 
@@ -61,6 +63,8 @@ class Order:
     host: str = ""
     entry: str = "script"
     numa: str = ""
+    grace: float = 0.0
+    """Seconds that a worker which has failed may take for its end."""
     stacks: str = ""
     """File for the stacks of all threads, which the signal `process.STACKS` asks for."""
 
@@ -82,13 +86,12 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET)
         with theirs:
-            module = "spotelastic.agent.workers.zygote"
             fd = theirs.fileno()
             self._process = subprocess.Popen(
-                [python, "-m", module, str(fd), json.dumps(asdict(plan))],
+                command(MODULE, str(fd), json.dumps(asdict(plan)), python=python),
                 env=dict(env),
                 pass_fds=(fd,),
-                stdin=subprocess.DEVNULL,
+                stdin=None if _has_input() else subprocess.DEVNULL,
                 start_new_session=True,
             )
         self.warm = False
@@ -182,6 +185,14 @@ class Zygote:
 
     def _living(self, ids: Sequence[str]) -> list[int]:
         return [self._pids[name] for name in ids if name in self._pids]
+
+
+def _has_input() -> bool:
+    """Workers read from where this process could; a descriptor of Python's own is no input."""
+    try:
+        return os.get_inheritable(0)
+    except OSError:
+        return False
 
 
 def _kill_group(pid: int) -> None:

@@ -1,6 +1,6 @@
 """The zygote: a process that has imported torch and forks workers in milliseconds.
 
-Started by the agent with `python -m spotelastic.agent.workers.zygote FD PLAN`. It is
+Started by the agent with the arguments FD and PLAN. It is
 single-threaded, has never touched CUDA, and holds one socket, to the agent (a SEQPACKET pair: one
 JSON message per packet, with the child's output as passed descriptors). For each `start` it makes a
 child that becomes a worker or a round's store (`child.py`), says when it has ended, and ends what
@@ -16,6 +16,7 @@ still forked.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,9 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from spotelastic_checkpoints.isolated import command, search_path
+
+from spotelastic.agent.workers import child
 from spotelastic.agent.workers.children import Children
 from spotelastic.linux import (
     END_WITHIN,
@@ -37,6 +41,9 @@ from spotelastic.linux import (
 )
 
 PACKET = 1 << 20
+MODULE = "spotelastic.agent.workers.zygote"
+_ORDER = 3
+"""The descriptor on which a fresh interpreter gets its order."""
 _DRIVER = "/dev/nvidia-uvm"
 """What the driver opens when a process first uses it; one that asks NVML alone does not."""
 _SETTLE_WITHIN = 0.5
@@ -66,18 +73,19 @@ def main() -> None:
     name_process("se-zygote")
     os.set_inheritable(fd, False)
     channel = socket.socket(fileno=fd)
-    sys.path[0] = plan.path
     failed, spoiled = preload(plan)
     if spoiled:
         _start_over(fd, replace(plan, warm=False, failed=failed, spoiled=spoiled))
     _send(channel, {"warm": _describe(failed, plan.spoiled)})
+    # Collections, and the end of a worker, leave alone what was imported here: shared memory stays
+    # shared, and finalization takes half a second instead of two.
+    gc.collect()
+    gc.freeze()
     adopt_orphans()
     survive_parent()  # from here on its end is heard of, and ends everything
     order = _Server(channel, warm=plan.warm).serve()
     if order is None:
         os._exit(0)  # taking every module apart takes seconds
-    from spotelastic.agent.workers import child
-
     child.run(order)
 
 
@@ -92,6 +100,7 @@ def preload(plan: Plan) -> tuple[dict[str, str], str]:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for module in plan.base:
         _import(module, failed)
+    sys.path[:] = [plan.path, *search_path()]
     threads = _threads()
     for module in plan.preload if plan.warm else ():
         _import(module, failed)
@@ -142,8 +151,7 @@ def _more_threads_than(count: int) -> bool:
 def _start_over(fd: int, plan: Plan) -> None:
     """A new program in this process, without what was imported."""
     os.set_inheritable(fd, True)
-    module = "spotelastic.agent.workers.zygote"
-    os.execv(sys.executable, [sys.executable, "-m", module, str(fd), json.dumps(asdict(plan))])
+    os.execv(sys.executable, command(MODULE, str(fd), json.dumps(asdict(plan))))
 
 
 def _describe(failed: dict[str, str], spoiled: str) -> dict[str, Any]:
@@ -206,19 +214,19 @@ class _Server:
 
 
 def _spawn(order: dict[str, Any]) -> int:
-    """A fresh interpreter, which reads its order from its standard input."""
+    """A fresh interpreter, which reads its order from a descriptor."""
     memory = os.memfd_create("order")
     os.write(memory, json.dumps(order).encode())
     os.lseek(memory, 0, os.SEEK_SET)
     try:
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-m", "spotelastic.agent.workers.child", str(os.getpid())],
+            command("spotelastic.agent.workers.child", str(os.getpid()), str(_ORDER)),
             order["env"],
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, memory, 0),
                 (os.POSIX_SPAWN_DUP2, order["log"], 1),
                 (os.POSIX_SPAWN_DUP2, order["errors"], 2),
+                (os.POSIX_SPAWN_DUP2, memory, _ORDER),
             ],
             setsid=True,
         )
@@ -229,7 +237,3 @@ def _spawn(order: dict[str, Any]) -> int:
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.send(json.dumps(message).encode())
-
-
-if __name__ == "__main__":
-    main()
