@@ -17,6 +17,7 @@ from typing import IO
 
 import msgspec
 from spotelastic_checkpoints.commits import LATEST, Latest
+from spotelastic_checkpoints.wire import Commit
 
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
@@ -95,11 +96,19 @@ def used(
             lock.close()
             lock = folder_lock(folder)
             _take(lock, folder, alone=alone)
-        record = _made_by(options)
+        record, before, commit = _made_by(options), _read(folder), _commit(folder)
         if first:
             _tell(folder, record, say)
             _write(folder, record)
-        yield lambda code: _ended(folder, record, code) if first else None
+
+        def ended(code: int) -> None:
+            saved_nothing = code != 0 and commit is not None and _commit(folder) == commit
+            if first and before is not None and saved_nothing:
+                _write(folder, before)  # it still says who made what is there
+            elif first:
+                _ended(folder, record, code)
+
+        yield ended
     finally:
         lock.close()
 
@@ -188,6 +197,11 @@ def _latest(folder: Path) -> Latest | None:
         return msgspec.json.decode((folder / LATEST).read_bytes(), type=Latest)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def _commit(folder: Path) -> Commit | None:
+    latest = _latest(folder)
+    return latest.commit if latest else None
 
 
 def _read(folder: Path) -> Record | None:

@@ -7,9 +7,9 @@ word by word, `CRASH_LOOP` times in a row, will not go away by itself: the job e
 is left. That is after a minute of pauses; an outage that passes has passed by then, or shows in
 another message each time.
 
-A mistake in the script's text cannot pass at all: before the first step of a job it ends the job at
-once. An import that fails may be a file system that hiccups on one of several nodes: there it is
-tried once more.
+A mistake in the script's text, or in what it asks of us, cannot pass at all: before the first step
+of a job it ends the job at once. An import that fails may be a file system that hiccups on one of
+several nodes: there it is tried once more.
 """
 
 from spotelastic.model.job import Failure
@@ -21,9 +21,9 @@ AT_ONCE = 10.0
 """Seconds: a round that failed later than that was under way, also where it saved nothing."""
 LONGEST = 30.0
 CRASH_LOOP = 8
-MISTAKES = ("SyntaxError", "IndentationError", "TabError", "NameError")
+MISTAKES = ("SyntaxError", "IndentationError", "TabError", "NameError", "UsageError")
+"""Exceptions by name, the last of them our own: another model's checkpoint, say."""
 IMPORTS = ("ImportError", "ModuleNotFoundError")
-"""Exceptions by name; of others nobody knows."""
 _KEPT = 200
 """Characters of a message that tell failures apart."""
 

@@ -164,12 +164,13 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> Decision | None:
 
 
 def _has_stepped(at: Moment, round_: Round) -> bool:
-    """Whether anything of this job is known to have been done. A script that tells of no steps may
-    have trained: after `restarts.AT_ONCE` it counts as one that has."""
+    """Whether anything of this job is known to have been done. Its first round may go on from what
+    another job has saved. A script that tells of no steps may have trained: after
+    `restarts.AT_ONCE` it counts as one that has."""
     return (
-        round_.resume.kind != "fresh"
+        (round_.resume.kind != "fresh" and round_.number > 1)
         or at.now - at.seen.round_at >= restarts.AT_ONCE
-        or any(p.step > 0 for p in at.seen.progress.values())
+        or any(p.step > round_.resume.step for p in at.seen.progress.values())
     )
 
 

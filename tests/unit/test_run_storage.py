@@ -57,7 +57,9 @@ def test_a_run_says_whose_state_it_goes_on_from(tmp_path: Path) -> None:
     assert "by a.py --steps 40; begin afresh with --fresh" in same[0]
     assert "has succeeded" in run(tmp_path, "a.py", "--steps", "40")[1]
     assert "other arguments: --steps 40" in run(tmp_path, "a.py", "--steps", "50")[1]
-    assert "another script, a.py" in run(tmp_path, "b.py")[1]
+    assert "another script, a.py" in run(tmp_path, "b.py", code=1)[1]
+    again = run(tmp_path, "c.py")
+    assert "by a.py --steps 50" in again[0], "b.py has failed, and saved nothing"
 
 
 def test_fresh_keeps_what_was_there(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def _work(order: dict[str, Any]) -> None:
             _end_within(order)
         raise
     except SpotelasticError as error:
-        failure.report(str(error))
+        failure.report(f"{type(error).__name__}: {error}")
         _end_within(order)
         raise SystemExit(f"spotelastic: {error}") from None
     except BaseException as error:
