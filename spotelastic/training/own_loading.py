@@ -26,7 +26,8 @@ def _submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str
     if isinstance(module, CheckpointWrapper):
         yield from _submodules(module._checkpoint_wrapped_module, prefix)
         return
-    if isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
+    # Not asked by its class: that would import the compiler, which takes most of a second.
+    if type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod"):
         yield from _submodules(module._orig_mod, prefix)
         return
     yield prefix, module
