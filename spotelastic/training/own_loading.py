@@ -27,8 +27,9 @@ def _submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str
         yield from _submodules(module._checkpoint_wrapped_module, prefix)
         return
     # Not asked by its class: that would import the compiler, which takes most of a second.
-    if type(module).__name__ == "OptimizedModule" and hasattr(module, "_orig_mod"):
-        yield from _submodules(module._orig_mod, prefix)
+    compiled = module._modules.get("_orig_mod")
+    if type(module).__name__ == "OptimizedModule" and compiled is not None:
+        yield from _submodules(compiled, prefix)
         return
     yield prefix, module
     for name, child in module.named_children():
