@@ -310,7 +310,7 @@ class Restored:
         for name, _, _ in state.optimizers():
             _leave_hyper_parameters(f"{name}.param_groups.", here, there)
         for name, value in state.values.items():
-            if here != there and isinstance(value, torch.nn.Module):
+            if isinstance(value, torch.nn.Module) and here != there:
                 self._taken[name] = own_loading.takes(name, value, here, there)
                 for fqn in _below_prefixes(self._taken[name], {**here, **there}):
                     here.pop(fqn, None)
