@@ -82,9 +82,9 @@ class AgentConfig:
     """Continue a store that belongs to another run."""
     say: Callable[[str], None] = print
     """Lines for people about what happens to the run."""
-    line: Callable[[int, str], None] | None = None
-    """Each line that a worker prints: (rank, line)."""
-    error_line: Callable[[int, str], None] | None = None
+    line: Callable[[int, int, str], None] | None = None
+    """Each line that a worker prints: (rank, local rank, line)."""
+    error_line: Callable[[int, int, str], None] | None = None
     """Instead of `line`: each line of a standard error that is teed apart."""
 
     def round_logs(self, number: int) -> Path:

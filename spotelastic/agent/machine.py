@@ -69,7 +69,7 @@ class Machine:
         self._zygote: Zygote | None = None
         self._false_starts = 0
         self._checkpoints = Checkpoints(config, post)
-        line = config.line or (lambda _rank, _line: None)
+        line = config.line or (lambda _rank, _local_rank, _line: None)
         self._logs = Logs(line, config.say, config.error_line, config.output)
 
     @property
@@ -302,7 +302,10 @@ def _describe(round_: Round, member: Member) -> str:
         "memory": f"from step {round_.resume.step} in memory",
         "store": f"from step {round_.resume.step} in the object store",
     }[round_.resume.kind]
+    workers = counted(round_.world_size, "worker")
+    if any(other.workers != member.workers for other in round_.members):
+        workers = f"{workers} ({member.workers} of them here)"
     return (
         f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
-        f"{len(round_.members)}, {counted(round_.world_size, 'worker')}, {source}"
+        f"{len(round_.members)}, {workers}, {source}"
     )

@@ -144,7 +144,7 @@ def _agent() -> int:
             secrets=found.secrets,
             keep_daemon=True,
             say=say,
-            line=lambda rank, text: logs.write(stream(me.instance, rank), blot(text)),
+            line=lambda rank, _local_rank, text: logs.write(stream(me.instance, rank), blot(text)),
         )
         try:
             code = run(config).code

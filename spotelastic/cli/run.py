@@ -172,7 +172,7 @@ def _plan(
     output, signals = run_options.output(options), run_options.signals(options.signals_to_handle)
     grace = run_options.grace(options, environ)
     preload = run_options.preload(options)
-    prefix = run_options.prefix(options, settings.workers, environ)
+    prefix = run_options.prefix(options, environ)
     env = bagua.environment(options, environ)
     address = local_address(options.local_addr) if options.local_addr else ""
     node_rank = run_options.node_rank(options)
@@ -254,8 +254,8 @@ def _say(line: str) -> None:
     _print(f"[spotelastic] {line}", sys.stderr)
 
 
-def _printer(prefix: Callable[[int], str], to: TextIO) -> Callable[[int, str], None]:
-    return lambda rank, line: _print(f"{prefix(rank)}{line}", to)
+def _printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, int, str], None]:
+    return lambda rank, local_rank, line: _print(f"{prefix(rank, local_rank)}{line}", to)
 
 
 def _print(line: str, to: TextIO | None) -> None:

@@ -230,15 +230,13 @@ def check_devices(options: argparse.Namespace, workers: int, environ: Mapping[st
         )
 
 
-def prefix(
-    options: argparse.Namespace, workers: int, environ: Mapping[str, str]
-) -> Callable[[int], str]:
-    """What stands before each line of a rank that is shown."""
+def prefix(options: argparse.Namespace, environ: Mapping[str, str]) -> Callable[[int, int], str]:
+    """What stands before each line that is shown, by its rank and local rank."""
     usual = TEE_PREFIX if options.tee.strip("0") else PREFIX
     template = Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", usual))
 
-    def of(rank: int) -> str:
-        values = {"rank": rank, "local_rank": rank % workers, "role_name": options.role}
+    def of(rank: int, local_rank: int) -> str:
+        values = {"rank": rank, "local_rank": local_rank, "role_name": options.role}
         return template.safe_substitute(values)
 
     return of

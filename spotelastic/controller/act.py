@@ -268,11 +268,7 @@ class Actor:
         writes: list[Write] = [_put(self._keys.settings, settings)]
         if known is not None:
             reference = decode(known.data, Reference)
-            measure = replace(
-                reference.node.fingerprint,
-                code=settings.code,
-                workers=settings.workers,
-            )
+            measure = replace(reference.node.fingerprint, code=settings.code)
             node = replace(reference.node, fingerprint=measure)
             compares.append(Compare(self._keys.reference, "modified", known.modified))
             writes.append(_put(self._keys.reference, Reference(node, settings)))

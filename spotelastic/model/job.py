@@ -26,7 +26,7 @@ class Settings:
     min_nodes: int
     max_nodes: int
     workers: int = 1
-    """Workers per node."""
+    """On this node; those of others may have more or fewer."""
     max_restarts: int = 3
     gang: bool = False
     """Fail the job as a whole when a node is lost."""
@@ -55,7 +55,8 @@ class Settings:
     def difference(self, other: "Settings") -> str | None:
         """The first flag in which two nodes of a run differ, naming both sides; None: they agree.
 
-        Workers and code are compared as what a node has, not as what it was told (`Fingerprint`).
+        Code is compared as what a node has, not as what it was told (`Fingerprint`); the number of
+        workers is each node's own.
         """
         mine, theirs = self._flags(), other._flags()
         for flag, value in mine.items():

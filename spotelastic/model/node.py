@@ -16,7 +16,7 @@ class Fingerprint:
     code: str = ""
     """Hash of the script or of the folder that it came in."""
     workers: int = 1
-    """On each node."""
+    """On this node; not compared, since machines may have unlike numbers of GPUs."""
     launcher: str = ""
     """What starts the workers: each launcher has its own idea of a restart."""
 
@@ -37,7 +37,6 @@ _FIELDS = {
     "torch": "torch",
     "cuda": "CUDA",
     "code": "code",
-    "workers": "workers on a node (--nproc-per-node)",
 }
 
 

@@ -15,11 +15,15 @@ from spotelastic.cli.run import PREFIX, SHARED_MEMORY
 from spotelastic.store.server import EtcdMember
 
 
+TWO = ("--nproc-per-node", "2")
+"""Machines need not be alike."""
+
+
 def test_a_run_goes_through_arrival_failure_departure_and_loss(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:
     with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2:3") as run:
-        first, second = run.add("a"), run.add("b")
+        first, second = run.add("a"), run.add("b", args=TWO)
         run.trains("a", "b", beyond=5)
         run.add("c")
         arrived = run.trains("a", "b", "c")
@@ -46,18 +50,20 @@ def test_a_run_goes_through_arrival_failure_departure_and_loss(
             lambda s: s.round and [m.node for m in s.round.members] == ["b"], "b waits alone"
         )
         assert waiting.round is not None and waiting.round.phase == "proposed"
-        run.add("d")
+        run.add("d", args=("--nproc-per-node", "3"))
         replaced = run.trains("b", "d")
         assert replaced.resume.kind == "memory", "b's slots serve the newcomer"
+        assert [replaced.ranks(member) for member in replaced.members] == [(0, 1), (2, 3, 4)]
 
 
 def test_a_finished_run_ends_on_all_nodes_and_is_committed(
     etcd_member: EtcdMember, tmp_path: Path
 ) -> None:
     with running(etcd_member.endpoint, uuid.uuid4().hex, tmp_path, nnodes="2") as run:
-        nodes = [run.add(name, str(SCRIPT), "60") for name in ("a", "b")]
+        nodes = [run.add("a", str(SCRIPT), "60"), run.add("b", str(SCRIPT), "60", args=TWO)]
         assert [node.wait(60) for node in nodes] == [0, 0]
         sums = {line for n in nodes for line in n.output.splitlines() if "sum" in line}
+        assert len(sums) == 3, "a line of each rank"
         assert len({line.partition("sum")[2] for line in sums}) == 1
         assert (tmp_path / "checkpoints" / "LATEST").is_file()
         again = run.wait(lambda s: s.job, "the job's end").job

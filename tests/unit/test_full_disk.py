@@ -27,7 +27,7 @@ def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path) -> None
     try:
         for line in ("one", "two"):
             os.write(worker, f"{line}\n".encode())
-            assert shown.get(timeout=WITHIN) == (4, line)
+            assert shown.get(timeout=WITHIN) == (4, 0, line)
     finally:
         os.close(worker)
         os.close(errors)
@@ -42,9 +42,9 @@ def test_what_shows_the_lines_goes_on_when_the_terminal_takes_no_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with FULL.open("w") as full:
-        show = run._printer(lambda rank: f"[{rank}] ", full)
-        show(0, "one")
-        show(0, "two")
+        show = run._printer(lambda rank, _: f"[{rank}] ", full)
+        show(0, 0, "one")
+        show(0, 0, "two")
         assert Path(f"/proc/self/fd/{full.fileno()}").readlink() == Path(os.devnull)
     assert capsys.readouterr().err.count("no more output of workers is shown: No space left") == 1
 

@@ -150,6 +150,13 @@ def test_a_node_that_does_not_match_is_refused_with_both_sides(store: MemoryStor
     assert store.get(KEYS.live("b")) is None
 
 
+def test_a_node_may_have_another_number_of_workers(store: MemoryStore) -> None:
+    lease = store.grant(2)
+    for name, workers in (("a", 1), ("b", 8)):
+        own, settings = Fingerprint(workers=workers), replace(SETTINGS, workers=workers)
+        assert membership.join(store, KEYS, node(name, own), settings, lease) is None
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

@@ -30,7 +30,7 @@ def worker(folder: Path, sink: LineSink, said: list[str]) -> Iterator[int]:
 
 def shown(folder: Path, data: bytes) -> list[str]:
     told: list[str] = []
-    with worker(folder, lambda _rank, line: told.append(line), []) as stream:
+    with worker(folder, lambda _rank, _local, line: told.append(line), []) as stream:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(stream, rest) :]
@@ -61,7 +61,7 @@ def test_updates_are_told_as_they_come(tmp_path: Path) -> None:
 
 def test_an_update_appears_before_its_line_ends(tmp_path: Path) -> None:
     seen = threading.Event()
-    with worker(tmp_path, lambda _rank, line: seen.set(), []) as stream:
+    with worker(tmp_path, lambda _rank, _local, line: seen.set(), []) as stream:
         os.write(stream, b"\r10%\r")
         assert seen.wait(10.0)
 
@@ -69,7 +69,7 @@ def test_an_update_appears_before_its_line_ends(tmp_path: Path) -> None:
 def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(tmp_path: Path) -> None:
     said: list[str] = []
 
-    def fails(_rank: int, line: str) -> None:
+    def fails(_rank: int, _local: int, line: str) -> None:
         raise UnicodeEncodeError("ascii", line, 0, 1, "no such character")
 
     with worker(tmp_path, fails, said) as stream:
@@ -86,21 +86,23 @@ def test_a_reader_that_takes_no_more_is_told_of_at_the_end(
     monkeypatch.setattr(logs_module, "STUCK_AFTER", 0.05)
     said: list[str] = []
     go_on = threading.Event()
-    with worker(tmp_path, lambda _rank, _line: bool(go_on.wait(30.0)) or None, said) as stream:
+    with worker(
+        tmp_path, lambda _rank, _local, _line: bool(go_on.wait(30.0)) or None, said
+    ) as stream:
         os.write(stream, b"line\n")
     go_on.set()
     assert said == ["the last output of workers is lost: whoever reads this takes no more of it"]
 
 
-def prints(to: io.TextIOWrapper) -> Callable[[int, str], None]:
-    return run._printer(lambda rank: f"[{rank}] ", to)
+def prints(to: io.TextIOWrapper) -> Callable[[int, int, str], None]:
+    return run._printer(lambda rank, _: f"[{rank}] ", to)
 
 
 def test_a_character_that_the_terminal_lacks_is_escaped() -> None:
     read, write = os.pipe()
     with os.fdopen(write, "w", encoding="ascii") as terminal:
-        prints(terminal)(0, "é\r")
-        prints(terminal)(0, "e")
+        prints(terminal)(0, 0, "é\r")
+        prints(terminal)(0, 0, "e")
     with os.fdopen(read, "rb") as reader:
         assert reader.read() == b"[0] \\xe9\r[0] e\n"
 
@@ -119,7 +121,7 @@ def test_all_is_written_to_a_pipe_that_does_not_wait() -> None:
                 if number == 1:
                     reading.start()
                     started = True
-                show(number, "x" * 50_000)
+                show(number, 0, "x" * 50_000)
             assert started
         reading.join()
     lines = found[0].decode().removeprefix("before ").splitlines()
@@ -131,7 +133,7 @@ def test_a_stream_that_is_closed_or_none_ends_nobody(
 ) -> None:
     with (tmp_path / "file").open("w") as closed:
         pass
-    prints(closed)(0, "lost")
+    prints(closed)(0, 0, "lost")
     monkeypatch.setattr(sys, "stderr", None)
     run._say("nobody hears this")
 

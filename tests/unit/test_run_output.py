@@ -53,11 +53,11 @@ def test_a_selection_that_is_none(flag: str, text: str) -> None:
 
 
 def test_the_prefix_of_lines() -> None:
-    assert run_options.prefix(options(), 2, {})(5) == "[5] "
-    teed = run_options.prefix(options("--tee", "3", "--role", "trainer"), 2, {})
-    assert teed(5) == "[trainer1]:"
+    assert run_options.prefix(options(), {})(5, 1) == "[5] "
+    teed = run_options.prefix(options("--tee", "3", "--role", "trainer"), {})
+    assert teed(5, 1) == "[trainer1]:"
     variable = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}/${local_rank}> "}
-    assert run_options.prefix(options(), 2, variable)(5) == "<5/1> "
+    assert run_options.prefix(options(), variable)(5, 1) == "<5/1> "
 
 
 def test_without_a_wish_all_output_is_shown() -> None:

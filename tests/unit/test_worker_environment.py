@@ -34,13 +34,15 @@ MEMBERS = tuple(
 ROUND = Round(3, "r3", "started", MEMBERS, "first", "", store="10.0.0.1:4711")
 
 
-def env_of(config: AgentConfig, local_rank: int = 1, **shared: str) -> dict[str, str]:
+def env_of(
+    config: AgentConfig, local_rank: int = 1, round_: Round = ROUND, **shared: str
+) -> dict[str, str]:
     return environment.worker(
         shared,
         config,
         config.settings,
-        ROUND,
-        MEMBERS[1],
+        round_,
+        round_.members[1],
         local_rank,
         daemon=Path("/daemon"),
         error_file=Path("/error"),
@@ -73,6 +75,18 @@ def test_a_worker_gets_every_variable_of_torchrun() -> None:
     shared = environment.base({}, "")
     assert shared["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == shared["OMP_NUM_THREADS"] == "1"
     assert "GLOO_SOCKET_IFNAME" not in shared
+
+
+def test_ranks_are_counted_through_nodes_with_unlike_numbers_of_workers() -> None:
+    counts = (1, 3, 2)
+    members = tuple(
+        Member(name, name, slot, "", "", workers)
+        for slot, (name, workers) in enumerate(zip("abc", counts, strict=True))
+    )
+    env = env_of(CONFIG, 2, dataclasses.replace(ROUND, members=members))
+    expected = {"RANK": "3", "ROLE_RANK": "3", "LOCAL_RANK": "2", "GROUP_RANK": "1"}
+    sizes = {"WORLD_SIZE": "6", "LOCAL_WORLD_SIZE": "3", "GROUP_WORLD_SIZE": "3"}
+    assert (expected | sizes).items() <= env.items()
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from typing import BinaryIO
 
 from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
 
-LineSink = Callable[[int, str], None]
-"""Receives (rank, line without its end). A line that ends in a carriage return, which is kept, is
+LineSink = Callable[[int, int, str], None]
+"""Receives (rank, local rank, line without its end). A line that ends in a carriage return, which is kept, is
 an update: the next one takes its place."""
 
 LONGEST = 65536
@@ -34,6 +34,7 @@ _END = re.compile(rb"\r?\n|\r")
 @dataclass
 class _Pipe:
     rank: int
+    local_rank: int
     say: Callable[[str], None]
     file: BinaryIO | None
     sink: LineSink | None
@@ -73,7 +74,7 @@ class _Pipe:
     def _show(self, sink: LineSink, text: str) -> None:
         """Whatever befalls the sink: reading goes on, or the worker would block."""
         try:
-            sink(self.rank, text)
+            sink(self.rank, self.local_rank, text)
         except Exception as error:
             self.sink = None
             self.say(
@@ -144,7 +145,7 @@ class Logs:
         routes = [self._output.route(rank, local_rank, stream) for stream in STREAMS]
         streams = STREAMS[:1] if routes[0] == routes[1] else STREAMS
         return tuple(
-            self._pipe(folder, rank, stream, route)
+            self._pipe(folder, rank, local_rank, stream, route)
             for stream, route in zip(streams, routes, strict=False)
         )
 
@@ -167,11 +168,12 @@ class Logs:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _pipe(self, folder: Path, rank: int, stream: Stream, route: Route) -> int:
+    def _pipe(self, folder: Path, rank: int, local_rank: int, stream: Stream, route: Route) -> int:
         sink = self._errors if stream == "stderr" and route.apart else self._sink
         matches = folder / f"filtered_{stream}.log" if route.needles else None
         pipe = _Pipe(
             rank,
+            local_rank,
             self._say,
             (folder / route.file).open("ab", buffering=0),
             sink if route.shown else None,
