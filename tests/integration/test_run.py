@@ -14,7 +14,6 @@ from support.launcher import SCRIPT, NodeProcess, resumed_steps, running
 from spotelastic.cli.run import PREFIX, SHARED_MEMORY
 from spotelastic.store.server import EtcdMember
 
-
 TWO = ("--nproc-per-node", "2")
 """Machines need not be alike."""
 

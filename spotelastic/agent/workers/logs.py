@@ -20,8 +20,8 @@ from typing import BinaryIO
 from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
 
 LineSink = Callable[[int, int, str], None]
-"""Receives (rank, local rank, line without its end). A line that ends in a carriage return, which is kept, is
-an update: the next one takes its place."""
+"""Receives (rank, local rank, line without its end). A line that ends in a carriage return, which
+is kept, is an update: the next one takes its place."""
 
 LONGEST = 65536
 """Bytes of a line; a longer one is told in pieces."""
