@@ -224,6 +224,8 @@ def refuse_others(name: str, value: object) -> None:
                     f"state[{name!r}]: FullyShardedDataParallel (FSDP1) cannot be saved: shard the "
                     "model with torch.distributed.fsdp.fully_shard (FSDP2)"
                 )
+    if not isinstance(value, torch.optim.Optimizer):
+        return
     if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(value).__mro__):
         raise UsageError(
             f"state[{name!r}]: ZeroRedundancyOptimizer keeps the state of each parameter on one "

@@ -148,7 +148,7 @@ class Restored:
         groups of optimizers the numbers that they have here. Raises `UsageError` for others."""
         self._check_groups(state)
         assert self._view is not None
-        for name, optimizer, _ in state.optimizers():
+        for name, optimizer in state.optimizers():
             if name in self._numbered or name in self._left:
                 continue
             here = _groups(self._view, name, optimizer)
@@ -224,7 +224,7 @@ class Restored:
         view = state.view()
         self._numbered = {
             name: _parameters(view, name, optimizer)
-            for name, optimizer, _ in state.optimizers()
+            for name, optimizer in state.optimizers()
             if name in numbered
         }
         models = {
@@ -307,7 +307,7 @@ class Restored:
             _leave_to_itself(name, here, there, known=known)
         for name in self._values:
             _leave_values(name, here, there)
-        for name, _, _ in state.optimizers():
+        for name, _ in state.optimizers():
             _leave_hyper_parameters(f"{name}.param_groups.", here, there)
         for name, value in state.values.items():
             if isinstance(value, torch.nn.Module) and here != there:
@@ -351,10 +351,10 @@ class Restored:
         }
 
     def _load_hyper_parameters(self, state: State) -> None:
-        for name, optimizer, by_parameter in state.optimizers():
+        for name, optimizer in state.optimizers():
             for number, group in enumerate(optimizer.param_groups):
                 self._load_values(f"{name}.param_groups.{number}", group, leave="params")
-            for parameter, own in by_parameter.items():
+            for parameter, own in state.by_parameter(optimizer).items():
                 self._load_values(f"{name}.state.{parameter}", own)
 
     def _load_values(self, fqn: str, held: Any, leave: str = "") -> None:

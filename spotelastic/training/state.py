@@ -275,11 +275,15 @@ class State:
                 own = {path: kind for path, kind in saved.items() if path[0] == name}
                 make_state(name, value, model, names, own)
 
-    def optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer, dict[str, Any]]]:
-        """Name, optimizer, and the live state of each parameter by the parameter's name."""
+    def optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer]]:
+        """Those whose state is saved by the names of the parameters."""
         for name, value in self.values.items():
             if isinstance(value, torch.optim.Optimizer) and self._model_of(value) is not None:
-                yield name, value, self._optimizer_state(value)["state"]
+                yield name, value
+
+    def by_parameter(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The live state of each parameter, by the parameter's name."""
+        return dict(self._optimizer_state(optimizer)["state"])
 
     def per_rank(self) -> Iterator[tuple[str, PerRank[Any]]]:
         return ((name, own) for name, own in self.values.items() if isinstance(own, PerRank))
@@ -294,9 +298,9 @@ class State:
     def is_value(self, name: str) -> bool:
         """Replaced by what was saved; tensors in it are loaded in place."""
         value = self.values[name]
-        known = isinstance(value, (*_IN_PLACE, torch.optim.Optimizer, PerRank))
-        if isinstance(value, torch.Tensor) and tensors.is_value(value):
-            return True
+        if isinstance(value, torch.Tensor):
+            return tensors.is_value(value)
+        known = isinstance(value, torch.nn.Module | torch.optim.Optimizer | PerRank)
         return not known and not hasattr(value, "load_state_dict")
 
     def contained(self, names: Iterable[str]) -> dict[str, torch.Tensor]:

@@ -19,7 +19,7 @@ _ORDINARY = torch.Tensor, torch.nn.Parameter
 
 def is_value(tensor: torch.Tensor) -> bool:
     """Whether it has to be pickled, and cannot be copied from where its elements lie."""
-    if isinstance(tensor, DTensor) or is_lazy(tensor):
+    if type(tensor) not in _ORDINARY and (isinstance(tensor, DTensor) or is_lazy(tensor)):
         return False
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return True
@@ -37,6 +37,8 @@ def _is_without_memory(tensor: torch.Tensor) -> bool:
 
 def refuse(name: str, tensor: torch.Tensor) -> None:
     """Raises `UsageError` for what has nothing to be saved, or not all of it here."""
+    if type(tensor) in _ORDINARY:
+        return
     if is_lazy(tensor):
         raise UsageError(
             f"{name} has no shape yet: run its module once before the first save, as a lazy module"

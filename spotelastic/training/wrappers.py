@@ -4,7 +4,7 @@ Accelerate, Lightning and Opacus hand such out. They say that they are optimizer
 torch's functions expect of one is in the optimizer behind them.
 """
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
 from typing import Any
 
 import torch
@@ -58,3 +58,17 @@ class Unwrapped(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    # As of this moment, without a call for each: a state may have thousands of entries.
+    def items(self) -> ItemsView[str, Any]:
+        return self._unwrapped().items()
+
+    def values(self) -> ValuesView[Any]:
+        return self._unwrapped().values()
+
+    def _unwrapped(self) -> dict[str, Any]:
+        optimizer = torch.optim.Optimizer
+        return {
+            name: behind(value) if isinstance(value, optimizer) else value
+            for name, value in self._values.items()
+        }

@@ -49,7 +49,7 @@ def test_the_optimizer_behind_wrappers_is_what_is_saved() -> None:
     state = State(given)
     model(torch.ones(1, 2)).sum().backward()
     inner.step()
-    assert {name for name, *_ in state.optimizers()} == {"optimizer"}
+    assert {name for name, _ in state.optimizers()} == {"optimizer"}
     assert "optimizer.state.weight.exp_avg" in {chunk.fqn for chunk in state.view().chunks}
     assert isinstance(given["optimizer"], Properties), "the script's mapping is left as it is"
 
