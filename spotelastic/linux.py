@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import select
 import signal
 import socket
 import struct
@@ -20,6 +21,8 @@ STACKS = signal.SIGRTMAX - 2
 """Asks a worker for the stacks of its threads; a real-time signal, which scripts leave alone."""
 END_WITHIN = 10.0
 """Seconds that what gets SIGKILL may take to end; longer only where it is stuck."""
+CLEAN_WITHIN = 5.0
+"""Seconds that cleaners may take when all that they clean up after is gone; torch's takes two."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -118,6 +121,38 @@ def mark(state: Path) -> dict[str, str]:
     return {"SPOTELASTIC_STATE": str(state)}
 
 
+def cleans(pid: int) -> bool:
+    """Whether it removes shared memory of processes that have ended, and then ends by itself.
+
+    These are torch's `torch_shm_manager` and the resource trackers of multiprocessing and loky.
+    They hear of an end by a pipe or a socket that closes. Ended sooner, they clean nothing.
+    """
+    try:
+        comm = Path(f"/proc/{pid}/comm").read_text()
+        return comm == "torch_shm_manag\n" or (
+            b"resource_tracker import main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
+    except OSError:
+        return False
+
+
+def await_end(pids: Iterable[int], within: float) -> None:
+    """Until one of them has ended, at most so many seconds."""
+    with contextlib.ExitStack() as stack:
+        poll = select.poll()
+        for pid in pids:
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return
+            except OSError:  # no descriptor is free: the caller looks again
+                within = min(within, 0.1)
+                break
+            stack.callback(os.close, fd)
+            poll.register(fd, select.POLLIN)
+        poll.poll(within * 1000)
+
+
 def marked(variable: Mapping[str, str]) -> Iterator[int]:
     """Living processes that were started with it."""
     ((name, value),) = variable.items()
@@ -130,12 +165,28 @@ def marked(variable: Mapping[str, str]) -> Iterator[int]:
 
 
 def end_marked(variable: Mapping[str, str], within: float) -> list[int]:
-    """SIGKILL them until none is left; those that are still there after so many seconds."""
+    """SIGKILL them until none is left; those that are still there after so many seconds.
+
+    Cleaners are left to end by themselves.
+    """
     deadline = time.monotonic() + within
-    while found := list(marked(variable)):
+    while found := [pid for pid in marked(variable) if not cleans(pid)]:
         for pid in found:
             send(pid, signal.SIGKILL)
-        if time.monotonic() >= deadline:
+        left = deadline - time.monotonic()
+        if left <= 0:
             return found
-        time.sleep(0.01)  # no event tells of the end of somebody else's child
+        await_end(found, left)
     return []
+
+
+def await_cleaners(variable: Mapping[str, str], within: float) -> None:
+    """Until those that carry the mark have ended; what is left after so many seconds is killed."""
+    deadline = time.monotonic() + within
+    while found := [pid for pid in marked(variable) if cleans(pid)]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            for pid in found:
+                send(pid, signal.SIGKILL)
+            return
+        await_end(found, left)

@@ -33,7 +33,15 @@ from spotelastic.agent.workers.pool import Exited, Order, Zygote
 from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.linux import END_WITHIN, STACKS, end_marked, interface_of, mark
+from spotelastic.linux import (
+    CLEAN_WITHIN,
+    END_WITHIN,
+    STACKS,
+    await_cleaners,
+    end_marked,
+    interface_of,
+    mark,
+)
 from spotelastic.model.counting import counted
 from spotelastic.model.round import Member, Round, RoundEnd
 from spotelastic.rendezvous.view import Seen
@@ -94,6 +102,7 @@ class Machine:
         """End everything that was started; nothing of it is left."""
         if self._zygote is not None:
             self._zygote.close()
+        await_cleaners(mark(self.config.state), CLEAN_WITHIN)
         self._checkpoints.close()
         self._logs.close()
 

@@ -24,7 +24,7 @@ from spotelastic.agent.workers.pool import (
     read_stack,
 )
 from spotelastic.agent.workers.zygote import Plan
-from spotelastic.linux import STACKS, end_marked, mark
+from spotelastic.linux import STACKS, await_cleaners, cleans, end_marked, mark
 
 WITHIN = 20.0
 
@@ -84,10 +84,10 @@ def lives(pid: int) -> bool:
     return False
 
 
-def tell(name: str) -> str:
-    """Code that writes the own pid to a file, whole or not at all."""
+def tell(name: str, pid: str = "os.getpid()") -> str:
+    """Code that writes a pid to a file, whole or not at all."""
     file = f"os.environ['FOLDER'] + '/{name}'"
-    write = f"open({file} + '.new', 'w').write(f'{{os.getpid()}}\\n')"
+    write = f"open({file} + '.new', 'w').write(f'{{{pid}}}\\n')"
     return f"{write}; os.rename({file} + '.new', {file})"
 
 
@@ -295,6 +295,96 @@ def test_nothing_survives_a_killed_zygote(pool: Callable[..., Pool]) -> None:
     assert made.next() == Exited("round/0", -9)
     assert made.next() == ZygoteGone()
     assert not lives(worker) and not lives(detached)
+
+
+# -- what removes shared memory -------------------------------------------------------------------
+
+SHARES = f"""
+import os, signal
+from multiprocessing import resource_tracker, shared_memory
+name = os.environ["FOLDER"].replace("/", ".")
+memory = shared_memory.SharedMemory(name=name, create=True, size=8)
+{tell("tracker", "resource_tracker._resource_tracker._pid")}
+{tell("worker")}
+"""
+"""Leaves a block of shared memory to its resource tracker."""
+
+
+def shared(made: Pool) -> Path:
+    return Path("/dev/shm") / str(made.folder).replace("/", ".")
+
+
+@pytest.mark.parametrize("end", ["", "\nraise ValueError\n", "\nos.kill(os.getpid(), 9)\n"])
+def test_a_cleaner_removes_what_its_worker_shared(pool: Callable[..., Pool], end: str) -> None:
+    made = pool()
+    made.start(0, SHARES + end)
+    event = made.next()
+    assert isinstance(event, Exited) and event.gone
+    made.zygote.close()
+    assert not shared(made).exists() and not lives(made.pid("tracker"))
+
+
+def test_a_cleaner_works_beside_the_next_round(pool: Callable[..., Pool]) -> None:
+    made = pool()
+    made.start(0, SHARES + WAIT)
+    tracker = made.pid("tracker")
+    made.pid("worker")
+    os.kill(tracker, signal.SIGSTOP)
+    made.zygote.end(["round/0"])
+    assert made.next() == Exited("round/0", -9)
+    made.start(1, "print('trains')")
+    assert made.next() == Exited("round/1", 0)
+    assert lives(tracker) and shared(made).exists()
+    os.kill(tracker, signal.SIGCONT)
+    wait_until(lambda: not shared(made).exists(), "it has cleaned")
+
+
+def test_a_cleaner_is_heard_out_when_the_agent_ends(pool: Callable[..., Pool]) -> None:
+    made = pool()
+    made.start(0, SHARES + WAIT)
+    made.pid("worker")
+    made.zygote.close()
+    assert not shared(made).exists() and not lives(made.pid("tracker"))
+
+
+def test_cleaners_of_a_killed_zygote_are_awaited(pool: Callable[..., Pool]) -> None:
+    made = pool()
+    made.start(0, SHARES + WAIT)
+    made.pid("worker")
+    os.kill(made.zygote.pid, signal.SIGKILL)
+    assert made.next() == Exited("round/0", -9)
+    await_cleaners(mark(made.folder), WITHIN)
+    assert not shared(made).exists() and not lives(made.pid("tracker"))
+
+
+def test_a_cleaner_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    code = "from multiprocessing.resource_tracker import main;main(0)"
+    stuck = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, env={**os.environ, **mark(tmp_path)}
+    )
+    wait_until(lambda: cleans(stuck.pid), "it runs")
+    assert end_marked(mark(tmp_path), WITHIN) == []
+    assert stuck.poll() is None
+    await_cleaners(mark(tmp_path), 0.0)
+    assert stuck.wait(WITHIN) == -signal.SIGKILL
+    assert stuck.stdin is not None
+    stuck.stdin.close()
+
+
+def test_torch_removes_what_it_shared_by_files(pool: Callable[..., Pool]) -> None:
+    made = pool(base=("torch.multiprocessing",))
+    made.start(
+        0,
+        "import os, torch\n"
+        "torch.multiprocessing.set_sharing_strategy('file_system')\n"
+        "shared = torch.ones(9).share_memory_()\n"
+        f"{tell('worker')}\n"
+        "os.kill(os.getpid(), 9)\n",
+    )
+    worker = made.pid("worker")
+    assert made.next() == Exited("round/0", -9)
+    made.zygote.close()
+    assert not list(Path("/dev/shm").glob(f"torch_{worker}_*"))
 
 
 AGENT = """

@@ -4,6 +4,9 @@ The zygote adopts every orphan below it (it is their subreaper), also one that h
 from its session. What a worker leaves behind is ended with it, what has detached itself when the
 last worker has ended. Who was asked to end (SIGTERM) leaves heirs that are asked first, too: all of
 them have until the agent orders SIGKILL.
+
+Cleaners (`linux.cleans`) are no heirs: nobody waits for them, and they end by themselves when all
+that they clean up after has. Only when this process ends they are awaited, and then killed.
 """
 
 import os
@@ -13,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spotelastic.linux import children, family, reaped, send
+from spotelastic.linux import CLEAN_WITHIN, children, cleans, family, reaped, send
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +83,21 @@ class Children:
         return news
 
     def end_all(self, wake: int, within: float) -> None:
-        """SIGKILL everything below this process, and reap it. `wake` is readable at SIGCHLD."""
-        deadline = time.monotonic() + within
+        """SIGKILL everything below this process, and reap it. `wake` is readable at SIGCHLD.
+
+        Cleaners have time; those of preloaded modules are left to it: they await this process's
+        own end.
+        """
+        begun = time.monotonic()
         while True:
             self._reap()
-            below = family(os.getpid())[1:]
-            if not below or time.monotonic() >= deadline:
+            below = [pid for pid in family(os.getpid())[1:] if not self._stays(pid)]
+            waited = time.monotonic() - begun
+            if not below or waited >= within:
                 return
             for pid in below:
-                send(pid, signal.SIGKILL)
+                if waited >= CLEAN_WITHIN or not cleans(pid):
+                    send(pid, signal.SIGKILL)
             if select.select([wake], [], [], 0.1)[0]:
                 os.read(wake, 4096)
 
@@ -105,8 +114,12 @@ class Children:
                 continue
             session = _session(pid)
             if session in ended or session not in self._known:
-                found.setdefault(session if session in ended else 0, []).extend(family(pid))
+                heirs = [each for each in family(pid) if not cleans(each)]
+                found.setdefault(session if session in ended else 0, []).extend(heirs)
         return found
+
+    def _stays(self, pid: int) -> bool:
+        return pid in self._others and cleans(pid)
 
     def _end_heirs(self, child: _Child, heirs: Sequence[int]) -> None:
         for pid in heirs:

@@ -123,15 +123,14 @@ class Zygote:
     def end(self, ids: Sequence[str], sig: int = signal.SIGKILL) -> None:
         """End children. SIGTERM goes to each child, then to what it leaves behind; SIGKILL to all.
 
-        SIGKILL works also where the zygote does not answer; there it reaches the process group.
+        SIGKILL ends the children also where the zygote does not answer. It does not go to their
+        process groups, which their cleaners belong to.
         """
         message = {"end": {"ids": list(ids), "signal": sig}}
         with contextlib.suppress(OSError):
             self._channel.send(json.dumps(message).encode())
         if sig == signal.SIGKILL:
-            with self._lock:
-                for pid in self._living(ids):
-                    _kill_group(pid)
+            self.send_signal(ids, sig)
 
     def send_signal(self, ids: Sequence[str], sig: int) -> None:
         """To the children alone."""
@@ -193,13 +192,6 @@ def _has_input() -> bool:
         return os.get_inheritable(0)
     except OSError:
         return False
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        send(pid, signal.SIGKILL)  # forked, but not yet the leader of its own session
 
 
 def read_error_file(path: Path) -> tuple[str, str]:
