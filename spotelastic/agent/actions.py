@@ -74,6 +74,11 @@ class OpenStore:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeStore:
+    """All are ready, so that no worker of an old round lives: the store's port opens."""
+
+
+@dataclass(frozen=True, slots=True)
 class CloseStore:
     pass
 
@@ -210,6 +215,7 @@ Action = (
     | EndRound
     | Acknowledge
     | OpenStore
+    | ServeStore
     | CloseStore
     | ClaimStorage
     | StartWorkers

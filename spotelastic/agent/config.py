@@ -52,6 +52,8 @@ class AgentConfig:
     """Shared by the daemons of a cluster; keeps strangers from reading slots."""
     logs: Path | None = None
     """Workers' logs, one folder per round, and the daemon's."""
+    master_port: int = 0
+    """Where the store of each round listens, on the node of rank 0; 0: at a new port each time."""
     entry: Entry = "script"
     role: str = "default"
     env: Mapping[str, str] = field(default_factory=dict)

@@ -36,6 +36,7 @@ from spotelastic.agent.actions import (
     ReportStall,
     ReportStoreDeath,
     Say,
+    ServeStore,
     StartWorkers,
     TellProgress,
     VoteSealed,
@@ -157,6 +158,8 @@ def train(
     if workers is None:
         if round_.plain == round_.number and member.slot == 0 and "plain" not in local.said:
             yield Say("plain", _PLAIN)
+        if member.slot == 0 and local.store is not None and not local.store.serves:
+            yield ServeStore()
         if local.zygote and not local.leaving:
             yield StartWorkers(round_, member)
         return

@@ -76,6 +76,7 @@ class Machine:
         end_marked(mark(config.state), END_WITHIN)
         self._zygote: Zygote | None = None
         self._false_starts = 0
+        self._may_serve = -1
         self._checkpoints = Checkpoints(config, post)
         line = config.line or (lambda _rank, _local_rank, _line: None)
         self._logs = Logs(line, config.say, config.error_line, config.output)
@@ -196,23 +197,54 @@ class Machine:
 
     @do.register
     def _(self, action: actions.OpenStore, local: Local, seen: Seen) -> Local:
-        """Fork a store; its port comes through a pipe once it listens."""
-        name = f"store/{action.round.incarnation}"
+        """Fork a store; its port comes through a pipe once it listens, or has the given one."""
+        name, config = f"store/{action.round.incarnation}", self.config
         read, write = os.pipe2(os.O_CLOEXEC)
+        wait, self._may_serve = self._renewed_leave()
         try:
-            self.zygote.start(Order(name, "store", host=self.config.address), write)
+            order = Order(name, "store", host=config.address, port=config.master_port)
+            self.zygote.start(order, write, wait)
             os.close(write)
             ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
-            port = os.read(read, 64).decode().strip() if ready else ""
+            told = os.read(read, 256).decode().strip() if ready else ""
         except OSError:
-            port = ""
+            told = ""
         finally:
             os.close(read)
-        if not port:
+            os.close(wait)
+        if not told.isdecimal():
             self.zygote.end([name])
+            return self._without_store(local, told)
+        store = RoundStore(
+            action.round.incarnation,
+            name,
+            f"{config.address}:{told}",
+            serves=not config.master_port,
+        )
+        return replace(local, store=store)
+
+    def _renewed_leave(self) -> tuple[int, int]:
+        """A pipe on which a store that has its port is told to listen there."""
+        if self._may_serve >= 0:
+            os.close(self._may_serve)
+        return os.pipe2(os.O_CLOEXEC)
+
+    def _without_store(self, local: Local, why: str) -> Local:
+        topic = f"no store: {why}"
+        if why and topic not in local.said:
+            self.config.say(
+                f"--master-port {self.config.master_port}: {why}: no round starts until the store "
+                "of the workers can listen there"
+            )
+        return replace(local, said=local.said | {topic})
+
+    @do.register
+    def _(self, action: actions.ServeStore, local: Local, seen: Seen) -> Local:
+        if local.store is None:
             return local
-        address = f"{self.config.address}:{port}"
-        return replace(local, store=RoundStore(action.round.incarnation, name, address))
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
+            os.write(self._may_serve, b".")
+        return replace(local, store=replace(local.store, serves=True))
 
     @do.register
     def _(self, action: actions.CloseStore, local: Local, seen: Seen) -> Local:

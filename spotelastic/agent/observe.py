@@ -94,6 +94,8 @@ class RoundStore:
     id: str
     address: str
     dead: bool = False
+    serves: bool = True
+    """Not yet: its port is bound, and opens when the round has started."""
 
 
 @dataclass(frozen=True, slots=True)

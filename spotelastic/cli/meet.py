@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotelastic.agent.workers.ports import is_free
 from spotelastic.cli.meeting import Meeting, is_loopback
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -54,6 +55,10 @@ class Place:
 def meet(asked: Meeting, folder: Path, say: Say) -> Iterator[Place]:
     """An etcd that answers, until the end of the block. Raises `UsageError`, and
     `EnvironmentFailure` when nobody is there in time."""
+    if asked.role in ("alone", "host") and asked.master_port and not is_free(asked.master_port):
+        raise UsageError(
+            f"--master-port {asked.master_port}: is in use on this machine; the workers meet there"
+        )
     if asked.role == "alone":
         from spotelastic.store.server import standalone
 
@@ -136,7 +141,7 @@ def _sit_down(
         listen = "0.0.0.0" if everywhere else address
         return Embedded(group, seat, folder / str(_port(seat)), say, listen=listen)
     if asked.role == "host":
-        raise UsageError(f"{asked.where}: the port is in use on this machine")
+        raise UsageError(f"{asked.where}: the etcd's port is in use on this machine")
     return None
 
 

@@ -13,8 +13,13 @@ from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port, spl
 from spotelastic.store.tls import Tls, daemon_tls_of, tls_of
 
 PORT = 29400
-ETCD_PORT = 2379
 MASTER_PORT = 29500
+"""Of static: where the store of the workers listens, as torchrun has it."""
+ETCD_ABOVE = 1000
+"""Of static: the port of the etcd is so far above the store's, which leaves ports next to that one
+to further jobs (below it where there is none above)."""
+PORTS = {"etcd": 2379, "etcd-v2": 2379, "static": MASTER_PORT}
+"""Of endpoints that name none."""
 JOIN_WITHIN = 600.0
 SIZES = (1, 3, 5)
 """Members that nodes of a run may run: each of these survives one loss more than the one before."""
@@ -43,11 +48,18 @@ class Meeting:
     near: str = ""
     """--local-addr: of several endpoints on this machine, the one that is meant."""
     run: str = "default"
+    master: str = ""
+    """Of static: host:port of the workers' store, as the flag has it."""
+    master_port: int = 0
+    """Where the store of each round listens, on the node of rank 0; 0: at a new port each time."""
 
     @property
     def where(self) -> str:
         """The flag and its value."""
-        return f"{self.flag} {','.join(self.endpoints)}"
+        told = f"{self.flag} {self.master or ','.join(self.endpoints)}"
+        if not self.master:
+            return told
+        return f"{told} (etcd at {self.endpoints[0]}, or --rdzv-conf etcd_port=…)"
 
     @property
     def peers(self) -> dict[str, str]:
@@ -62,17 +74,16 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
     if backend not in ("", "static", *EXISTING, *EMBEDDED):
         known = ", ".join(("static", *EXISTING, *EMBEDDED))
         raise UsageError(f"--rdzv-backend {backend}: give one of {known}")
-    conf = _conf(options.rdzv_conf)
+    conf, port = _conf(options.rdzv_conf), _master_port(options)
     if options.standalone:
         if smallest > 1:
             raise UsageError(f"--nnodes {options.nnodes}: --standalone is for one node")
-        return Meeting("alone")
-    default = ETCD_PORT if backend in ("etcd", "etcd-v2") else PORT
-    endpoints = endpoints_of(options.rdzv_endpoint, default)
+        return Meeting("alone", master_port=port)
+    endpoints = endpoints_of(options.rdzv_endpoint, PORTS.get(backend, PORT))
     tls = tls_of(conf, wanted=is_encrypted(options.rdzv_endpoint, conf))
     daemon_tls = daemon_tls_of(conf, tls)
     if is_static(options):
-        told = _static(options, endpoints, smallest, largest, _join(conf))
+        told = _static(options, endpoints, smallest, largest, conf)
         if told.role == "alone":
             return told
         return _checked(replace(told, tls=tls, daemon_tls=daemon_tls))
@@ -80,7 +91,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
     if not endpoints or free:
         if largest > 1:
             raise UsageError("--rdzv-endpoint is missing: where the nodes meet (host:port of etcd)")
-        return Meeting("alone")
+        return Meeting("alone", master_port=port)
     told = Meeting(
         _role(conf) if backend in EMBEDDED else "client",
         endpoints,
@@ -90,6 +101,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
         peer_port=_peer_port(conf),
         near=options.local_addr,
         run=options.rdzv_id,
+        master_port=port,
     )
     return _checked(told) if backend in EMBEDDED else told
 
@@ -129,10 +141,23 @@ def is_loopback(host: str) -> bool:
 
 
 def _peer_port(conf: dict[str, str]) -> int:
-    text = conf.get("peer_port", "0")
+    return _port_in(conf, "peer_port")
+
+
+def _port_in(conf: dict[str, str], key: str) -> int:
+    """0 where it is not given."""
+    text = conf.get(key, "0")
     if not is_port(text):
-        raise UsageError(f"--rdzv-conf peer_port={text}: not a port")
+        raise UsageError(f"--rdzv-conf {key}={text}: not a port")
     return int(text)
+
+
+def _master_port(options: argparse.Namespace) -> int:
+    """0 where it is not given."""
+    port = options.master_port
+    if port is not None and not 0 < port < 65536:
+        raise UsageError(f"--master-port {port}: not a port")
+    return port or 0
 
 
 def _static(
@@ -140,24 +165,39 @@ def _static(
     endpoints: Sequence[str],
     smallest: int,
     largest: int,
-    join_within: float,
+    conf: dict[str, str],
 ) -> Meeting:
-    """As torchrun's: fixed size, and the node of rank 0 is where the others come to."""
+    """As torchrun's: fixed size, and the node of rank 0 is where the others come to. The workers'
+    store has the port that is named there, and the etcd another one."""
     rank = options.node_rank or 0
     if smallest != largest:
         raise UsageError(f"--nnodes {options.nnodes}: --rdzv-backend static is of one size")
     if not 0 <= rank < largest:
         raise UsageError(f"--node-rank {rank}: needs to be from 0 to {largest - 1}")
-    if largest == 1 and not endpoints and options.master_port is None:
-        return Meeting("alone")
     if len(endpoints) > 1:
         raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: static takes one")
-    addr, port = options.master_addr or "127.0.0.1", options.master_port
-    if port is not None and not 0 < port < 65536:
-        raise UsageError(f"--master-port {port}: not a port")
-    chosen = tuple(endpoints) or (f"{addr}:{port or MASTER_PORT}",)
-    flag = "--rdzv-endpoint" if endpoints else "--master-addr"
-    return Meeting("host" if rank == 0 else "guest", chosen, flag, join_within)
+    if endpoints:
+        host, port = split(endpoints[0])
+    else:
+        host = options.master_addr or "127.0.0.1"
+        port = str(_master_port(options) or (MASTER_PORT if largest > 1 else 0))
+    if largest == 1:
+        return Meeting("alone", master_port=int(port))
+    etcd = _port_in(conf, "etcd_port") or _beside(int(port))
+    if etcd == int(port):
+        raise UsageError(f"--rdzv-conf etcd_port={etcd}: the workers' store has that port")
+    return Meeting(
+        "host" if rank == 0 else "guest",
+        (f"{host}:{etcd}",),
+        "--rdzv-endpoint" if endpoints else "--master-addr",
+        _join(conf),
+        master=f"{host}:{port}",
+        master_port=int(port),
+    )
+
+
+def _beside(port: int) -> int:
+    return port + (ETCD_ABOVE if port + ETCD_ABOVE < 65536 else -ETCD_ABOVE)
 
 
 def _conf(text: str) -> dict[str, str]:

@@ -196,6 +196,7 @@ def _plan(
             if options.log_dir
             else folders.logs,
             storage=storage,
+            master_port=where.master_port,
             entry=entry,
             code=run_options.code(entry, command),
             role=options.role,

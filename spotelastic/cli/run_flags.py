@@ -57,7 +57,7 @@ NODES = (
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
     Flag(
         "--rdzv-conf",
-        "join_timeout, is_host, peer_port; TLS: cacert, cert, key, daemon_tls",
+        "join_timeout, is_host, peer_port, etcd_port; TLS: cacert, cert, key, daemon_tls",
         "KEY=VALUE,…",
     ),
     Flag("--node-rank", "of static: node 0 runs the etcd; see --rank-policy", "N", None, int),
@@ -69,7 +69,14 @@ NODES = (
         choices=("stable", "pinned"),
     ),
     Flag("--master-addr", "of static: address of node 0 (127.0.0.1)", "HOST"),
-    Flag("--master-port", "of static: port of the etcd (29500)", "PORT", None, int),
+    Flag(
+        "--master-port",
+        "where the workers meet, on the node of rank 0 (static: 29500, and the etcd 1000 above; "
+        "else a new one in each round)",
+        "PORT",
+        None,
+        int,
+    ),
     Flag("--local-addr", "address of this node, as the others reach it", "IP"),
     Flag("--node-id", "name of this node (from the host)", "ID"),
     Flag("--zone", "availability zone of this node", "ZONE"),

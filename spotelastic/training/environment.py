@@ -99,11 +99,22 @@ def open_session(
 
 
 def _under_agent(ranks: Ranks) -> Session:
-    """The agent has told the daemon of the round: its schedule holds, whatever the script says."""
+    """The agent has told the daemon of the round: its schedule holds, whatever the script says.
+
+    Where rounds meet at one port (--master-port), a worker that its agent could not end may come to
+    a later round's store: it must not pass for a rank of that round.
+    """
+    round_ = os.environ["SPOTELASTIC_ROUND"]
+    others = [rank for rank, theirs in enumerate(ranks.gather(round_)) if theirs != round_]
+    if others:
+        raise SpotelasticError(
+            f"rank {others[0]} is a worker of another round than rank {ranks.rank}: "
+            "its node has lost touch with the run"
+        )
     return Session(
         ranks,
         os.environ["SPOTELASTIC_DAEMON"],
-        os.environ["SPOTELASTIC_ROUND"],
+        round_,
         msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=wire.Resume),
         True,
         _nothing,

@@ -135,8 +135,12 @@ def port() -> Iterator[int]:
         yield held
 
 
+other = port
+"""A second one."""
+
+
 @pytest.mark.parametrize("backend", ["c10d", "embedded with TLS", "static"])
-def test_nodes_meet_where_no_etcd_is(backend: str, port: int, tmp_path: Path) -> None:
+def test_nodes_meet_where_no_etcd_is(backend: str, port: int, other: int, tmp_path: Path) -> None:
     (tmp_path / "reduce.py").write_text(REDUCE)
     flags = ["--nnodes", "2", "--rdzv-id", "job"]
     if backend == "c10d":
@@ -146,13 +150,49 @@ def test_nodes_meet_where_no_etcd_is(backend: str, port: int, tmp_path: Path) ->
         way = ["--rdzv-backend", "embedded", "--rdzv-endpoint", f"https://localhost:{port}"]
         ways = [[*way, "--rdzv-conf", conf]] * 2
     else:
-        ways = [["--node-rank", str(n), "--master-port", str(port)] for n in (0, 1)]
+        conf = ["--master-port", str(port), "--rdzv-conf", f"etcd_port={other}"]
+        ways = [["--node-rank", str(n), *conf] for n in (0, 1)]
     nodes = [start([*flags, *way, "reduce.py"], tmp_path) for way in reversed(ways)]
     ended = [finish(node) for node in nodes]
     assert [code for code, _, _ in ended] == [0, 0], ended
     said = [out.strip() for _, out, _ in ended]
     assert set(said) == {f"[{rank}] sum 2.0 127.0.0.1" for rank in (0, 1)}
     assert backend != "static" or said[0].startswith("[1]"), "of static, the node rank is the rank"
+
+
+MEET = """\
+import os, sys, torch, torch.distributed as dist
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=world)
+total = torch.ones(1)
+dist.all_reduce(total)
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("sum", total.item(), os.environ["MASTER_PORT"], restarts, flush=True)
+if restarts < 2 and rank == restarts:
+    sys.exit("again")
+dist.barrier()
+"""
+
+
+def test_workers_meet_at_the_port_that_was_named_and_again_after_a_failure(
+    port: int, tmp_path: Path
+) -> None:
+    """As a script has it that names the port itself, where torchrun's store listens."""
+    (tmp_path / "meet.py").write_text(MEET)
+    flags = ("--standalone", "--nproc-per-node", "2", "--master-port", str(port))
+    code, out, err = launch(*flags, "meet.py", f"tcp://localhost:{port}", cwd=tmp_path)
+    assert code == 0, err
+    told = {f"[{rank}] sum 2.0 {port} {turn}" for rank in (0, 1) for turn in (0, 1, 2)}
+    assert told <= set(out.splitlines())
+
+
+def test_a_master_port_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    with silent_server() as silent:
+        port = int(silent.rpartition(":")[2])
+        asked = Meeting("alone", master_port=port)
+        told = f"--master-port {port}: is in use"
+        with pytest.raises(UsageError, match=told), meet.meet(asked, tmp_path, print):
+            pass
 
 
 @contextlib.contextmanager

@@ -93,6 +93,19 @@ def test_a_round_without_a_parent_waits_for_the_store_until_its_claim_has_failed
     assert do.Acknowledge(later, ready=True) in decided(ready, seen(later), soon).actions
 
 
+def test_a_port_that_rounds_share_opens_once_the_round_has_started() -> None:
+    """All are ready then: no worker of the round before could come to this one's store."""
+    first = replace(ROUND, members=(replace(MEMBERS[1], slot=0), replace(MEMBERS[0], slot=1)))
+    store = RoundStore("r1", "s1", "10.0.0.2:29500", serves=False)
+    ready = replace(local(), workers=None, store=store)
+    proposed = replace(first, phase="proposed")
+    assert do.ServeStore() not in decided(ready, seen(proposed), NOW).actions
+    steps = [*decided(ready, seen(first), NOW).actions]
+    assert steps.index(do.ServeStore()) < steps.index(do.StartWorkers(first, first.members[0]))
+    serves = replace(ready, store=replace(store, serves=True))
+    assert do.ServeStore() not in decided(serves, seen(first), NOW).actions
+
+
 def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_while() -> None:
     first = replace(ROUND, members=(replace(MEMBERS[1], slot=0), replace(MEMBERS[0], slot=1)))
     claimed = replace(

@@ -19,6 +19,7 @@ from spotelastic.model.interval import Interval
 from spotelastic.store.endpoints import endpoints_of
 from spotelastic.store.tls import Tls
 
+TWO = ("--nnodes", "2", "--node-rank", "0")
 VALUES = {"nnodes": "2", "numa_binding": "node", "start_method": "spawn"}
 TORCHRUN = [action for action in get_args_parser()._actions if action.option_strings]
 
@@ -161,11 +162,40 @@ def test_the_parsers_own_complaints_are_one_line(args: list[str], told: str) -> 
         ),
         (
             ["--nnodes", "2", "--node_rank", "0", "--master_addr", "h", "--master_port", "5"],
-            Meeting("host", ("h:5",), "--master-addr"),
+            Meeting("host", ("h:1005",), "--master-addr", master="h:5", master_port=5),
         ),
         (
             ["--nnodes", "2", "--rdzv-backend", "static", "--node-rank", "1", "--master-addr", "h"],
-            Meeting("guest", ("h:29500",), "--master-addr"),
+            Meeting("guest", ("h:30500",), "--master-addr", master="h:29500", master_port=29500),
+        ),
+        (
+            [*TWO, "--master-port", "65000", "--rdzv-conf", "join_timeout=5"],
+            Meeting(
+                "host",
+                ("127.0.0.1:64000",),
+                "--master-addr",
+                5.0,
+                master="127.0.0.1:65000",
+                master_port=65000,
+            ),
+        ),
+        (
+            [
+                *TWO,
+                "--rdzv-backend",
+                "static",
+                "--rdzv-endpoint",
+                "h",
+                "--rdzv-conf",
+                "etcd_port=7",
+            ],
+            Meeting("host", ("h:7",), master="h:29500", master_port=29500),
+        ),
+        (["--node-rank", "0", "--master-port", "5"], Meeting("alone", master_port=5)),
+        (["--standalone", "--master-port", "5"], Meeting("alone", master_port=5)),
+        (
+            ["--rdzv-endpoint", "a", "--master-port", "5"],
+            Meeting("client", ("a:29400",), master_port=5),
         ),
     ],
 )
@@ -196,7 +226,10 @@ def test_where_the_nodes_meet(args: list[str], expected: Meeting) -> None:
         ),
         (["--nnodes", "2:3", "--node-rank", "0"], "--nnodes 2:3"),
         (["--nnodes", "2", "--node-rank", "2"], "--node-rank 2"),
-        (["--nnodes", "2", "--node-rank", "1", "--master-port", "0"], "--master-port 0"),
+        ([*TWO, "--master-port", "0"], "--master-port 0"),
+        (["--standalone", "--master-port", "70000"], "--master-port 70000"),
+        ([*TWO, "--rdzv-conf", "etcd_port=29500"], "etcd_port=29500: the workers' store"),
+        ([*TWO, "--rdzv-conf", "etcd_port=no"], "etcd_port=no: not a port"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "join"], "--rdzv-conf join"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "protocol=ftp"], "protocol=ftp"),
         (["--rdzv-endpoint", "a", "--rdzv-conf", "peer_port=x"], "--rdzv-conf peer_port=x"),

@@ -21,9 +21,13 @@ from typing import Any
 from spotelastic_checkpoints.isolated import search_path
 
 from spotelastic.agent.workers import entries, failure
+from spotelastic.agent.workers.ports import all_addresses
 from spotelastic.errors import SpotelasticError
 from spotelastic.linux import STACKS, die_with_parent, name_process
 
+_BACKLOG = 1024
+_FREE_WITHIN = 3.0
+"""Seconds for the store of the round before to let go of a port that both are to have."""
 _END_WITHIN = 30.0
 """Seconds that a worker which has failed may take for its end, unless its grace is longer."""
 
@@ -79,18 +83,31 @@ def _serve_store(order: dict[str, Any]) -> None:
     """Listen on a new port of the node's address, say which, and serve until killed.
 
     The port is bound before anybody hears of it, and new in every round, so that a worker of an
-    old round can never reach a new round's keys.
+    old round can never reach a new round's keys. Where the port is given, nobody can connect to it
+    before the agent says that the workers of the old round are gone.
     """
     name_process("se-store")
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    listener = socket.create_server((order["host"], 0), backlog=1024)
+    if order["port"]:
+        try:
+            listener = all_addresses(order["port"], _FREE_WITHIN)
+        except OSError as error:
+            os.write(order["log"], f"{error.strerror}\n".encode())
+            return
+        os.write(order["log"], f"{order['port']}\n".encode())
+        if not os.read(order["errors"], 1):
+            return  # the round never starts
+        listener.listen(_BACKLOG)
+    else:
+        listener = socket.create_server((order["host"], 0), backlog=_BACKLOG)
     port = listener.getsockname()[1]
     fd = listener.detach()
     store = TCPStore(
         order["host"], port, is_master=True, wait_for_workers=False, master_listen_fd=fd
     )
-    os.write(order["log"], f"{port}\n".encode())
+    if not order["port"]:
+        os.write(order["log"], f"{port}\n".encode())
     os.close(order["log"])
     with contextlib.suppress(KeyboardInterrupt):
         while True:

@@ -53,7 +53,7 @@ PoolEvent = Warm | Exited | ZygoteGone
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to start. `host` is only for a store."""
+    """What to start. `host` and `port` are only for a store; `port` 0: a new one."""
 
     id: str
     kind: str
@@ -61,6 +61,7 @@ class Order:
     env: Mapping[str, str] | None = None
     cwd: str = ""
     host: str = ""
+    port: int = 0
     entry: str = "script"
     numa: str = ""
     grace: float = 0.0
