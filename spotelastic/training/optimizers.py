@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
 from spotelastic.training.fitting import Kind, Path
+from spotelastic.training.owners import key_of
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _ON_ITS_DEVICE = ("capturable", "fused")
@@ -48,13 +49,15 @@ def make_state(
     model: torch.nn.Module,
     names: Mapping[torch.Tensor, str],
     saved: Mapping[Path, Kind],
+    *,
+    same_class: bool,
 ) -> None:
     """Give the parameters the entries of this optimizer that were `saved`, yet to be filled.
 
     What is there already and fits is kept, and what was not saved is taken away: a parameter that
     had no gradients until then has no state.
     """
-    others = _check_class(name, optimizer, saved)
+    others = not same_class and _check_class(name, optimizer, saved)
     entries: dict[str, dict[Path, Kind]] = {}
     for path, kind in saved.items():
         if len(path) > 3 and path[1] == "state":
@@ -91,7 +94,13 @@ def _check_class(name: str, optimizer: torch.optim.Optimizer, saved: Mapping[Pat
 @contextmanager
 def unchanged_if_refused(optimizers: Iterable[torch.optim.Optimizer]) -> Iterator[None]:
     """What a refused checkpoint would have been loaded into is taken away again."""
-    known = [(each, {key: {**own} for key, own in each.state.items()}) for each in optimizers]
+    known = [
+        (
+            each,
+            {key: {**own} if isinstance(own, Mapping) else own for key, own in each.state.items()},
+        )
+        for each in optimizers
+    ]
     try:
         yield
     except UsageError:
@@ -120,7 +129,7 @@ def _make(
         wanted = {path[1:]: kind for path, kind in entries.items() if str(path[0]) == text}
         if text in keys and _fits(_flat(own[keys[text]]), wanted):
             continue
-        own[keys.get(text, _key(text))] = _built(
+        own[keys.get(text, key_of(text))] = _built(
             wanted, lambda kind, text=text: _empty(text, kind, parameter, group)
         )
 
@@ -170,12 +179,7 @@ def _built(entries: Entries, empty: Any) -> Any:
         within.setdefault(path[0], {})[path[1:]] = kind
     if all(isinstance(key, int) for key in within):
         return [_built(within[key], empty) for key in sorted(within, key=int)]
-    return {_key(str(key)): _built(part, empty) for key, part in within.items()}
-
-
-def _key(text: str) -> str | int:
-    """Of a dictionary: names of parts are seldom numbers."""
-    return int(text) if text.isdecimal() else text
+    return {key_of(str(key)): _built(part, empty) for key, part in within.items()}
 
 
 def _empty(key: str, kind: Kind, parameter: torch.Tensor, group: Mapping[str, Any]) -> Any:

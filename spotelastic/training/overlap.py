@@ -52,8 +52,11 @@ def changed_by_steps(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]
         return  # a CUDA graph that is replayed calls no hook
     for group in optimizer.param_groups:
         yield from group["params"]
-    for state in optimizer.state.values():
-        yield from (value for value in state.values() if torch.is_tensor(value))
+    for (
+        state
+    ) in optimizer.state.values():  # which may be no dict, under a key of the optimizer's own
+        kept = state.values() if isinstance(state, Mapping) else (state,)
+        yield from (value for value in kept if torch.is_tensor(value))
 
 
 def samples_of(tensor: torch.Tensor) -> torch.Tensor:

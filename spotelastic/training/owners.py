@@ -5,6 +5,13 @@ from typing import Any
 
 import torch
 
+_HOOKS = (
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
 
 class Together(torch.nn.Module):
     """Several modules of the state, so that each of their parameters has one name."""
@@ -24,9 +31,7 @@ def owner(values: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> torch.
     None where a parameter is in no module of the state, or where what the optimizer keeps is not
     kept by parameters. It is then saved as its own `state_dict()` has it, by numbers.
     """
-    if isinstance(optimizer, torch.optim.LBFGS):  # one state for all parameters together
-        return None
-    if _has_a_form_of_its_own(optimizer):
+    if has_a_form_of_its_own(optimizer):
         return None
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
     having = {}
@@ -41,8 +46,35 @@ def owner(values: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> torch.
     return together if parameters <= set(map(id, together.parameters())) else None
 
 
-def _has_a_form_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its state_dict() is not the usual one, as where it wraps another optimizer."""
-    if type(optimizer).state_dict is torch.optim.Optimizer.state_dict:
-        return False
-    return set(optimizer.state_dict()) != {"state", "param_groups"}
+def has_a_form_of_its_own(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what it keeps cannot be told from its `state` and its groups alone, by the names of
+    the parameters: then its own state_dict() is saved, and given to its load_state_dict()."""
+    if isinstance(optimizer, torch.optim.LBFGS):  # one state for all parameters together
+        return True
+    if type(optimizer).state_dict is not torch.optim.Optimizer.state_dict:
+        return True
+    if "state_dict" in vars(optimizer) or any(getattr(optimizer, hooks, ()) for hooks in _HOOKS):
+        return True
+    parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return not all(
+        id(key) in parameters and isinstance(own, Mapping) and _keys_come_back(own)
+        for key, own in optimizer.state.items()
+    )
+
+
+def _keys_come_back(value: Any) -> bool:
+    """Names are strings, so a key that looks like a number is taken for one."""
+    if isinstance(value, list):
+        return all(map(_keys_come_back, value))
+    if not isinstance(value, Mapping):
+        return True
+    return all(
+        (key_of(key) == key if type(key) is str else type(key) is int and key >= 0)
+        and (not isinstance(held, Mapping | list) or _keys_come_back(held))
+        for key, held in value.items()
+    )
+
+
+def key_of(text: str) -> str | int:
+    """Of a dictionary within an optimizer's state: names of parts are seldom numbers."""
+    return int(text) if text.isdecimal() else text

@@ -34,6 +34,7 @@ from spotelastic.training.optimizers import Absent, sharded_state, unchanged_if_
 from spotelastic.training.per_rank_loading import PerRankEntries
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import (
+    BY_ITSELF,
     OWN,
     Chunk,
     State,
@@ -46,6 +47,8 @@ from spotelastic.training.tensors import is_value, pour
 
 _MAP_NORESERVE = 0x4000
 """Linux: a file of another node's size is mapped, of which only a part is there."""
+_OF_PARAMETERS = "params", "param_names"
+"""Those entries of a group that say whose options they are."""
 IMPORTED = "imported"
 """In the name of a value of ours, before the one key of the state that was imported."""
 
@@ -101,6 +104,7 @@ class Restored:
         for name, value in state.values.items():
             if isinstance(value, torch.nn.Module):
                 own_loading.materialise(name, value, self._kinds())
+        state.by_themselves = {str(path[2]) for path in self._own_paths if path[1] == BY_ITSELF}
         self._rename(state)
         self._left = self._not_imported(state)
         with unchanged_if_refused(_optimizers(state)):
@@ -354,8 +358,21 @@ class Restored:
         for name, optimizer in state.optimizers():
             for number, group in enumerate(optimizer.param_groups):
                 self._load_values(f"{name}.param_groups.{number}", group, leave="params")
+            for number, added in self._options(name).items():
+                group = optimizer.param_groups[number]
+                group.update({key: kept for key, kept in added.items() if key not in group})
             for parameter, own in state.by_parameter(optimizer).items():
                 self._load_values(f"{name}.state.{parameter}", own)
+
+    def _options(self, name: str) -> dict[int, dict[str, Any]]:
+        """What an optimizer's groups were saved with, by their numbers. Some classes add options in
+        their steps, schedulers when they are made."""
+        nested: dict[str, Any] = {}
+        for path in self._paths:
+            if path[:2] == (name, "param_groups") and path[3] not in _OF_PARAMETERS:
+                numbered = (str(path[2]), *path[3:])
+                set_element(nested, numbered, self._whole(".".join(map(str, path))))
+        return {int(number): options for number, options in nested.items()}
 
     def _load_values(self, fqn: str, held: Any, leave: str = "") -> None:
         """What is no tensor now, in a container of an optimizer's and in those within."""

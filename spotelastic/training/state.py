@@ -48,7 +48,7 @@ from spotelastic.training.following import (
 )
 from spotelastic.training.optimizers import make_state, no_step, refuse_others
 from spotelastic.training.overlap import changed_by_steps
-from spotelastic.training.owners import owner
+from spotelastic.training.owners import has_a_form_of_its_own, owner
 from spotelastic.training.per_rank import PerRank
 from spotelastic.training.wrappers import Unwrapped
 
@@ -60,6 +60,10 @@ OWN = "spotelastic"
 """First part of the names of what we add to the state ourselves."""
 
 PER_RANK = "per-rank"
+BY_ITSELF = "by-itself"
+"""Before the name of an optimizer that was saved as its own state_dict() has it,"""
+CLASS = "class"
+"""and before the name and the class of any other."""
 
 Key = tuple[str, tuple[int, ...]]
 
@@ -156,6 +160,8 @@ class State:
             refuse_others(name, value)
         self.rank, self.world_size = 0, 1
         """Whose state this is, for what is per rank."""
+        self.by_themselves: Collection[str] = ()
+        """Optimizers whose state in the checkpoint is what their own state_dict() returned."""
 
     def view(self) -> View:
         chunks: list[Chunk] = []
@@ -239,7 +245,11 @@ class State:
                 state = self._optimizer_state(value)
                 flat = flat_state(name, state)
                 readers = _optimizer_readers(value, state, flat)
-                return _Part(flat, readers, (_optimizer_check(value),))
+                named_class = _note_cell(CLASS, name, class_name(value))
+                return _Part(flat, readers, (_optimizer_check(value),), (named_class,))
+            case torch.optim.Optimizer() if has_a_form_of_its_own(value):
+                part = _followed(name, value.state_dict)
+                return part._replace(cells=(*part.cells, _note_cell(BY_ITSELF, name)))
             case torch.Tensor() if not tensors.is_value(value):
                 tensors.refuse(name, value)
                 return _Part({(name,): value}, {}, (_same(self.values, name, value),))
@@ -273,7 +283,8 @@ class State:
                     for parameter, fqn in zip(group["params"], named_group["params"], strict=True)
                 }
                 own = {path: kind for path, kind in saved.items() if path[0] == name}
-                make_state(name, value, model, names, own)
+                same = (OWN, CLASS, name, class_name(value)) in saved
+                make_state(name, value, model, names, own, same_class=same)
 
     def optimizers(self) -> Iterator[tuple[str, torch.optim.Optimizer]]:
         """Those whose state is saved by the names of the parameters."""
@@ -315,6 +326,8 @@ class State:
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module | None:
         """The one that names its parameters; without one it is saved by their numbers."""
+        if any(self.values.get(name) is optimizer for name in self.by_themselves):
+            return None
         return owner(self.values, optimizer)
 
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -486,6 +499,16 @@ def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> Cell:
 def structure_cell(name: str, get: Callable[[], Any]) -> Cell:
     path = OWN, "structure", name
     return Cell(".".join(path), path, get)
+
+
+def _note_cell(*said: str) -> Cell:
+    """What is to be known before anything is read is said by the name alone."""
+    path = OWN, *said
+    return Cell(".".join(path), path, lambda: True)
+
+
+def class_name(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _values(flat: Mapping[Path, Any]) -> Iterator[Path]:

@@ -10,6 +10,7 @@ import io
 import pickle
 import re
 import sys
+from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -41,6 +42,8 @@ class Noting:
                 noted.add(_kind(value))
                 if isinstance(value, torch.Tensor) and tensors.is_value(value):
                     noted.add(_MADE_OF_OTHERS)
+                if type(value) is deque:  # which is otherwise filled when it has been made
+                    return deque, ([*value], value.maxlen)
                 return NotImplemented
 
         self.noted, self.Pickler = noted, Pickler
@@ -96,7 +99,7 @@ def _saved(value: Any, noting: Noting) -> bytes:
     torch.save(value, buffer, noting, _use_new_zipfile_serialization=False)
     if noting.needs_archive:
         buffer = io.BytesIO()
-        torch.save(value, buffer)
+        torch.save(value, buffer, noting)
     return buffer.getvalue()
 
 
@@ -131,7 +134,7 @@ def decode(name: str, data: bytes | memoryview) -> Any:
 
 def allowed() -> AbstractContextManager[None]:
     """What counts as data beside what torch's restricted unpickler and the script allow."""
-    return torch.serialization.safe_globals([bytes, *_numpy_globals()])
+    return torch.serialization.safe_globals([bytes, deque, *_numpy_globals()])
 
 
 def refers_to(error: Exception) -> str:

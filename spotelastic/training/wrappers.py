@@ -6,10 +6,14 @@ torch's functions expect of one is in the optimizer behind them.
 
 from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 _BEHIND = ("optimizer", "_optimizer", "original_optimizer")
+
+_saying_the_same: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()
+"""Asked once: entries of the state are looked at often."""
 
 
 def behind(value: Any) -> Any:
@@ -35,7 +39,17 @@ def _shares(wrapper: torch.optim.Optimizer, found: object) -> bool:
         and found is not wrapper
         and wrapper.state is found.state
         and wrapper.param_groups is found.param_groups
+        and _says_the_same(wrapper, found)
     )
+
+
+def _says_the_same(wrapper: torch.optim.Optimizer, found: torch.optim.Optimizer) -> bool:
+    """Some keep what is theirs elsewhere, and tell it in their state_dict()."""
+    if type(wrapper).state_dict is torch.optim.Optimizer.state_dict:
+        return True
+    if wrapper not in _saying_the_same:
+        _saying_the_same[wrapper] = {*wrapper.state_dict()} == {*found.state_dict()}
+    return _saying_the_same[wrapper]
 
 
 class Unwrapped(MutableMapping[str, Any]):

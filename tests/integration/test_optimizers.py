@@ -1,6 +1,7 @@
 """Optimizers of every kind: their state comes back as the checkpoint has it, without a step."""
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,62 @@ class Closed(torch.optim.SGD):
         super().step(closure)
 
 
+class Adding(torch.optim.SGD):
+    """Adds options to its groups when it steps, and fails without gradients, as ASGD does."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p].setdefault("first", p.detach().clone())
+                norm = p.grad.norm().item()
+                group["scale"] = group.get("scale", 1.0) * (1.0 + 1.0 / norm)
+                group["seen"] = {"norms": [torch.tensor([norm])], "last": [norm]}
+                p.data.add_(self.state[p]["first"], alpha=-group["scale"] * group["lr"])
+
+
+class Together(torch.optim.SGD):
+    """Keeps something of all parameters together, as MADGRAD and SPAM do."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        self.state.setdefault("k", torch.tensor([0])).add_(1)  # type: ignore[call-overload]
+        self.state["steps"] = self.state.get("steps", 0) + 1  # type: ignore[index, call-overload]
+
+
+class OddKeys(torch.optim.SGD):
+    """Has keys that another one would be written like."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            own = self.state[p].setdefault("by_axis", {})
+            for key in "0", (1, 2), "01", -1, 3, "name":
+                own.setdefault(key, torch.zeros(2)).add_(1)
+            own["deep"] = [{"7": torch.ones(1)}]
+
+
+class Moving(torch.optim.SGD):
+    """Says its state in another form than it has it, as bitsandbytes's optimizers do."""
+
+    def state_dict(self) -> dict[str, Any]:
+        said = super().state_dict()
+        said["state"] = {n: {"own": dict(own), "n": 1} for n, own in said["state"].items()}
+        return said
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        state_dict["state"] = {n: own["own"] for n, own in state_dict["state"].items()}
+        super().load_state_dict(state_dict)
+
+
+class Queueing(torch.optim.SGD):
+    """Keeps the last gradients."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            self.state[p].setdefault("last", deque(maxlen=2)).append(p.grad.clone())
+
+
 def linear() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 5), nn.Linear(5, 1))
 
@@ -75,6 +132,11 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], torch.optim.Opti
     "closed": (linear, lambda p: Closed(p, lr=0.01, momentum=0.9)),
     "sparse": (sparse, lambda p: torch.optim.SparseAdam([*p])),
     "amsgrad": (linear, lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.1), amsgrad=True)),
+    "adding": (linear, lambda p: Adding(p, lr=0.01)),
+    "together": (linear, lambda p: Together(p, lr=0.01, momentum=0.9)),
+    "odd keys": (linear, lambda p: OddKeys(p, lr=0.01, momentum=0.9)),
+    "moving": (linear, lambda p: Moving(p, lr=0.01, momentum=0.9)),
+    "queueing": (linear, lambda p: Queueing(p, lr=0.01)),
     "nadam": (linear, torch.optim.NAdam),
     "rprop": (linear, torch.optim.Rprop),
     "adafactor": (linear, torch.optim.Adafactor),
@@ -91,7 +153,7 @@ def check_same(found: Any, expected: Any) -> None:
         assert found.keys() == expected.keys()
         for key, value in expected.items():
             check_same(found[key], value)
-    elif isinstance(expected, list):
+    elif isinstance(expected, list | deque):
         for pair in zip(found, expected, strict=True):
             check_same(*pair)
     else:

@@ -54,6 +54,15 @@ def test_the_optimizer_behind_wrappers_is_what_is_saved() -> None:
     assert isinstance(given["optimizer"], Properties), "the script's mapping is left as it is"
 
 
+class Saying(Properties):
+    """Shares all that optimizers have, and keeps more elsewhere, as Magma does."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.optimizer.state_dict(), "more": 1}
+
+
 def test_a_wrapper_with_state_of_its_own_is_saved_itself() -> None:
+    saying = Saying(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
+    assert behind(saying) is saying
     lookahead = Lookahead(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
     assert behind(lookahead) is lookahead
