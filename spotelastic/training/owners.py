@@ -12,6 +12,8 @@ _HOOKS = (
     "_optimizer_load_state_dict_post_hooks",
 )
 
+_WRAPPERS = frozenset(("module", "_orig_mod", "_checkpoint_wrapped_module"))
+
 
 class Together(torch.nn.Module):
     """Several modules of the state, so that each of their parameters has one name."""
@@ -44,6 +46,28 @@ def owner(values: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> torch.
                 having[name] = value
     together = Together(having)
     return together if parameters <= set(map(id, together.parameters())) else None
+
+
+def names_in_groups(
+    values: Mapping[str, Any], optimizer: torch.optim.Optimizer
+) -> list[list[str]] | None:
+    """Of an optimizer that is saved by the numbers of its parameters: which these are, in all
+    modules of the state. None where one is in none of them."""
+    names = {
+        id(parameter): f"{name}.{_without_wrappers(key)}"
+        for name, module in values.items()
+        if isinstance(module, torch.nn.Module)
+        for key, parameter in module.named_parameters()
+    }
+    groups = [group["params"] for group in optimizer.param_groups]
+    if not all(id(parameter) in names for group in groups for parameter in group):
+        return None
+    return [[names[id(parameter)] for parameter in group] for group in groups]
+
+
+def _without_wrappers(key: str) -> str:
+    """Models are compiled, and their activations kept or not, from one start to the next."""
+    return ".".join(part for part in key.split(".") if part not in _WRAPPERS)
 
 
 def has_a_form_of_its_own(optimizer: torch.optim.Optimizer) -> bool:

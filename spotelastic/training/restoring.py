@@ -31,6 +31,7 @@ from spotelastic.training.fitting import (
 )
 from spotelastic.training.following import Path, filled, flat_state, poured
 from spotelastic.training.optimizers import Absent, sharded_state, unchanged_if_refused
+from spotelastic.training.owners import names_in_groups
 from spotelastic.training.per_rank_loading import PerRankEntries
 from spotelastic.training.saving import tensor_at
 from spotelastic.training.state import (
@@ -151,6 +152,8 @@ class Restored:
         """Before anything is filled, when what `needs` named has come: give the saved parameter
         groups of optimizers the numbers that they have here. Raises `UsageError` for others."""
         self._check_groups(state)
+        for name in state.by_themselves:
+            self._check_order(state, name)
         assert self._view is not None
         for name, optimizer in state.optimizers():
             if name in self._numbered or name in self._left:
@@ -251,6 +254,22 @@ class Restored:
                         f"the checkpoint of step {self.step} is of another state: {fqn} is of "
                         f"{len(saved)} parameters there and of {here} here"
                     )
+
+    def _check_order(self, state: State, name: str) -> None:
+        """The same where names were not saved, but those of the parameters are known."""
+        optimizer = state.values.get(name)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return
+        saved, here = (
+            self.own_value(f"{BY_ITSELF}.{name}"),
+            names_in_groups(state.values, optimizer),
+        )
+        if saved and here and saved != here:
+            raise UsageError(
+                f"the checkpoint of step {self.step}: {name} is saved by the numbers of its "
+                "parameters, which are others here or in another order: build its groups as when "
+                "it was saved"
+            )
 
     def _not_imported(self, state: State) -> list[str]:
         if not any(path[:2] == (OWN, IMPORTED) for path in self._own_paths):

@@ -48,7 +48,7 @@ from spotelastic.training.following import (
 )
 from spotelastic.training.optimizers import make_state, no_step, refuse_others
 from spotelastic.training.overlap import changed_by_steps
-from spotelastic.training.owners import has_a_form_of_its_own, owner
+from spotelastic.training.owners import has_a_form_of_its_own, names_in_groups, owner
 from spotelastic.training.per_rank import PerRank
 from spotelastic.training.wrappers import Unwrapped
 
@@ -61,7 +61,8 @@ OWN = "spotelastic"
 
 PER_RANK = "per-rank"
 BY_ITSELF = "by-itself"
-"""Before the name of an optimizer that was saved as its own state_dict() has it,"""
+"""Before the name of an optimizer that was saved as its own state_dict() has it: the names of the
+parameters of its groups,"""
 CLASS = "class"
 """and before the name and the class of any other."""
 
@@ -245,11 +246,13 @@ class State:
                 state = self._optimizer_state(value)
                 flat = flat_state(name, state)
                 readers = _optimizer_readers(value, state, flat)
-                named_class = _note_cell(CLASS, name, class_name(value))
-                return _Part(flat, readers, (_optimizer_check(value),), (named_class,))
+                # The name alone tells it: that is known before anything is read.
+                known = _own_cell(lambda: True, CLASS, name, class_name(value))
+                return _Part(flat, readers, (_optimizer_check(value),), (known,))
             case torch.optim.Optimizer() if has_a_form_of_its_own(value):
                 part = _followed(name, value.state_dict)
-                return part._replace(cells=(*part.cells, _note_cell(BY_ITSELF, name)))
+                groups = functools.partial(names_in_groups, self.values, value)
+                return part._replace(cells=(*part.cells, _own_cell(groups, BY_ITSELF, name)))
             case torch.Tensor() if not tensors.is_value(value):
                 tensors.refuse(name, value)
                 return _Part({(name,): value}, {}, (_same(self.values, name, value),))
@@ -497,14 +500,11 @@ def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> Cell:
 
 
 def structure_cell(name: str, get: Callable[[], Any]) -> Cell:
-    path = OWN, "structure", name
-    return Cell(".".join(path), path, get)
+    return _own_cell(get, "structure", name)
 
 
-def _note_cell(*said: str) -> Cell:
-    """What is to be known before anything is read is said by the name alone."""
-    path = OWN, *said
-    return Cell(".".join(path), path, lambda: True)
+def _own_cell(get: Callable[[], Any], *path: str) -> Cell:
+    return Cell(".".join((OWN, *path)), (OWN, *path), get)
 
 
 def class_name(value: object) -> str:

@@ -188,6 +188,27 @@ def test_an_optimizer_goes_on_as_it_was(kind: str, tmp_path: Path) -> None:
         check_same(again.state_dict(), going_on[0].state_dict())
 
 
+def test_numbered_parameters_in_another_order_are_refused(tmp_path: Path) -> None:
+    model = linear()
+    groups = [{"params": [p], "lr": 0.1 * n} for n, p in enumerate(model.parameters())]
+    optimizer = Moving(groups, momentum=0.9)
+    step(model, optimizer)
+    with se.Checkpointer({"model": model, "optimizer": optimizer}, storage=str(tmp_path)) as begun:
+        begun.step(1)
+    again = torch.compile(linear())
+    groups = [{"params": [p], "lr": 0.1 * n} for n, p in enumerate(again.parameters())]
+    for order in groups, groups[::-1]:
+        other = Moving([dict(group) for group in order], momentum=0.9)
+        state = {"model": again, "optimizer": other}
+        with se.Checkpointer(state, storage=str(tmp_path)) as begun:
+            if order is groups:
+                assert begun.restore() == 1
+                check_same(other.state_dict(), optimizer.state_dict())
+            else:
+                with pytest.raises(UsageError, match="others here or in another order"):
+                    begun.restore()
+
+
 def test_another_kind_of_optimizer_is_refused(tmp_path: Path) -> None:
     model = linear()
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
