@@ -377,21 +377,20 @@ class Restored:
         for name, optimizer in state.optimizers():
             for number, group in enumerate(optimizer.param_groups):
                 self._load_values(f"{name}.param_groups.{number}", group, leave="params")
-            for number, added in self._options(name).items():
-                group = optimizer.param_groups[number]
-                group.update({key: kept for key, kept in added.items() if key not in group})
+            self._add_options(name, optimizer.param_groups)
             for parameter, own in state.by_parameter(optimizer).items():
                 self._load_values(f"{name}.state.{parameter}", own)
 
-    def _options(self, name: str) -> dict[int, dict[str, Any]]:
-        """What an optimizer's groups were saved with, by their numbers. Some classes add options in
-        their steps, schedulers when they are made."""
-        nested: dict[str, Any] = {}
+    def _add_options(self, name: str, groups: Sequence[dict[str, Any]]) -> None:
+        """Those that an optimizer's groups were saved with and do not have. Some classes add them
+        in their steps, schedulers when they are made."""
+        known = [set(map(str, group)) for group in groups]
         for path in self._paths:
-            if path[:2] == (name, "param_groups") and path[3] not in _OF_PARAMETERS:
-                numbered = (str(path[2]), *path[3:])
-                set_element(nested, numbered, self._whole(".".join(map(str, path))))
-        return {int(number): options for number, options in nested.items()}
+            if path[:2] != (name, "param_groups") or path[3] in _OF_PARAMETERS:
+                continue
+            number = int(path[2])
+            if path[3] not in known[number]:
+                set_element(groups[number], path[3:], self._whole(".".join(map(str, path))))
 
     def _load_values(self, fqn: str, held: Any, leave: str = "") -> None:
         """What is no tensor now, in a container of an optimizer's and in those within."""
