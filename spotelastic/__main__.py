@@ -1,5 +1,9 @@
 """`python -m spotelastic` is the `spotelastic` command."""
 
-from spotelastic.cli.main import main
+if __name__ == "__main__":
+    from spotelastic_checkpoints.isolated import leave_working_folder
 
-main()
+    leave_working_folder()
+    from spotelastic.cli.main import main
+
+    main()

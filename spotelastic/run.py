@@ -2,8 +2,11 @@
 
 import sys
 
-from spotelastic.cli.main import main
-
 if __name__ == "__main__":
+    from spotelastic_checkpoints.isolated import leave_working_folder
+
+    leave_working_folder()
+    from spotelastic.cli.main import main
+
     sys.argv.insert(1, "run")
     main()

@@ -1,6 +1,5 @@
 """Starts the daemon as a process of its own and waits until it answers."""
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -62,7 +61,7 @@ def start_daemon(
             stdout=output,
             stderr=output,
             pass_fds=() if lifeline is None else (lifeline,),
-            env={**os.environ, "SPOTELASTIC_TOKEN": token},
+            env=isolated.environment(SPOTELASTIC_TOKEN=token),
             start_new_session=True,
         )
     deadline = time.monotonic() + timeout

@@ -13,12 +13,12 @@ from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
 
 
-def base(environ: Mapping[str, str], interface: str) -> dict[str, str]:
+def base(environ: Mapping[str, str], interface: str, workers: int) -> dict[str, str]:
     """What the zygote and all workers share; `interface` has the node's address, "" if none has."""
     env = dict(environ)
-    env.setdefault("OMP_NUM_THREADS", "1")
+    if workers > 1:  # each would take all cores
+        env.setdefault("OMP_NUM_THREADS", "1")
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    env["PYTHONUNBUFFERED"] = "1"
     if interface:
         # gloo would look for one by the name of the host, which may lead to a link-local address.
         env.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -74,10 +74,8 @@ def folder(config: AgentConfig) -> Path:
 
 
 def command(config: AgentConfig, local_rank: int) -> tuple[str, ...]:
-    """What the worker runs: a relative path is one from the run's folder."""
+    """What the worker runs, in the run's folder."""
     first, *args = config.command
-    if config.entry in ("script", "path"):
-        first = str(config.workdir / first)
     return (first, *(arg.replace("${local_rank}", str(local_rank)) for arg in args))
 
 

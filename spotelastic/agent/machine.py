@@ -70,7 +70,8 @@ class Machine:
         self.config = config
         self._post = post
         interface = interface_of(config.address)
-        self._shared_env = environment.base({**os.environ, **config.env}, interface)
+        workers = config.settings.workers
+        self._shared_env = environment.base({**os.environ, **config.env}, interface, workers)
         self._shared_env |= mark(config.state)
         # Left by an agent that was killed together with its zygote.
         end_marked(mark(config.state), END_WITHIN)

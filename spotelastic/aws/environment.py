@@ -211,7 +211,7 @@ def _by_pip(file: Path, folder: Path) -> None:
     _add_own_packages(folder)  # pip leaves out what is there already, e.g. torch
     python = folder / "bin" / "python"
     _run(
-        [sys.executable, "-m", "pip", "--python", str(python), "install", "-r", file.name],
+        [sys.executable, "-P", "-m", "pip", "--python", str(python), "install", "-r", file.name],
         file,
     )
 
@@ -242,7 +242,7 @@ _MAKERS = {"pip": _by_pip, "uv": _by_uv, "conda": _by_conda}
 
 
 def _empty(folder: Path) -> None:
-    _run([sys.executable, "-m", "venv", "--without-pip", str(folder)], folder)
+    _run([sys.executable, "-P", "-m", "venv", "--without-pip", str(folder)], folder)
 
 
 def _uv(file: Path, folder: Path) -> str:
@@ -250,7 +250,7 @@ def _uv(file: Path, folder: Path) -> str:
     if found := shutil.which("uv"):
         return found
     tools = folder.with_name("tools")
-    _run([sys.executable, "-m", "pip", "install", "--target", str(tools), "uv"], file)
+    _run([sys.executable, "-P", "-m", "pip", "install", "--target", str(tools), "uv"], file)
     return str(tools / "bin" / "uv")
 
 

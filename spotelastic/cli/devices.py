@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from spotelastic_checkpoints import isolated
+
 from spotelastic.errors import UsageError
 
 DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
@@ -49,9 +51,16 @@ def _cpus() -> int:
 
 def _count(kind: str) -> int:
     """Devices of this kind that torch sees, by CUDA_VISIBLE_DEVICES and the like."""
-    ask = [sys.executable, "-c", f"import torch; print(torch.{kind}.device_count())"]
+    ask = [sys.executable, "-P", "-c", f"import torch; print(torch.{kind}.device_count())"]
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, timeout=ASK_WITHIN, check=True)
+        told = subprocess.run(
+            ask,
+            env=isolated.environment(),
+            capture_output=True,
+            text=True,
+            timeout=ASK_WITHIN,
+            check=True,
+        )
         return int(told.stdout.split()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return 0

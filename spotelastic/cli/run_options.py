@@ -7,11 +7,13 @@ import argparse
 import hashlib
 import importlib.util
 import os
+import pkgutil
 import re
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from string import Template
 
@@ -88,31 +90,49 @@ def command(
     """What a worker runs. Raises `UsageError` when it is not there."""
     name, args = options.script, options.args
     if options.run_path:
-        return "path", (_existing(name, folder), *args)
+        _find_script(name, folder)
+        return "path", (name, *args)
     if options.no_python:
         if options.module:
             raise UsageError("--no-python and --module: give one of them")
         return "program", (_program(name, folder, environ), *args)
     if options.module:
-        _find_module(name, folder)
+        _find_module(name, folder, environ)
     else:
-        name = _existing(name, folder)
+        _find_script(name, folder)
     interpreter = environ.get("PYTHON_EXEC")
     if interpreter:
         module = ("-m",) if options.module else ()
         return "program", (_program(interpreter, folder, environ), "-u", *module, name, *args)
-    if not options.module and Path(name).is_file():
-        checks.parses(Path(name), options.script)
+    if not options.module:
+        _parse(folder / name, name)
     return ("module" if options.module else "script"), (name, *args)
 
 
-def _existing(name: str, folder: Path) -> str:
+def _find_script(name: str, folder: Path) -> None:
+    """A file, or a folder or an archive that `python` would run."""
     path = folder / name
     if not path.exists():
         raise UsageError(f"no such script: {name}")
-    if path.is_dir() and not (path / "__main__.py").is_file():
-        raise UsageError(f"{name} is a folder, not a script")
-    return str(path)
+    if _holds_modules(path) and PathFinder.find_spec("__main__", [str(path)]) is None:
+        what = "a folder" if path.is_dir() else "an archive"
+        raise UsageError(f"{name} is {what} without a __main__.py, not a script")
+
+
+def _holds_modules(path: Path) -> bool:
+    return pkgutil.get_importer(str(path)) is not None
+
+
+def _parse(path: Path, name: str) -> None:
+    """That a file which holds source does; one that was compiled has been parsed before."""
+    if _holds_modules(path) or not path.is_file():
+        return
+    with path.open("rb") as file:
+        begin = file.read(len(MAGIC_NUMBER))
+    if path.suffix == ".pyc" and begin != MAGIC_NUMBER:
+        raise UsageError(f"{name} was compiled by another version of Python: compile it anew")
+    if begin != MAGIC_NUMBER:
+        checks.parses(path, name)
 
 
 def _program(name: str, folder: Path, environ: Mapping[str, str]) -> str:
@@ -123,23 +143,35 @@ def _program(name: str, folder: Path, environ: Mapping[str, str]) -> str:
     return found
 
 
-def _find_module(name: str, folder: Path) -> None:
-    """As `python -m` would find it, but without importing the packages that it is in."""
+def _find_module(name: str, folder: Path, environ: Mapping[str, str]) -> None:
+    """As `python -m` would find it, but without importing the packages that it is in.
+
+    A name needs not be one that an `import` could name: `-m my-tool`.
+    """
     first, *inner = name.split(".")
-    if not re.fullmatch(r"\w+(\.\w+)*", name):
+    if not all((first, *inner)):
         raise UsageError(f"--module {name}: not the name of a module")
-    spec = PathFinder.find_spec(first, [str(folder)]) or importlib.util.find_spec(first)
+    here = [] if environ.get("PYTHONSAFEPATH") else [str(folder)]
+    spec = PathFinder.find_spec(first, here) or _installed(first)
     full = first
     for part in inner:
         full = f"{full}.{part}"
         spec = PathFinder.find_spec(full, _locations(spec))
         if spec is None:
-            raise UsageError(f"--module {name}: there is no module {full}")
+            hint = f"; try {name.removesuffix('.py')}" if part == "py" else ""
+            raise UsageError(f"--module {name}: there is no module {full}{hint}")
     if spec is None:
         raise UsageError(f"--module {name}: there is no module {full}")
     inside = _locations(spec)
     if inside and PathFinder.find_spec(f"{full}.__main__", inside) is None:
         raise UsageError(f"--module {name}: {full} is a package without a __main__ module")
+
+
+def _installed(name: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(name)
+    except ValueError:  # of __main__
+        return None
 
 
 def _locations(spec: object) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""`python -m spotelastic.local SETTINGS ANNOUNCE [STARTER]`: the cloud's process.
+"""`main()` is the cloud's process, started with SETTINGS ANNOUNCE [STARTER].
 
 SETTINGS is JSON from `cloud.start`; ANNOUNCE a descriptor that is told when the cloud is ready, or
 why it is not; STARTER a pidfd: when that process dies, the cloud ends.
@@ -145,7 +145,3 @@ def _imds_port(net: str) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise EnvironmentFailure(f"cannot bind a port on {address}")
-
-
-if __name__ == "__main__":
-    main()

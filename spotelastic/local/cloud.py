@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from spotelastic_checkpoints import isolated
+
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.local import processes
 from spotelastic.local.remains import Remains
@@ -142,14 +144,13 @@ def _launch(
     try:
         with Path(remains.folder, "cloud.log").open("wb") as output:
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "spotelastic.local",
+                isolated.command(
+                    "spotelastic.local.__main__",
                     json.dumps(settings),
                     str(announce),
                     *map(str, starter),
-                ],
+                ),
+                env=isolated.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -142,7 +142,3 @@ def main() -> None:
         Hypervisor(remains).run()
     finally:
         remains.remove()
-
-
-if __name__ == "__main__":
-    main()

@@ -2,13 +2,14 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
+
+from spotelastic_checkpoints import isolated
 
 from spotelastic.local.processes import CLOUD, INSTANCE
 from spotelastic.local.remains import Remains
@@ -45,7 +46,8 @@ class Power:
         self._waiting: dict[tuple[str, str], Future[None]] = {}
         self._lock = Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "spotelastic.local.hypervisor", remains.dumps()],
+            isolated.command("spotelastic.local.hypervisor", remains.dumps()),
+            env=isolated.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -71,6 +73,8 @@ class Power:
         places = {
             "HOME": str(layout.home),
             "TMPDIR": str(layout.home),
+            # All have the same cores.
+            "OMP_NUM_THREADS": "1",
             # All would take the same one, which NCCL refuses.
             "CUDA_VISIBLE_DEVICES": "",
             "SPOTELASTIC_SHM": str(layout.shm),

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import grpc
 from pyetcd import etcdrpc as rpc
+from spotelastic_checkpoints import isolated
 
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -71,7 +72,14 @@ def find_binary() -> Binary:
 def _inspect(path: Path) -> Binary:
     try:
         command = [str(path), "--version"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        told = subprocess.run(
+            command,
+            env=isolated.environment(),
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"etcd at {path} cannot be run: {error}") from error
     match = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", told.stdout)
@@ -387,5 +395,10 @@ def _spawn(command: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
     """In a session of its own, so that Ctrl-C reaches only us; SIGKILLed when we end."""
     bound = [sys.executable, "-I", "-S", "-c", _BOUND, str(os.getpid()), *command]
     return subprocess.Popen(
-        bound, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        bound,
+        env=isolated.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
     )

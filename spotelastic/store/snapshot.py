@@ -9,6 +9,7 @@ from typing import IO
 
 import grpc
 from pyetcd import etcdrpc as rpc
+from spotelastic_checkpoints import isolated
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.store.members import Member
@@ -49,7 +50,12 @@ def restore(file: Path, config: MemberConfig, binary: Binary) -> None:
     flags = [*config.identity(), f"--data-dir={beside}"]
     try:
         done = subprocess.run(
-            command + flags, capture_output=True, text=True, timeout=TIMEOUT, check=False
+            command + flags,
+            env=isolated.environment(),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"cannot restore a snapshot of etcd: {error}") from error

@@ -64,7 +64,7 @@ SAME_BUT_FOR_OUTPUT = {
 class Workers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.env = {**os.environ, "PYTHONUNBUFFERED": "1", **mark(folder)}
+        self.env = {**os.environ, **mark(folder)}
         self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
         plan = Plan(os.getpid(), str(folder))
         self.zygote = Zygote(plan, self.env, mark(folder), self._events.put)

@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
+import py_compile
 import signal
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -307,20 +309,25 @@ def test_one_worker_like_torchrun_unless_the_command_is_one_for_bagua(
 
 
 def test_what_a_worker_runs(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "tool.py").touch()
-    file = str(tmp_path / "train.py")
+    for name in ("train.py", "my-tool.py", "package/tool.py", "folder/__main__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    py_compile.compile(str(tmp_path / "train.py"), str(tmp_path / "train.pyc"))
+    with zipfile.ZipFile(tmp_path / "train.pyz", "w") as archive:
+        archive.writestr("__main__.py", "")
 
     def command(*args: str, **environ: str) -> object:
         return run_options.command(parse(args, {}), tmp_path, environ)
 
-    assert command("train.py", "-x") == ("script", (file, "-x"))
-    assert command("--run-path", "train.py") == ("path", (file,))
-    assert command("-m", "package.tool", "1") == ("module", ("package.tool", "1"))
+    assert command("train.py", "-x") == ("script", ("train.py", "-x"))
+    for script in ("folder", "folder/", "./train.pyc", "train.pyz", str(tmp_path / "train.py")):
+        assert command(script) == ("script", (script,)), "as it was typed"
+    assert command("--run-path", "train.py") == ("path", ("train.py",))
+    for module in ("package.tool", "my-tool", "folder", "this"):
+        assert command("-m", module, "1") == ("module", (module, "1"))
     assert command("--no-python", "/bin/sh", "-c", "a") == ("program", ("/bin/sh", "-c", "a"))
     python = command("train.py", "-x", PYTHON_EXEC="/bin/sh")
-    assert python == ("program", ("/bin/sh", "-u", file, "-x"))
+    assert python == ("program", ("/bin/sh", "-u", "train.py", "-x"))
 
 
 @pytest.mark.parametrize(
@@ -334,6 +341,12 @@ def test_what_a_worker_runs(tmp_path: Path) -> None:
         ("-m", "json.nowhere"),
         ("-m", "json"),
         ("-m", "train.py/"),
+        ("-m", "train.py"),
+        ("-m", ".train"),
+        ("-m", "__main__"),
+        ("archive.zip",),
+        ("old.pyc",),
+        ("broken.py",),
         ("--no-python", "./missing"),
         ("--no-python", "missing-program"),
     ],
@@ -342,6 +355,10 @@ def test_what_is_not_there_is_said_before_anything_starts(
     args: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "folder").mkdir()
+    (tmp_path / "train.py").touch()
+    (tmp_path / "broken.py").write_text("def")
+    (tmp_path / "old.pyc").write_bytes(b"\0" * 16)
+    zipfile.ZipFile(tmp_path / "archive.zip", "w").close()
     with pytest.raises(UsageError) as error:
         run_options.command(parse(args, {}), tmp_path, os.environ)
     assert args[-1] in str(error.value)

@@ -72,7 +72,7 @@ def test_a_worker_gets_every_variable_of_torchrun() -> None:
         "KEPT": "yes",
     }
     assert expected.items() <= env.items()
-    shared = environment.base({}, "")
+    shared = environment.base({}, "", 2)
     assert shared["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == shared["OMP_NUM_THREADS"] == "1"
     assert "GLOO_SOCKET_IFNAME" not in shared
 
@@ -94,9 +94,9 @@ def test_ranks_are_counted_through_nodes_with_unlike_numbers_of_workers() -> Non
 )
 def test_gloo_uses_the_interface_that_has_the_nodes_address(address: str, interface: str) -> None:
     assert interface_of(address) == interface
-    assert environment.base({}, interface).get("GLOO_SOCKET_IFNAME", "") == interface
+    assert environment.base({}, interface, 1).get("GLOO_SOCKET_IFNAME", "") == interface
     told = {"GLOO_SOCKET_IFNAME": "eth7"}
-    assert environment.base(told, interface)["GLOO_SOCKET_IFNAME"] == "eth7", "as the user says"
+    assert environment.base(told, interface, 1)["GLOO_SOCKET_IFNAME"] == "eth7", "as the user says"
 
 
 @pytest.mark.parametrize(("visible", "device"), [("4, 7", "7"), (None, "1")])
@@ -117,6 +117,14 @@ def test_further_variables_can_name_where_rank_0_is() -> None:
 
 def test_the_command_of_a_local_rank() -> None:
     args = ("--gpu=1", "$HOME")
-    assert environment.command(CONFIG, 1) == ("/code/train.py", *args)
-    module = dataclasses.replace(CONFIG, entry="module")
-    assert environment.command(module, 1) == ("train.py", *args)
+    assert environment.command(CONFIG, 1) == ("train.py", *args), "as it was typed"
+
+
+def test_a_worker_that_is_alone_on_its_node_has_all_cores() -> None:
+    assert "OMP_NUM_THREADS" not in environment.base({}, "", 1)
+    assert environment.base({"OMP_NUM_THREADS": "3"}, "", 2)["OMP_NUM_THREADS"] == "3"
+
+
+def test_the_users_variables_reach_workers_as_they_are() -> None:
+    told = {"PYTHONWARNINGS": "error", "ETCD_NAME": "x", "PYTHONUNBUFFERED": ""}
+    assert environment.base(told, "", 1).items() >= told.items()

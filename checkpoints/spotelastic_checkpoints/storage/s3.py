@@ -5,7 +5,6 @@ Every call is one attempt; retries are the caller's, who knows whether a repeate
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +19,7 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
+from spotelastic_checkpoints import isolated
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import s3_access
 from spotelastic_checkpoints.storage.parts import PARTS_AT_ONCE, WHOLE, cut, part_size
@@ -174,10 +174,15 @@ class S3Storage:
     def _uploads(self, action: str, prefix: str) -> str:
         """obstore has no words for these, and what has is too large to stay in a daemon."""
         module = "spotelastic_checkpoints.storage.uploads"
-        command = [sys.executable, "-m", module, action, self.url, prefix]
+        command = isolated.command(module, action, self.url, prefix)
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SWEEP_WITHIN, check=False
+                command,
+                env=isolated.environment(),
+                capture_output=True,
+                text=True,
+                timeout=SWEEP_WITHIN,
+                check=False,
             )
         except (subprocess.TimeoutExpired, OSError) as error:  # no memory for a process, too
             raise StorageUnavailable(f"{self.url}: unfinished uploads: {error}") from error

@@ -12,7 +12,17 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 
-def main(action: str, url: str, prefix: str) -> None:
+def main() -> str | None:
+    """What went wrong."""
+    action, url, prefix = sys.argv[1:]
+    try:
+        _uploads(action, url, prefix)
+    except (BotoCoreError, ClientError) as error:
+        return str(error)
+    return None
+
+
+def _uploads(action: str, url: str, prefix: str) -> None:
     bucket, _, root = url.removeprefix("s3://").rstrip("/").partition("/")
     root = root + "/" if root else ""
     client = boto3.client(
@@ -30,10 +40,3 @@ def main(action: str, url: str, prefix: str) -> None:
                     Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                 )
             print(upload["Key"].removeprefix(root))
-
-
-if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except (BotoCoreError, ClientError) as error:
-        sys.exit(str(error))

@@ -59,7 +59,6 @@ def _become_worker(order: dict[str, Any]) -> None:
     os.dup2(order["log"], 1)
     os.dup2(order["errors"], 2)
     os.closerange(3, 1024)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
