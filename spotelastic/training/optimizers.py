@@ -219,6 +219,21 @@ def sharded_state(
     return sharded
 
 
+def changed_by_steps(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    """What only this optimizer changes, and only when it steps, of which its hooks are told."""
+    if not getattr(type(optimizer).step, "hooked", False):
+        return
+    if any(group.get("capturable") for group in optimizer.param_groups):
+        return  # a CUDA graph that is replayed calls no hook
+    for group in optimizer.param_groups:
+        yield from group["params"]
+    for (
+        state
+    ) in optimizer.state.values():  # which may be no dict, under a key of the optimizer's own
+        kept = state.values() if isinstance(state, Mapping) else (state,)
+        yield from (value for value in kept if torch.is_tensor(value))
+
+
 def refuse_others(name: str, value: object) -> None:
     """What keeps its state in a way that cannot be saved as it is trained."""
     if isinstance(value, torch.nn.Module):

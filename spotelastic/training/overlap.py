@@ -44,21 +44,6 @@ class WrittenTo(Exception):
     """The state changed before the copy of it was done; the message says how that is known."""
 
 
-def changed_by_steps(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """What only this optimizer changes, and only when it steps, of which its hooks are told."""
-    if not getattr(type(optimizer).step, "hooked", False):
-        return
-    if any(group.get("capturable") for group in optimizer.param_groups):
-        return  # a CUDA graph that is replayed calls no hook
-    for group in optimizer.param_groups:
-        yield from group["params"]
-    for (
-        state
-    ) in optimizer.state.values():  # which may be no dict, under a key of the optimizer's own
-        kept = state.values() if isinstance(state, Mapping) else (state,)
-        yield from (value for value in kept if torch.is_tensor(value))
-
-
 def samples_of(tensor: torch.Tensor) -> torch.Tensor:
     """A view of the first bytes of each whole block; the tensor is contiguous."""
     flat = tensor.view(-1).view(torch.uint8)

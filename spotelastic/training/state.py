@@ -46,8 +46,7 @@ from spotelastic.training.following import (
     named,
     place,
 )
-from spotelastic.training.optimizers import make_state, no_step, refuse_others
-from spotelastic.training.overlap import changed_by_steps
+from spotelastic.training.optimizers import changed_by_steps, make_state, no_step, refuse_others
 from spotelastic.training.owners import has_a_form_of_its_own, names_in_groups, owner
 from spotelastic.training.per_rank import PerRank
 from spotelastic.training.wrappers import Unwrapped

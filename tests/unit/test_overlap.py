@@ -13,6 +13,7 @@ from support.patience import PATIENT
 from torch import nn
 
 from spotelastic.training import overlap
+from spotelastic.training.optimizers import changed_by_steps
 from spotelastic.training.overlap import (
     BLOCK,
     LEAST,
@@ -21,7 +22,6 @@ from spotelastic.training.overlap import (
     FromDevice,
     Overlap,
     WrittenTo,
-    changed_by_steps,
     samples_of,
 )
 
