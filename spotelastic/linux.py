@@ -45,7 +45,9 @@ def survive_parent() -> None:
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this IPv4 address; "" if none has."""
+    """The network interface that has this address; "" if none has."""
+    if ":" in address:
+        return _interface_of_ipv6(address)
     if address.startswith("127."):
         return "lo"  # which has all of these, and names one
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
@@ -55,6 +57,17 @@ def interface_of(address: str) -> str:
                 answer = fcntl.ioctl(asked, _SIOCGIFADDR, request)
                 if socket.inet_ntoa(answer[20:24]) == address:
                     return name
+    return ""
+
+
+def _interface_of_ipv6(address: str) -> str:
+    bare, _, scope = address.partition("%")
+    wanted = socket.inet_pton(socket.AF_INET6, bare).hex()
+    with contextlib.suppress(OSError):  # no IPv6 here
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            found, *_, name = line.split()
+            if found == wanted and scope in ("", name):
+                return name
     return ""
 
 

@@ -25,7 +25,7 @@ from typing import IO
 
 import msgspec
 
-from spotelastic_checkpoints import ending, wire
+from spotelastic_checkpoints import addresses, ending, wire
 from spotelastic_checkpoints.arena import MOST_SLOTS, PRIVATE, Arena
 from spotelastic_checkpoints.connections import Client
 from spotelastic_checkpoints.errors import CheckpointsError
@@ -106,12 +106,11 @@ async def _serve(options: argparse.Namespace) -> int:
     running = loop.create_task(service.run())
     running.add_done_callback(lambda _: over.set())
 
-    host, _, port = options.listen.rpartition(":")
-
     def warn(message: str) -> None:
         loop.call_soon_threadsafe(service.tell_problem, message)
 
-    peers = PeerServer(service.arena, credentials, host, int(port), warn)
+    host, port = addresses.split(options.listen)
+    peers = PeerServer(service.arena, credentials, host, port, warn)
     service.listen = peers.address
     unix = await _listen(options.socket, service)
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import handshake, peer_wire, slots, wire
+from spotelastic_checkpoints import addresses, handshake, peer_wire, slots, wire
 from spotelastic_checkpoints.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.handshake import Credentials, Refused, exactly, fill
@@ -59,8 +59,8 @@ class PeerServer:
         self._warn = warn
         self._refused: dict[str, str] = {}
         self._closed = threading.Event()
-        self._listener = socket.create_server((host, port), backlog=64)
-        self.address = "{}:{}".format(*self._listener.getsockname()[:2])
+        self._listener = addresses.listen(host, port, 64)
+        self.address = addresses.own(self._listener)
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def close(self) -> None:
@@ -171,9 +171,8 @@ class Peer:
 
     def __init__(self, address: str, credentials: Credentials) -> None:
         self.address = address
-        host, _, port = address.rpartition(":")
         try:
-            connection = socket.create_connection((host, int(port)), ANSWER_WITHIN)
+            connection = socket.create_connection(addresses.split(address), ANSWER_WITHIN)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = handshake.greet(connection, credentials)
         except Refused as error:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import addresses, wire
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.launch import start_daemon
@@ -157,7 +157,7 @@ class Checkpoints:
                 storage=self._config.storage,
                 owner=self._config.run,
                 node=self._config.node,
-                listen=f"{self._config.address}:0",
+                listen=addresses.join(self._config.address, 0),
                 workers=self._config.settings.workers,
                 token=self._config.token,
                 certificates=_files(self._config.daemon_tls),

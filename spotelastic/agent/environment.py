@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
+from spotelastic_checkpoints import addresses
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.workers.entries import modules_folder
@@ -37,7 +38,7 @@ def worker(
     error_file: Path,
 ) -> dict[str, str]:
     """For the worker with `local_rank` on `member`, in the started `round_`."""
-    host, _, port = round_.store.rpartition(":")
+    host, port = addresses.split(round_.store)
     rank = round_.first_rank(member.slot) + local_rank
     ours = {
         "RANK": rank,
@@ -62,8 +63,14 @@ def worker(
         "SPOTELASTIC_ROUND": round_.incarnation,
         "SPOTELASTIC_RESUME": msgspec.json.encode(asdict(round_.resume)).decode(),
     }
-    asked = {name: value.replace("${master_addr}", host) for name, value in config.env.items()}
+    asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     return {**shared, **asked, **{name: str(value) for name, value in ours.items()}}
+
+
+def _filled_in(value: str, master: str) -> str:
+    """Before a port, an IPv6 address stands in brackets."""
+    value = value.replace("${master_addr}:", addresses.join(master, ""))
+    return value.replace("${master_addr}", master)
 
 
 def folder(config: AgentConfig) -> Path:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
 
+from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import DaemonUnavailable
 
@@ -219,7 +220,7 @@ class Machine:
         store = RoundStore(
             action.round.incarnation,
             name,
-            f"{config.address}:{told}",
+            addresses.join(config.address, told),
             serves=not config.master_port,
         )
         return replace(local, store=store)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints import addresses
+
 from spotelastic.aws import member, provisions
 from spotelastic.aws.certificates import MEMBER_NAME
 from spotelastic.aws.clients import Aws
@@ -38,9 +40,10 @@ def run(me: Identity) -> int:
     place = member.take(aws, spec.cluster, name, me, say)
     parameter = Names(spec.cluster).member_certificate(name)
     tls = certificate(aws, parameter)
-    hosts = [endpoint.rpartition(":")[0] for endpoint in spec.etcd]
+    hosts = [addresses.split(endpoint)[0] for endpoint in spec.etcd]
     peers = {
-        each: f"{host}:{PEER_PORT}" for each, host in zip(spec.etcd_members, hosts, strict=True)
+        each: addresses.join(host, PEER_PORT)
+        for each, host in zip(spec.etcd_members, hosts, strict=True)
     }
     endpoints = dict(zip(spec.etcd_members, spec.etcd, strict=True))
     config = MemberConfig(

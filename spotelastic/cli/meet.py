@@ -16,8 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotelastic.agent.workers.ports import is_free
-from spotelastic.cli.meeting import Meeting, is_loopback
+from spotelastic_checkpoints.addresses import (
+    bare,
+    everywhere,
+    is_free,
+    is_link_local,
+    is_loopback,
+    join,
+    resolve,
+    split,
+    towards,
+)
+
+from spotelastic.agent.workers import ports
+from spotelastic.cli.meeting import Meeting
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.store.tls import Tls
@@ -55,7 +67,11 @@ class Place:
 def meet(asked: Meeting, folder: Path, say: Say) -> Iterator[Place]:
     """An etcd that answers, until the end of the block. Raises `UsageError`, and
     `EnvironmentFailure` when nobody is there in time."""
-    if asked.role in ("alone", "host") and asked.master_port and not is_free(asked.master_port):
+    if (
+        asked.role in ("alone", "host")
+        and asked.master_port
+        and not ports.is_free(asked.master_port)
+    ):
         raise UsageError(
             f"--master-port {asked.master_port}: is in use on this machine; the workers meet there"
         )
@@ -107,7 +123,7 @@ def _host_or_guest(asked: Meeting, folder: Path, say: Say) -> Iterator[Place]:
 
 def _seats(asked: Meeting, addresses: dict[str, str]) -> list[str]:
     """The endpoints that are this machine's, in order."""
-    mine = [endpoint for endpoint, address in addresses.items() if _is_ours(address)]
+    mine = [endpoint for endpoint, address in addresses.items() if is_free(address, 0)]
     near = [endpoint for endpoint in mine if addresses[endpoint] == asked.near]
     if asked.role == "host" and not mine:
         told = "node 0 runs the etcd there, but that is not this machine"
@@ -124,21 +140,22 @@ def _sit_down(
 
     for seat in seats:
         address, peers = addresses[seat], asked.peers
-        if not _is_free(address, _port(seat)):
+        if not is_free(address, _port(seat)):
             continue
         if len(peers) == 1:
-            peers = {seat: f"{_host(seat)}:{free_ports(1, address)[0]}"}
-        elif not _is_free(address, _port(peers[seat])):
-            if _settles(lambda address=address, seat=seat: not _is_free(address, _port(seat))):  # type: ignore[misc]
+            peers = {seat: join(_host(seat), free_ports(1, address)[0])}
+        elif not is_free(address, _port(peers[seat])):
+            if _settles(lambda address=address, seat=seat: not is_free(address, _port(seat))):  # type: ignore[misc]
                 continue  # another node of this machine was just about to sit down
             raise UsageError(
                 f"{asked.where}: members speak with each other at port {_port(peers[seat])}, "
                 "which is in use here (--rdzv-conf peer_port=… for all hosts)"
             )
         group = Group(peers, f"{asked.run} at {','.join(sorted(asked.endpoints))}", asked.tls)
-        # A machine's own name often is a loopback address there, and another one elsewhere.
-        everywhere = address.startswith("127.") and not is_loopback(_host(seat))
-        listen = "0.0.0.0" if everywhere else address
+        # A machine's own name often is a loopback address there, and another one elsewhere; and
+        # etcd takes no address with an interface.
+        elsewhere = is_loopback(address) and not is_loopback(_host(seat))
+        listen = everywhere(address) if elsewhere or "%" in address else address
         return Embedded(group, seat, folder / str(_port(seat)), say, listen=listen)
     if asked.role == "host":
         raise UsageError(f"{asked.where}: the etcd's port is in use on this machine")
@@ -148,9 +165,9 @@ def _sit_down(
 def _own_place(asked: Meeting, seats: Sequence[str]) -> str:
     """This node's address, as machines elsewhere reach it."""
     far = [endpoint for endpoint in asked.endpoints if endpoint not in seats]
-    address = _own_address(*_split(far[0] if far else asked.endpoints[0]))
-    if address.startswith("127.") and not all(is_loopback(_host(each)) for each in asked.endpoints):
-        return own_address()
+    address = _own_address(*split(far[0] if far else asked.endpoints[0]))
+    if is_loopback(address) and not all(is_loopback(_host(each)) for each in asked.endpoints):
+        return own_address(like=address)
     return address
 
 
@@ -249,53 +266,51 @@ def _see_off(place: Place, run: str) -> None:
 
 def local_address(text: str) -> str:
     """--local-addr as an IP address, because a name is never advertised."""
-    return _resolve("--local-addr", text)
+    return _resolve("--local-addr", bare(text))[0]
 
 
-def own_address() -> str:
-    """The address that packets to the outside leave from; nothing is sent."""
-    return _own_address("192.0.2.1", 9)
+def own_address(*, like: str = "") -> str:
+    """The address that packets to the outside leave from, of IPv6 only where `like` is or there is
+    no other; nothing is sent."""
+    first, second = ("2001:db8::1", "192.0.2.1") if ":" in like else ("192.0.2.1", "2001:db8::1")
+    try:
+        return towards(first, 9)
+    except OSError:
+        return _own_address(second, 9)
 
 
 def _own_address(host: str, port: int) -> str:
     """That of this machine by which it reaches the host."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, port))
-            return str(probe.getsockname()[0])
-        except OSError as error:
-            raise EnvironmentFailure("this machine has no route: give --local-addr") from error
+    try:
+        return towards(host, port)
+    except OSError as error:
+        raise EnvironmentFailure("this machine has no route: give --local-addr") from error
 
 
 def _resolve_all(asked: Meeting) -> dict[str, str]:
-    """The IP address of each endpoint."""
-    return {each: _resolve(asked.where, _host(each)) for each in asked.endpoints}
+    """The IP address of each endpoint: one of this machine, where a name has several."""
+    found = {each: _resolve(asked.where, _host(each)) for each in asked.endpoints}
+    return {
+        each: next((one for one in several if is_free(one, 0)), several[0])
+        for each, several in found.items()
+    }
 
 
-def _resolve(where: str, host: str) -> str:
+def _resolve(where: str, host: str) -> list[str]:
+    """Those of IPv4 first."""
     try:
-        return socket.gethostbyname(host)
-    except OSError as error:
+        found = resolve(host)
+    except (OSError, UnicodeError) as error:
         raise UsageError(f"{where}: no address is known for {host}") from error
-
-
-def _is_ours(address: str) -> bool:
-    return _is_free(address, 0)
-
-
-def _is_free(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as etcd does
-        try:
-            probe.bind((address, port))
-        except OSError:
-            return False
-    return True
+    if is_link_local(found[0]) and ":" in found[0] and "%" not in found[0]:
+        told = f"{found[0]} is good on one interface: name it, as in {found[0]}%eth0"
+        raise UsageError(f"{where}: {told}")
+    return found
 
 
 def _is_there(endpoint: str) -> bool:
     try:
-        with socket.create_connection(_split(endpoint), timeout=1.0):
+        with socket.create_connection(split(endpoint), timeout=1.0):
             return True
     except OSError:
         return False
@@ -312,13 +327,8 @@ def _settles(so: Callable[[], bool]) -> bool:
 
 
 def _host(endpoint: str) -> str:
-    return _split(endpoint)[0]
+    return split(endpoint)[0]
 
 
 def _port(endpoint: str) -> int:
-    return _split(endpoint)[1]
-
-
-def _split(endpoint: str) -> tuple[str, int]:
-    host, _, port = endpoint.rpartition(":")
-    return host, int(port)
+    return split(endpoint)[1]

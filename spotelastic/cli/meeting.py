@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from spotelastic_checkpoints.addresses import bare, is_loopback, join, split
+
 from spotelastic.errors import UsageError
-from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port, split
+from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port
 from spotelastic.store.tls import Tls, daemon_tls_of, tls_of
 
 PORT = 29400
@@ -65,7 +67,7 @@ class Meeting:
     def peers(self) -> dict[str, str]:
         """By each member's host:port for clients: its host:port among members."""
         pairs = (split(endpoint) for endpoint in self.endpoints)
-        return {f"{h}:{p}": f"{h}:{self.peer_port or int(p) + 1}" for h, p in pairs}
+        return {join(host, port): join(host, self.peer_port or port + 1) for host, port in pairs}
 
 
 def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting:
@@ -136,10 +138,6 @@ def _checked(asked: Meeting) -> Meeting:
     return asked
 
 
-def is_loopback(host: str) -> bool:
-    return host in ("localhost", "[::1]") or host.startswith("127.")
-
-
 def _peer_port(conf: dict[str, str]) -> int:
     return _port_in(conf, "peer_port")
 
@@ -179,20 +177,20 @@ def _static(
     if endpoints:
         host, port = split(endpoints[0])
     else:
-        host = options.master_addr or "127.0.0.1"
-        port = str(_master_port(options) or (MASTER_PORT if largest > 1 else 0))
+        host = bare(options.master_addr or "127.0.0.1")
+        port = _master_port(options) or (MASTER_PORT if largest > 1 else 0)
     if largest == 1:
-        return Meeting("alone", master_port=int(port))
-    etcd = _port_in(conf, "etcd_port") or _beside(int(port))
-    if etcd == int(port):
+        return Meeting("alone", master_port=port)
+    etcd = _port_in(conf, "etcd_port") or _beside(port)
+    if etcd == port:
         raise UsageError(f"--rdzv-conf etcd_port={etcd}: the workers' store has that port")
     return Meeting(
         "host" if rank == 0 else "guest",
-        (f"{host}:{etcd}",),
+        (join(host, etcd),),
         "--rdzv-endpoint" if endpoints else "--master-addr",
         _join(conf),
-        master=f"{host}:{port}",
-        master_port=int(port),
+        master=join(host, port),
+        master_port=port,
     )
 
 

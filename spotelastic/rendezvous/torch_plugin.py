@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from spotelastic_checkpoints import addresses
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
@@ -123,11 +124,9 @@ class SpotelasticHandler(RendezvousHandler):
             if store is not None:
                 break
             self._report(round_, -1, "the round's store ended")
-        host, _, port = round_.store.rpartition(":")
+        host, port = addresses.split(round_.store)
         slot = self._slot(round_)
-        return RendezvousInfo(
-            store, slot, len(round_.members), RendezvousStoreInfo(host, int(port))
-        )
+        return RendezvousInfo(store, slot, len(round_.members), RendezvousStoreInfo(host, port))
 
     def num_nodes_waiting(self) -> int:
         """Above zero when torchrun has to form its group anew. Asks nobody, never raises."""
@@ -174,7 +173,7 @@ class SpotelasticHandler(RendezvousHandler):
 
     def _open_store(self, incarnation: str) -> str:
         """Called in the participant's thread, before the address is published."""
-        listener = socket.create_server((self._address, 0), backlog=1024)
+        listener = addresses.listen(self._address, 0, 1024)
         port = listener.getsockname()[1]
         store = _RoundStore(
             self._address,
@@ -185,7 +184,7 @@ class SpotelasticHandler(RendezvousHandler):
             master_listen_fd=listener.detach(),
         )
         self._hosted = (incarnation, store)
-        return f"{self._address}:{port}"
+        return addresses.join(self._address, port)
 
     def _assemble(self, round_: Round) -> "_RoundStore | None":
         """The round's store once every member is in it; None when that will not happen.
@@ -208,9 +207,9 @@ class SpotelasticHandler(RendezvousHandler):
         if self._hosted is not None and self._hosted[0] == round_.incarnation:
             return self._hosted[1]
         self._hosted = None
-        host, _, port = round_.store.rpartition(":")
+        host, port = addresses.split(round_.store)
         store = _RoundStore(
-            host, int(port), is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
+            host, port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT
         )
         store.set_timeout(AGENT_TIMEOUT)
         return store
@@ -302,10 +301,7 @@ def _node(params: RendezvousParameters, address: str) -> Node:
 
 def _address_towards(endpoint: str) -> str:
     """This node's address as the store's machine sees it; nothing is sent."""
-    host, _, port = endpoint.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, int(port)))
-        except OSError as error:
-            raise RendezvousConnectionError(f"no route to {endpoint}: {error}") from error
-        return str(probe.getsockname()[0])
+    try:
+        return addresses.towards(*addresses.split(endpoint))
+    except OSError as error:
+        raise RendezvousConnectionError(f"no route to {endpoint}: {error}") from error

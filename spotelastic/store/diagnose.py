@@ -12,6 +12,8 @@ import ssl
 import threading
 from dataclasses import dataclass
 
+from spotelastic_checkpoints import addresses
+
 from spotelastic.store.tls import Tls
 
 PATIENCE = 1.0
@@ -29,8 +31,8 @@ class Diagnosis:
 
 def diagnose(endpoint: str, tls: Tls | None = None) -> Diagnosis:
     """`endpoint` is host:port."""
-    host, _, port = endpoint.rpartition(":")
-    address = _resolve(host.strip("[]"), int(port))
+    host, port = addresses.split(endpoint)
+    address = _resolve(host, port)
     if address is None:
         return Diagnosis(f"no address is known for {host}")
     try:
@@ -55,7 +57,7 @@ def _encrypted(address: tuple[str, int], host: str, tls: Tls) -> Diagnosis:
     try:
         with (
             socket.create_connection(address, PATIENCE) as connection,
-            tls.context().wrap_socket(connection, server_hostname=host.strip("[]")) as encrypted,
+            tls.context().wrap_socket(connection, server_hostname=host) as encrypted,
         ):
             return read(_version(encrypted))
     except ssl.SSLCertVerificationError as error:
@@ -134,10 +136,9 @@ def _resolve(host: str, port: int) -> tuple[str, int] | None:
 
     def ask() -> None:
         try:
-            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.extend((address, port) for address in addresses.resolve(host))
         except OSError:
             return
-        found.extend((str(answer[4][0]), port) for answer in answers)
 
     asking = threading.Thread(target=ask, name="resolve", daemon=True)
     asking.start()

@@ -1,8 +1,14 @@
 """Where etcd's members are, as --rdzv-endpoint says it."""
 
+import re
 from collections.abc import Mapping
 
+from spotelastic_checkpoints import addresses
+
 from spotelastic.errors import UsageError
+
+_ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[^\[\]/]+)?\]|[^\s:/\[\]]+)(?::(\d*))?")
+"""A host, an IPv6 address in brackets, and perhaps a port."""
 
 
 def endpoints_of(text: str, port: int) -> tuple[str, ...]:
@@ -10,13 +16,18 @@ def endpoints_of(text: str, port: int) -> tuple[str, ...]:
     endpoints = []
     for part in filter(None, text.split(",")):
         scheme, _, rest = part.rpartition("://")
-        host, given = (rest, "") if rest.endswith("]") else split(rest)
-        bare = ":" in host and not host.startswith("[")
         if scheme not in ("", "http", "https"):
             raise UsageError(f"--rdzv-endpoint {part}: only http:// and https:// are spoken")
-        if "/" in rest or not host or bare or (given and not is_port(given)):
-            raise UsageError(f"--rdzv-endpoint {part}: give HOST:PORT, several with commas")
-        endpoints.append(f"{host}:{given or port}")
+        found = _ENDPOINT.fullmatch(rest)
+        if found is None or (found[2] and not is_port(found[2])):
+            how = (
+                "an IPv6 address stands in brackets"
+                if rest.count(":") > 1
+                else "several with commas"
+            )
+            raise UsageError(f"--rdzv-endpoint {part}: give HOST:PORT, {how}")
+        host = addresses.bare(found[1]).replace("%25", "%")  # as in URLs
+        endpoints.append(addresses.join(host, found[2] or port))
     return tuple(endpoints)
 
 
@@ -32,12 +43,6 @@ def is_encrypted(text: str, conf: Mapping[str, str]) -> bool:
     if scheme and protocol and scheme != protocol:
         raise UsageError(f"--rdzv-endpoint {text}: --rdzv-conf says protocol={protocol}")
     return "https" in (scheme, protocol)
-
-
-def split(endpoint: str) -> tuple[str, str]:
-    """Host and port, which may be missing."""
-    host, colon, port = endpoint.rpartition(":")
-    return (host, port) if colon else (endpoint, "")
 
 
 def is_port(text: str) -> bool:

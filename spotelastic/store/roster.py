@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 from pyetcd import etcdrpc as rpc
+from spotelastic_checkpoints import addresses
 
 from spotelastic.errors import Unavailable
 from spotelastic.store.members import Member
@@ -64,7 +65,7 @@ def remove(endpoint: str, member: int, tls: Tls | None = None) -> None:
 
 def add(endpoint: str, peer: str, tls: Tls | None = None) -> None:
     """The member may start from now on, and counts for the quorum. Raises `Unavailable`."""
-    url = f"{'https' if tls else 'http'}://{peer}"
+    url = addresses.url("https" if tls else "http", peer)
     _change(endpoint, "add", rpc.MemberAddRequest(peerURLs=[url]), tls)
 
 
@@ -83,5 +84,5 @@ def _change(endpoint: str, method: str, request: Any, tls: Tls | None) -> None:
 
 
 def _read(member: Any) -> Listed:
-    peer = member.peerURLs[0].partition("://")[2]
+    peer = addresses.of_url(member.peerURLs[0])
     return Listed(member.ID, member.name or peer, peer, bool(member.clientURLs))

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import IO, Any
 
 import grpc
 from pyetcd import etcdrpc as rpc
-from spotelastic_checkpoints import isolated
+from spotelastic_checkpoints import addresses, isolated
 
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
@@ -121,21 +120,21 @@ class MemberConfig:
     def identity(self) -> list[str]:
         """Who the member is, among whom: the flags that a restored snapshot takes too."""
         scheme, cluster = self._scheme, self.cluster or {self.name: self.peer}
-        members = ",".join(f"{name}={scheme}://{at}" for name, at in cluster.items())
+        members = ",".join(f"{name}={addresses.url(scheme, at)}" for name, at in cluster.items())
         return [
             f"--name={self.name}",
             f"--initial-cluster={members}",
             f"--initial-cluster-token={self.token}",
-            f"--initial-advertise-peer-urls={scheme}://{self.peer}",
+            f"--initial-advertise-peer-urls={addresses.url(scheme, self.peer)}",
         ]
 
     def arguments(self, version: Version) -> list[str]:
         scheme = self._scheme
         flags = {
             "data-dir": self.data_dir,
-            "listen-client-urls": f"{scheme}://{self._listening(self.client)}",
-            "advertise-client-urls": f"{scheme}://{self.client}",
-            "listen-peer-urls": f"{scheme}://{self._listening(self.peer)}",
+            "listen-client-urls": addresses.url(scheme, self._listening(self.client)),
+            "advertise-client-urls": addresses.url(scheme, self.client),
+            "listen-peer-urls": addresses.url(scheme, self._listening(self.peer)),
             "initial-cluster-state": self.state,
             "heartbeat-interval": self.heartbeat_ms,
             "election-timeout": self.election_ms,
@@ -160,7 +159,7 @@ class MemberConfig:
         ]
 
     def _listening(self, at: str) -> str:
-        return f"{self.listen}:{at.rpartition(':')[2]}" if self.listen else at
+        return addresses.join(self.listen, addresses.split(at)[1]) if self.listen else at
 
 
 def _checks(version: Version) -> tuple[str, ...]:
@@ -310,9 +309,8 @@ def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) 
     binary = find_binary()
     for last in (False, False, True):
         client, peer = free_ports(2, host)
-        config = MemberConfig(
-            "standalone", folder / "data", f"{host}:{client}", f"{host}:{peer}", fsync=False
-        )
+        ours, among = addresses.join(host, client), addresses.join(host, peer)
+        config = MemberConfig("standalone", folder / "data", ours, among, fsync=False)
         member = EtcdMember(config, log=folder / "etcd.log", binary=binary)
         member.start()
         try:
@@ -331,9 +329,7 @@ def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports that nobody listens on right now; they are not reserved."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((host, 0))
+        sockets = [stack.enter_context(addresses.listen(host, 0, 1)) for _ in range(count)]
         return [int(each.getsockname()[1]) for each in sockets]
 
 

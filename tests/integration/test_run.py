@@ -9,10 +9,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from spotelastic_checkpoints.addresses import is_free
 from support.launcher import SCRIPT, NodeProcess, resumed_steps, running
 
 from spotelastic.cli.run import PREFIX, SHARED_MEMORY
-from spotelastic.store.server import EtcdMember
+from spotelastic.store.server import EtcdMember, standalone
 
 TWO = ("--nproc-per-node", "2")
 """Machines need not be alike."""
@@ -53,6 +54,22 @@ def test_a_run_goes_through_arrival_failure_departure_and_loss(
         replaced = run.trains("b", "d")
         assert replaced.resume.kind == "memory", "b's slots serve the newcomer"
         assert [replaced.ranks(member) for member in replaced.members] == [(0, 1), (2, 3, 4)]
+
+
+@pytest.mark.skipif(not is_free("::1", 0), reason="there is no IPv6 here")
+def test_nodes_with_ipv6_addresses_fill_each_other_from_memory(tmp_path: Path) -> None:
+    with (
+        standalone(tmp_path / "etcd", host="::1") as etcd,
+        running(
+            etcd.endpoint, uuid.uuid4().hex, tmp_path, nnodes="1:2", flags=("--local-addr", "::1")
+        ) as run,
+    ):
+        run.add("a")
+        run.seals("a")
+        run.add("b")
+        round_ = run.trains("a", "b")
+        assert round_.resume.kind == "memory", "b got it from a's daemon"
+        assert round_.store.startswith("[::1]:") and {m.address for m in round_.members} == {"::1"}
 
 
 def test_a_finished_run_ends_on_all_nodes_and_is_committed(

@@ -193,6 +193,14 @@ def test_the_parsers_own_complaints_are_one_line(args: list[str], told: str) -> 
             ],
             Meeting("host", ("h:7",), master="h:29500", master_port=29500),
         ),
+        (
+            [*TWO, "--master-addr", "::1", "--master-port", "5"],
+            Meeting("host", ("[::1]:1005",), "--master-addr", master="[::1]:5", master_port=5),
+        ),
+        (
+            ["--rdzv-backend", "c10d", "--rdzv-endpoint", "[fd00::1]:7,[fd00::2],[fd00::3]"],
+            Meeting("either", ("[fd00::1]:7", "[fd00::2]:29400", "[fd00::3]:29400")),
+        ),
         (["--node-rank", "0", "--master-port", "5"], Meeting("alone", master_port=5)),
         (["--standalone", "--master-port", "5"], Meeting("alone", master_port=5)),
         (

@@ -111,6 +111,9 @@ def test_virtual_local_ranks_see_their_own_device_only(visible: str | None, devi
 def test_further_variables_can_name_where_rank_0_is() -> None:
     config = dataclasses.replace(CONFIG, env={"SERVICE": "${master_addr}:29501", "RANK": "9"})
     env = env_of(config)
+    six = env_of(config, round_=dataclasses.replace(ROUND, store="[fd00::1]:4711"))
+    assert (six["MASTER_ADDR"], six["MASTER_PORT"]) == ("fd00::1", "4711"), "as torchrun has it"
+    assert six["SERVICE"] == "[fd00::1]:29501"
     assert env["SERVICE"] == "10.0.0.1:29501"
     assert env["RANK"] == "3"
 

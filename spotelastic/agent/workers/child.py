@@ -14,10 +14,10 @@ import json
 import os
 import random
 import signal
-import socket
 import sys
 from typing import Any
 
+from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.isolated import search_path
 
 from spotelastic.agent.workers import entries, failure
@@ -99,7 +99,7 @@ def _serve_store(order: dict[str, Any]) -> None:
             return  # the round never starts
         listener.listen(_BACKLOG)
     else:
-        listener = socket.create_server((order["host"], 0), backlog=_BACKLOG)
+        listener = addresses.listen(order["host"], 0, _BACKLOG)
     port = listener.getsockname()[1]
     fd = listener.detach()
     store = TCPStore(
