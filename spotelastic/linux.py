@@ -19,6 +19,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SIOCGIFADDR = 0x8915
 STACKS = signal.SIGRTMAX - 2
 """Asks a worker for the stacks of its threads; a real-time signal, which scripts leave alone."""
+FAILING = signal.SIGRTMAX - 3
+"""Tells the zygote that a worker has written of its failure, and ends by itself."""
 END_WITHIN = 10.0
 """Seconds that what gets SIGKILL may take to end; longer only where it is stuck."""
 CLEAN_WITHIN = 5.0
@@ -134,19 +136,24 @@ def mark(state: Path) -> dict[str, str]:
     return {"SPOTELASTIC_STATE": str(state)}
 
 
-def cleans(pid: int) -> bool:
+def cleans(pid: int) -> bool | None:
     """Whether it removes shared memory of processes that have ended, and then ends by itself.
 
     These are torch's `torch_shm_manager` and the resource trackers of multiprocessing and loky.
     They hear of an end by a pipe or a socket that closes. Ended sooner, they clean nothing.
+    None: nobody can tell yet, because the system is still loading its program.
     """
     try:
-        comm = Path(f"/proc/{pid}/comm").read_text()
-        return comm == "torch_shm_manag\n" or (
-            b"resource_tracker import main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        )
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+    begin, end = stat.index("("), stat.rindex(")")
+    if stat[begin + 1 : end] == "torch_shm_manag":
+        return True
+    if not command:
+        return False if stat[end + 2] == "Z" else None
+    return b"resource_tracker import main" in command
 
 
 def await_end(pids: Iterable[int], within: float) -> None:

@@ -40,6 +40,8 @@ class Lead:
 @dataclass(frozen=True, slots=True)
 class KillWorkers:
     signal: int = signal.SIGKILL
+    but_failing: bool = False
+    """Those that have told of their failure have time to end by themselves."""
 
 
 @dataclass(frozen=True, slots=True)

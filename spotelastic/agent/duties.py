@@ -45,6 +45,7 @@ from spotelastic.agent.actions import (
 from spotelastic.agent.observe import Local, Workers
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous.restarts import FAILURES
 from spotelastic.rendezvous.view import Seen
 
 CLAIM_PATIENCE = 2.0
@@ -89,7 +90,9 @@ def end_others(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
         if round_.cause == "stall" and round_.parent == workers.round:
             yield from _dump_and_kill(workers, now)
         else:
-            yield KillWorkers()
+            yield KillWorkers(but_failing=round_.cause in FAILURES)
+    elif workers.alive & workers.failing and round_.cause not in FAILURES:
+        yield KillWorkers()  # their failure is no longer what matters
     elif not workers.alive:
         plain = not workers.attached and now >= workers.started_at + ATTACH_PATIENCE
         if plain and mine is not None and mine.slot == 0 and "plain" not in local.said:
@@ -201,7 +204,7 @@ def _exits(local: Local, round_: Round, workers: Workers) -> Iterator[Action | W
     failed = [exit_ for exit_ in workers.exits if exit_.code != 0]
     if failed and not workers.failed:
         if workers.alive and not workers.killed:
-            yield KillWorkers()
+            yield KillWorkers(but_failing=True)
         yield ReportFailure(round_)
     elif not failed and not workers.alive and not workers.killed:
         if local.flushing != round_.incarnation:

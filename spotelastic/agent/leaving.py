@@ -49,7 +49,7 @@ def end(local: Local, code: int) -> Iterator[Action | Wake]:
     workers = local.workers
     if workers is not None and workers.alive:
         if not workers.killed:
-            yield KillWorkers(signal.SIGKILL if code else signal.SIGTERM)
+            yield KillWorkers(signal.SIGKILL if code else signal.SIGTERM, but_failing=True)
         return
     yield Exit(code)
 

@@ -56,6 +56,11 @@ PRELOAD = (
 )
 NEEDED = ("torch.distributed",)
 """By a round's store; all that is imported where workers are not forked."""
+FINALIZE_WITHIN = 20.0
+"""Seconds that a worker which has failed may take for its end, whatever its grace is: the other
+nodes wait for it, and leave its node out after half a minute."""
+STACKS_WITHIN = 1.0
+"""Seconds that it has after that for the stacks of its threads."""
 FALSE_STARTS = 3
 """Zygotes that end before they are ready; the last is tried without the user's modules."""
 FLUSH_TIMEOUT = 120.0
@@ -86,6 +91,10 @@ class Machine:
     @property
     def daemon(self) -> DaemonClient:
         return self._checkpoints.client
+
+    @property
+    def _finalize(self) -> float:
+        return min(max(self.config.grace, 0.1), FINALIZE_WITHIN)
 
     @property
     def zygote(self) -> Zygote:
@@ -159,13 +168,16 @@ class Machine:
         workers = local.workers
         if workers is None or self._zygote is None:
             return local
-        self._zygote.end(sorted(workers.alive), action.signal)
+        spared = workers.failing & workers.alive if action.but_failing else frozenset()
+        self._zygote.end(sorted(workers.alive - spared), action.signal)
         now, never = unbroken(), float("inf")
         if action.signal == signal.SIGTERM:
             kill_at, gone_by = now + self.config.grace, never
+        elif spared:
+            kill_at, gone_by = now + self._finalize + STACKS_WITHIN, never
         else:
             kill_at, gone_by = never, min(workers.gone_by, now + GONE_WITHIN)
-        workers = replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by)
+        workers = replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by, failing=spared)
         return replace(local, workers=workers)
 
     @do.register
@@ -286,7 +298,7 @@ class Machine:
                 str(self.config.workdir),
                 entry=self.config.entry,
                 numa=self.config.numa,
-                grace=self.config.grace,
+                finalize=self._finalize,
                 stacks=str(stacks(folder, first + local_rank)) if settings.stall_timeout else "",
             )
             try:

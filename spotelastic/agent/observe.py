@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from spotelastic_checkpoints.wire import WorkerStep
 
-from spotelastic.agent.workers.pool import Exited, Warm, ZygoteGone
+from spotelastic.agent.workers.pool import Exited, Failing, Warm, ZygoteGone
 from spotelastic.model.agreement import Vote
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
@@ -28,7 +28,7 @@ takes a few to give its memory back."""
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """A worker of this node that ended by itself."""
+    """A worker of this node that ended by itself, or has told of its failure and will."""
 
     local_rank: int
     code: int
@@ -80,6 +80,8 @@ class Workers:
     """One of them has left its Checkpointer, or never will have one."""
     waiting_at: int = 0
     """The agreed step at which all of them have sealed and wait."""
+    failing: frozenset[str] = frozenset()
+    """Those that have told of their failure, and may end by themselves."""
     failed: bool = False
     """A failure of theirs has been reported."""
     resumed: int = 0
@@ -250,6 +252,7 @@ class CommitSeen:
 LocalEvent = (
     Warm
     | Exited
+    | Failing
     | ZygoteGone
     | Noticed
     | SessionLost
@@ -269,8 +272,8 @@ LocalEvent = (
 def observe(local: Local, event: LocalEvent, now: float) -> Local:
     """`local` after `event`."""
     match event:
-        case Exited():
-            return _exited(local, event, now)
+        case Exited() | Failing():
+            return _ends(local, event, now)
         case ZygoteGone():
             return replace(local, zygote=False)
         case Noticed(notice):
@@ -324,7 +327,9 @@ def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:
     return Pace(now, steps, unchanged, behind.local_rank, behind.step, behind.last_step_at)
 
 
-def _exited(local: Local, event: Exited, now: float) -> Local:
+def _ends(local: Local, event: Exited | Failing, now: float) -> Local:
+    if isinstance(event, Failing):
+        return _failing(local, event, now)
     if local.store is not None and local.store.id == event.id:
         return replace(local, store=replace(local.store, dead=True))
     workers = local.workers
@@ -340,6 +345,18 @@ def _exited(local: Local, event: Exited, now: float) -> Local:
     # What it left behind is killed, unless it was asked to end and has time left for that.
     gone_by = min(workers.gone_by, now + GONE_WITHIN) if workers.kill_at == math.inf else math.inf
     return replace(local, workers=replace(workers, exits=exits, gone_by=gone_by))
+
+
+def _failing(local: Local, event: Failing, now: float) -> Local:
+    """Its failure counts from now on; it lives until its end is told."""
+    workers = local.workers
+    if workers is None or event.id not in workers.alive or workers.killed:
+        return local
+    exits, rank = workers.exits, int(event.id.rpartition("/")[2])
+    if all(exit_.local_rank != rank for exit_ in exits):
+        exits = (*exits, WorkerExit(rank, event.code, now))
+    failing = workers.failing | {event.id}
+    return replace(local, workers=replace(workers, exits=exits, failing=failing))
 
 
 def _asked_to_leave(local: Local, sig: int, now: float) -> Local:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.agent.workers.pool import Exited, Order, PoolEvent, Warm, Zygote
+from spotelastic.agent.workers.pool import Exited, Failing, Order, PoolEvent, Warm, Zygote
 from spotelastic.agent.workers.zygote import Plan
 from spotelastic.linux import mark
 
@@ -72,12 +72,14 @@ class Workers:
 
     def run(self, entry: str, *argv: str, cwd: Path) -> tuple[int, str, str]:
         env = {**self.env, "SPOTELASTIC_LOCAL_RANK": "0"}
-        order = Order(str(cwd), "worker", argv, env, str(cwd), entry=entry, grace=10.0)
+        order = Order(str(cwd), "worker", argv, env, str(cwd), entry=entry)
         out, err = cwd.parent / "stdout", cwd.parent / "stderr"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             self.zygote.start(order, stdout.fileno(), stderr.fileno())
         while True:
             event = self._events.get(timeout=20)
+            if isinstance(event, Failing):
+                continue
             assert isinstance(event, Exited)
             if event.gone:
                 return event.code, out.read_text(), err.read_text()

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.etcd import wait_until
@@ -16,6 +17,7 @@ from support.etcd import wait_until
 from spotelastic.agent.workers import zygote
 from spotelastic.agent.workers.pool import (
     Exited,
+    Failing,
     Order,
     PoolEvent,
     Warm,
@@ -45,17 +47,21 @@ class Pool:
     def next(self) -> PoolEvent:
         return self._events.get(timeout=WITHIN)
 
-    def start(self, rank: int, code: str, *, stacks: str = "") -> Path:
+    def start(self, rank: int, code: str, **order: Any) -> Path:
         """Run Python `code` as a worker; the file with what it prints."""
         script = self.folder / f"script-{rank}.py"
         script.write_text(code)
         output = self.folder / f"rank-{rank}.log"
-        env = {**self.env, "SPOTELASTIC_LOCAL_RANK": str(rank), "FOLDER": str(self.folder)}
-        order = Order(f"round/{rank}", "worker", (str(script),), env, str(self.folder))
+        env = {
+            **self.env,
+            "SPOTELASTIC_LOCAL_RANK": str(rank),
+            "FOLDER": str(self.folder),
+            "TORCHELASTIC_ERROR_FILE": str(self.folder / f"error-{rank}.json"),
+        }
+        argv, cwd = (str(script),), str(self.folder)
         with output.open("wb") as file:
             self.zygote.start(
-                Order(order.id, order.kind, order.argv, order.env, order.cwd, stacks=stacks),
-                file.fileno(),
+                Order(f"round/{rank}", "worker", argv, env, cwd, **order), file.fileno()
             )
         return output
 
@@ -139,6 +145,7 @@ def test_forked_workers_draw_random_numbers_of_their_own(pool: Callable[..., Poo
 def test_a_fresh_worker_fails_as_a_forked_one_does(pool: Callable[..., Pool]) -> None:
     made = pool(warm=False)
     output = made.start(0, "def go():\n    raise ValueError('no such column')\ngo()\n")
+    assert made.next() == Failing("round/0", 1)
     assert made.next() == Exited("round/0", 1)
     last = output.read_text().splitlines()
     assert last[-1] == "ValueError: no such column" and "script-0.py" in last[1]
@@ -297,6 +304,63 @@ def test_nothing_survives_a_killed_zygote(pool: Callable[..., Pool]) -> None:
     assert not lives(worker) and not lives(detached)
 
 
+# -- the time between a failure and its end -------------------------------------------------------
+
+FINALIZES = f"""
+import atexit, os, signal
+def finalize():
+    {tell("finalizes")}
+    while True:
+        signal.pause()
+atexit.register(finalize)
+"""
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize(
+    ("end", "code"), [("raise ValueError", 1), ("raise SystemExit(7)", 7), ("", 0)]
+)
+def test_a_failure_is_told_before_its_worker_ends(
+    pool: Callable[..., Pool], end: str, code: int, warm: bool
+) -> None:
+    made = pool(warm=warm)
+    made.start(0, FINALIZES + end)
+    if code:
+        assert made.next() == Failing("round/0", code)
+    os.kill(made.pid("finalizes"), signal.SIGKILL)
+    assert made.next() == Exited("round/0", -9)
+
+
+def test_a_failed_worker_whose_threads_never_end_shows_their_stacks_and_ends(
+    pool: Callable[..., Pool],
+) -> None:
+    made = pool()
+    output = made.start(
+        0,
+        "import threading\n"
+        "def wait_for_ever():\n"
+        "    threading.Event().wait()\n"
+        "threading.Thread(target=wait_for_ever).start()\n"
+        "raise ValueError\n",
+        finalize=0.1,
+    )
+    assert made.next() == Failing("round/0", 1)
+    assert made.next() == Exited("round/0", 1)
+    assert "in wait_for_ever" in output.read_text()
+
+
+def test_a_failure_in_a_process_that_a_worker_has_forked_is_not_its_own(
+    pool: Callable[..., Pool],
+) -> None:
+    made = pool()
+    output = made.start(
+        0, "import os\nif os.fork() == 0:\n    raise ValueError('inner')\nprint(os.wait()[1])\n"
+    )
+    assert made.next() == Exited("round/0", 0)
+    assert output.read_text().splitlines()[-2:] == ["ValueError: inner", "256"]
+    assert not (made.folder / "error-0.json").exists()
+
+
 # -- what removes shared memory -------------------------------------------------------------------
 
 SHARES = f"""
@@ -318,8 +382,8 @@ def shared(made: Pool) -> Path:
 def test_a_cleaner_removes_what_its_worker_shared(pool: Callable[..., Pool], end: str) -> None:
     made = pool()
     made.start(0, SHARES + end)
-    event = made.next()
-    assert isinstance(event, Exited) and event.gone
+    while not getattr(made.next(), "gone", False):
+        pass
     made.zygote.close()
     assert not shared(made).exists() and not lives(made.pid("tracker"))
 

@@ -25,7 +25,7 @@ from spotelastic.agent.observe import (
     look,
     observe,
 )
-from spotelastic.agent.workers.pool import Exited
+from spotelastic.agent.workers.pool import Exited, Failing
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.round import Cause, Commit, Member, Round
@@ -236,7 +236,8 @@ def test_other_nodes_dump_theirs_before_the_next_round() -> None:
 
 @pytest.mark.parametrize("cause", ["worker", "loss", "arrival"])
 def test_workers_of_an_old_round_are_killed_at_once(cause: Cause) -> None:
-    assert decided(local(), seen(after(cause)), NOW).actions[0] == do.KillWorkers()
+    killed = do.KillWorkers(but_failing=cause == "worker")
+    assert decided(local(), seen(after(cause)), NOW).actions[0] == killed
 
 
 # -- ends -----------------------------------------------------------------------------------------
@@ -246,13 +247,34 @@ def test_what_a_worker_left_behind_keeps_it_alive_but_tells_its_end() -> None:
     ended = observe(local(), Exited("r1/1", 1, gone=False), NOW)
     assert ended.workers is not None
     assert (ended.workers.exits, ended.workers.alive) == ((WorkerExit(1, 1, NOW),), WORKERS.alive)
-    assert decided(ended, seen(), NOW).actions == (do.KillWorkers(), do.ReportFailure(ROUND))
+    kill = do.KillWorkers(but_failing=True)
+    assert decided(ended, seen(), NOW).actions == (kill, do.ReportFailure(ROUND))
     gone = observe(ended, Exited("r1/1", 1), NOW + 1)
     assert gone.workers is not None
     assert (gone.workers.exits, gone.workers.alive) == (
         (WorkerExit(1, 1, NOW),),
         frozenset({"r1/0"}),
     )
+
+
+def test_a_failure_is_acted_on_before_its_worker_has_ended() -> None:
+    told = observe(local(), Failing("r1/1", 7), NOW)
+    assert told.workers is not None
+    assert told.workers.exits == (WorkerExit(1, 7, NOW),)
+    assert told.workers.alive == WORKERS.alive
+    kill = do.KillWorkers(but_failing=True)
+    assert decided(told, seen(), NOW).actions == (kill, do.ReportFailure(ROUND))
+    # Killed while it finalizes, or ended otherwise: it was told already.
+    gone = observe(told, Exited("r1/1", -9), NOW + 1)
+    assert gone.workers is not None
+    assert gone.workers.exits == told.workers.exits and gone.workers.alive == {"r1/0"}
+
+
+def test_what_has_failed_may_end_by_itself_unless_a_loss_forms_the_next_round() -> None:
+    ends = local(killed=True, failed=True, failing=frozenset({"r1/1"}), kill_at=NOW + 10)
+    assert do.KillWorkers() not in decided(ends, seen(after("worker")), NOW).actions
+    assert do.KillWorkers() in decided(ends, seen(after("worker")), NOW + 10).actions
+    assert do.KillWorkers() in decided(ends, seen(after("loss")), NOW).actions
 
 
 def test_a_worker_that_cannot_be_ended_makes_its_node_leave() -> None:

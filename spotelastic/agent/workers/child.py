@@ -15,7 +15,7 @@ import os
 import random
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.isolated import search_path
@@ -23,13 +23,11 @@ from spotelastic_checkpoints.isolated import search_path
 from spotelastic.agent.workers import entries, failure
 from spotelastic.agent.workers.ports import all_addresses
 from spotelastic.errors import SpotelasticError
-from spotelastic.linux import STACKS, die_with_parent, name_process
+from spotelastic.linux import FAILING, STACKS, die_with_parent, name_process
 
 _BACKLOG = 1024
 _FREE_WITHIN = 3.0
 """Seconds for the store of the round before to let go of a port that both are to have."""
-_END_WITHIN = 30.0
-"""Seconds that a worker which has failed may take for its end, unless its grace is longer."""
 
 
 def main() -> None:
@@ -38,6 +36,7 @@ def main() -> None:
     with os.fdopen(int(sys.argv[2])) as file:
         order = json.load(file)
     order["log"], order["errors"] = 1, 2
+    order["zygote"] = int(sys.argv[1])
     _become_worker(order)
     _work(order)
 
@@ -45,7 +44,7 @@ def main() -> None:
 def run(order: dict[str, Any]) -> None:
     """Returns or raises as a worker's script does; a store ends when it is killed."""
     os.setsid()
-    for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+    for name in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, FAILING):
         signal.signal(name, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if order["kind"] == "store":
@@ -120,34 +119,45 @@ def _work(order: dict[str, Any]) -> None:
     name_process(f"se-worker-{local_rank}")
     if order["stacks"]:
         _offer_stacks(order["stacks"])
+    order["pid"] = os.getpid()
     try:
         if order["numa"]:
             _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
         entries.run(order["entry"], list(order["argv"]), search_path())
-    except SystemExit as ended:
-        if ended.code not in (None, 0):
-            message, trace = failure.told(ended)
-            failure.report(message, trace)
-            _end_within(order)
-        raise
-    except SpotelasticError as error:
-        failure.report(f"{type(error).__name__}: {error}")
-        _end_within(order)
-        raise SystemExit(f"spotelastic: {error}") from None
     except BaseException as error:
+        _fail(order, error)
+
+
+def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:
+    """Report it first, show it, tell the zygote, and raise what ends the interpreter."""
+    if isinstance(error, SystemExit):
+        code = failure.exit_code(error)
+        if code:
+            _report(order, *failure.told(error), code)
+            failure.announce(order["zygote"])
+        raise error
+    code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    if isinstance(error, SpotelasticError):
+        _report(order, f"{type(error).__name__}: {error}")
+        end = SystemExit(f"spotelastic: {error}")
+    else:
         message, trace = failure.told(error)
-        failure.report(message, trace)
-        _end_within(order)
+        _report(order, message, trace, code)
+        end = SystemExit(1)
         failure.show(error, trace)
-        if isinstance(error, KeyboardInterrupt):  # it ends the process by SIGINT
-            sys.excepthook = lambda *_: None
-            raise
-        raise SystemExit(1) from None
+    failure.announce(order["zygote"])
+    if isinstance(error, KeyboardInterrupt):  # it ends the process by SIGINT
+        sys.excepthook = lambda *_: None
+        raise error
+    raise end from None
 
 
-def _end_within(order: dict[str, Any]) -> None:
-    """What has failed ends in time: threads of a broken process group may never do."""
-    faulthandler.dump_traceback_later(max(order["grace"], _END_WITHIN), exit=True, file=2)
+def _report(order: dict[str, Any], message: str, trace: str = "", code: int = 1) -> None:
+    """What has failed ends in time then: threads of a broken process group may never do."""
+    if os.getpid() != order["pid"]:  # a process that the script has forked, and that came out here
+        return
+    failure.report(message, trace, code)
+    faulthandler.dump_traceback_later(order["finalize"], exit=True, file=2)
 
 
 def _offer_stacks(path: str) -> None:

@@ -16,7 +16,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from spotelastic.agent.workers.failure import reported
 from spotelastic.linux import CLEAN_WITHIN, children, cleans, family, reaped, send
+
+LOAD_WITHIN = 1.0
+"""Seconds that the system may take to load a program, before it is ended unseen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,21 @@ class Ended:
     gone: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A worker has written of its failure, and will end by itself with this code."""
+
+    id: str
+    code: int
+
+
 @dataclass(slots=True)
 class _Child:
     id: str
     worker: bool
+    errors: str = ""
+    """The file in which it tells of a failure."""
+    failing: bool = False
     code: int | None = None
     told: bool = False
     asked: set[int] | None = None
@@ -48,9 +63,28 @@ class Children:
     _known: dict[int, _Child] = field(default_factory=dict)
     _others: set[int] = field(default_factory=lambda: set(children(os.getpid())))
     """Processes that preloaded modules have started: they stay."""
+    _loading: dict[int, float] = field(default_factory=dict)
+    """Heirs whose program is being loaded, and since when."""
 
-    def add(self, pid: int, name: str, *, worker: bool) -> None:
-        self._known[pid] = _Child(name, worker)
+    @property
+    def looks_again(self) -> float | None:
+        """Seconds after which to settle again, though no child ends: of a program that is being
+        loaded no event tells."""
+        return 0.01 if self._loading else None
+
+    def add(self, pid: int, name: str, *, worker: bool, errors: str = "") -> None:
+        self._known[pid] = _Child(name, worker, errors)
+
+    def failing(self) -> list[Failing]:
+        """Those that have told of it since this was last asked."""
+        news = []
+        for child in self._known.values():
+            if child.errors and not child.failing and child.code is None:
+                code = reported(child.errors)
+                if code:
+                    child.failing = True
+                    news.append(Failing(child.id, code))
+        return news
 
     def end(self, names: Sequence[str], sig: int) -> None:
         """SIGTERM: to the child itself, and to its heirs once it has ended. SIGKILL: to all."""
@@ -64,6 +98,7 @@ class Children:
     def settle(self) -> list[Ended]:
         """Reap who has ended, and end what they left behind; news for the agent."""
         self._reap()
+        self._loading = {pid: at for pid, at in self._loading.items() if cleans(pid) is None}
         ended = {pid: child for pid, child in self._known.items() if child.code is not None}
         if not ended:
             return []
@@ -96,7 +131,7 @@ class Children:
             if not below or waited >= within:
                 return
             for pid in below:
-                if waited >= CLEAN_WITHIN or not cleans(pid):
+                if waited >= CLEAN_WITHIN or cleans(pid) is False:
                     send(pid, signal.SIGKILL)
             if select.select([wake], [], [], 0.1)[0]:
                 os.read(wake, 4096)
@@ -118,11 +153,21 @@ class Children:
                 found.setdefault(session if session in ended else 0, []).extend(heirs)
         return found
 
+    def _loads(self, pid: int) -> bool:
+        """It may turn out to be a cleaner, which takes a moment."""
+        if cleans(pid) is not None:
+            return False
+        now = time.monotonic()
+        self._loading[pid] = since = self._loading.get(pid, now)
+        return now < since + LOAD_WITHIN
+
     def _stays(self, pid: int) -> bool:
-        return pid in self._others and cleans(pid)
+        return pid in self._others and bool(cleans(pid))
 
     def _end_heirs(self, child: _Child, heirs: Sequence[int]) -> None:
         for pid in heirs:
+            if self._loads(pid):
+                continue
             if child.asked is None:
                 send(pid, signal.SIGKILL)
             elif pid not in child.asked:

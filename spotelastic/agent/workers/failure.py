@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from spotelastic.linux import FAILING, send
+
 _OWN = Path(__file__)
 _LAUNCHER = tuple(
     str(_OWN.with_name(name)) for name in ("child.py", "entries.py", "function.py", "failure.py")
@@ -23,17 +25,39 @@ _dump, _format, _write, _dup2 = json.dumps, traceback.format_exception, os.write
 _stderr, _hook = sys.stderr, sys.excepthook
 
 
-def report(message: str, trace: str = "") -> None:
-    """Write it to TORCHELASTIC_ERROR_FILE, in torch's format."""
+def report(message: str, trace: str = "", code: int = 1) -> None:
+    """Write it to TORCHELASTIC_ERROR_FILE, in torch's format, with the exit code to come."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
-    extra = {"py_callstack": trace, "timestamp": str(time.time())}
+    extra = {"py_callstack": trace, "timestamp": str(time.time()), "exit_code": code}
     text = _dump({"message": {"message": message, "extraInfo": extra}})
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         _tell(file, text)
         os.close(file)
+
+
+def announce(zygote: int) -> None:
+    """Tell the zygote of a report: nobody has to wait for the end of this process to act on it."""
+    if os.getppid() == zygote:
+        send(zygote, FAILING)
+
+
+def reported(path: str) -> int:
+    """The exit code that a worker has told of in its error file; 0 if none has."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return int(json.load(file)["message"]["extraInfo"]["exit_code"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def exit_code(ended: SystemExit) -> int:
+    """That the interpreter ends with."""
+    if ended.code is None:
+        return 0
+    return ended.code & 0xFF if isinstance(ended.code, int) else 1
 
 
 def told(error: BaseException) -> tuple[str, str]:

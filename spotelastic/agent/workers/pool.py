@@ -48,7 +48,15 @@ class ZygoteGone:
     """The zygote ended, and all that it had started."""
 
 
-PoolEvent = Warm | Exited | ZygoteGone
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A worker has told of its failure, and will end by itself with this code."""
+
+    id: str
+    code: int
+
+
+PoolEvent = Warm | Exited | Failing | ZygoteGone
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ class Order:
     port: int = 0
     entry: str = "script"
     numa: str = ""
-    grace: float = 0.0
+    finalize: float = 10.0
     """Seconds that a worker which has failed may take for its end."""
     stacks: str = ""
     """File for the stacks of all threads, which the signal `process.STACKS` asks for."""
@@ -166,6 +174,8 @@ class Zygote:
             elif "started" in message:
                 with self._lock:
                     self._pids[message["started"]["id"]] = message["started"]["pid"]
+            elif "failing" in message:
+                self._sink(Failing(**message["failing"]))
             elif "ended" in message:
                 self._ended(Exited(**message["ended"]))
         stuck = end_marked(self._mark, END_WITHIN)

@@ -8,7 +8,8 @@ it left behind (`children.py`). When the agent is gone it ends everything below 
 
     agent → {"start": {"id", "kind", "argv", "env", "cwd", ...}}       + 1 or 2 descriptors
             {"end": {"ids", "signal"}}
-    zygote → {"warm": {...}} | {"started": {"id", "pid"}} | {"ended": {"id", "code", "gone"}}
+    zygote → {"warm": {...}} | {"started": {"id", "pid"}} | {"failing": {"id", "code"}}
+            {"ended": {"id", "code", "gone"}}
 
 Workers are forked while that is safe. Where it is not wanted, or a preloaded module has left a
 thread or an initialised CUDA, they are fresh interpreters; only stores, which need torch alone, are
@@ -34,6 +35,7 @@ from spotelastic.agent.workers import child
 from spotelastic.agent.workers.children import Children
 from spotelastic.linux import (
     END_WITHIN,
+    FAILING,
     adopt_orphans,
     die_with_parent,
     name_process,
@@ -171,13 +173,15 @@ class _Server:
         self._warm = warm
         self._children = Children()
         self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for news in (signal.SIGCHLD, FAILING):
+            signal.signal(news, lambda *_: None)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> dict[str, Any] | None:
         """Returns an order in a forked child, None when the agent is gone."""
         while True:
-            readable, _, _ = select.select([self._channel.fileno(), self._wake], [], [])
+            awaited = [self._channel.fileno(), self._wake]
+            readable, _, _ = select.select(awaited, [], [], self._children.looks_again)
             if self._wake in readable:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, 4096)
@@ -193,12 +197,14 @@ class _Server:
                     self._children.end(message["end"]["ids"], message["end"]["signal"])
             for news in self._children.settle():
                 _send(self._channel, {"ended": asdict(news)})
+            for failing in self._children.failing():
+                _send(self._channel, {"failing": asdict(failing)})
 
     def _start(self, order: dict[str, Any], descriptors: list[int]) -> bool:
         """True in the child that was forked."""
         order["log"], order["errors"] = descriptors[0], descriptors[-1]
         worker = order["kind"] == "worker"
-        zygote = os.getpid()
+        order["zygote"] = zygote = os.getpid()
         pid = _spawn(order) if worker and not self._warm else os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -208,7 +214,8 @@ class _Server:
             return True
         for descriptor in descriptors:
             os.close(descriptor)
-        self._children.add(pid, order["id"], worker=worker)
+        errors = order["env"].get("TORCHELASTIC_ERROR_FILE", "") if worker else ""
+        self._children.add(pid, order["id"], worker=worker, errors=errors)
         _send(self._channel, {"started": {"id": order["id"], "pid": pid}})
         return False
 
