@@ -59,3 +59,8 @@ class Unavailable(SpotelasticError):
 
 class LeaseLost(SpotelasticError):
     """The lease that a write depended on is gone."""
+
+
+def told(error: Exception) -> str:
+    """What people are told of it, whether it was raised on purpose or not."""
+    return str(error) if isinstance(error, SpotelasticError) else f"{type(error).__name__}: {error}"

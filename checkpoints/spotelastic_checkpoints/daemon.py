@@ -34,6 +34,7 @@ from spotelastic_checkpoints.peers import PeerServer
 from spotelastic_checkpoints.pipeline import Pipeline
 from spotelastic_checkpoints.retention import Keep
 from spotelastic_checkpoints.service import Service
+from spotelastic_checkpoints.threads import minded
 from spotelastic_checkpoints.tls import Tls
 
 NAME = b"se-daemon"
@@ -109,19 +110,29 @@ async def _serve(options: argparse.Namespace) -> int:
     def warn(message: str) -> None:
         loop.call_soon_threadsafe(service.tell_problem, message)
 
-    host, port = addresses.split(options.listen)
-    peers = PeerServer(service.arena, credentials, host, port, warn)
-    service.listen = peers.address
-    unix = await _listen(options.socket, service)
+    failed: list[str] = []
 
-    lifeline = loop.create_task(_watch(options, service, deserted, over))
-    await over.wait()
+    def fail(thread: str, error: str) -> None:
+        """Other nodes would ask in vain. The next daemon finds what is sealed."""
+        failed.append(f"its thread “{thread}” ended: {error}")
+        loop.call_soon_threadsafe(over.set)
+
+    with minded(("peers",), fail):
+        host, port = addresses.split(options.listen)
+        peers = PeerServer(service.arena, credentials, host, port, warn)
+        service.listen = peers.address
+        unix = await _listen(options.socket, service)
+        lifeline = loop.create_task(_watch(options, service, deserted, over))
+        await over.wait()
     lifeline.cancel()
     unix.close()
     peers.close()
     options.socket.unlink(missing_ok=True)
     if running.done() and not running.cancelled() and (error := running.exception()):
         raise error
+    if failed:
+        print(f"spotelastic: the checkpoint daemon ends: {failed[0]}", file=sys.stderr, flush=True)
+        os._exit(1)
     running.cancel()
     service.close()
     if deserted.is_set() and options.lifeline is not None:

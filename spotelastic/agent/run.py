@@ -8,11 +8,11 @@ import contextlib
 import math
 import os
 import queue
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
+
+from spotelastic_checkpoints.threads import minded
 
 from spotelastic.agent.act import Actor
 from spotelastic.agent.actions import Exit
@@ -48,7 +48,10 @@ from spotelastic.store.session import Session
 CONNECT_WITHIN = 10.0
 
 
-HELPERS = ("notices", "zygote", "claim", "flush", "watch", "session", "etcd", "daemon-events")
+HELPERS = (
+    *("notices", "zygote", "claim", "flush", "watch", "session", "etcd", "daemon-events"),
+    "worker-output",
+)
 """How the names of an agent's helper threads begin."""
 
 
@@ -120,23 +123,9 @@ class _Agent:
                 self._actor.close()
                 self._session.close()
 
-    @contextlib.contextmanager
-    def _minding_helpers(self) -> Iterator[None]:
+    def _minding_helpers(self) -> contextlib.AbstractContextManager[None]:
         """The end of a helper thread by an error ends this agent, in one line."""
-        before = threading.excepthook
-
-        def ended(told: threading.ExceptHookArgs) -> None:
-            before(told)
-            name = told.thread.name if told.thread is not None else ""
-            if name.startswith(HELPERS):
-                error = f"{told.exc_type.__name__}: {told.exc_value}"
-                self._queue.put(HelperEnded(name, error))
-
-        threading.excepthook = ended
-        try:
-            yield
-        finally:
-            threading.excepthook = before
+        return minded(HELPERS, lambda name, error: self._queue.put(HelperEnded(name, error)))
 
     def _loop(self, watches: Watches) -> int:
         while True:

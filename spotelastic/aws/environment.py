@@ -31,7 +31,7 @@ from pathlib import Path
 from spotelastic.aws import micromamba
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import steady
-from spotelastic.errors import EnvironmentFailure, SpotelasticError
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, told
 from spotelastic.model.job import Environment
 
 RENEW = 5.0
@@ -132,8 +132,8 @@ class Environments:
                 count += 1
                 try:
                     self.objects.put(f"environments/{tag}.building", self._sign(count))
-                except SpotelasticError as error:
-                    self.say(str(error))
+                except Exception as error:
+                    self.say(told(error))
 
         thread = threading.Thread(target=renew, name="environment", daemon=True)
         thread.start()

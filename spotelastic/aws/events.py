@@ -92,7 +92,7 @@ def parse(body: str) -> AwsEvent:
     """The event in a message's body; never raises."""
     try:
         event = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Malformed(f"no JSON: {error}")
     if not isinstance(event, dict):
         return Malformed("no JSON object")

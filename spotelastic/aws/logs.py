@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from spotelastic.aws.clients import Aws, Rejected, calling
 from spotelastic.clock import Clock, wall
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import SpotelasticError, told
 
 EVERY = 0.5
 """Seconds that a line waits for others at most."""
@@ -43,7 +43,7 @@ class LogShipper:
         self._closed = False
         self._updated: dict[str, float] = {}
         """By stream: when the last update was sent."""
-        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="log-shipper", daemon=True)
         self._thread.start()
 
     def write(self, stream: str, text: str) -> None:
@@ -91,6 +91,9 @@ class LogShipper:
             except SpotelasticError as error:
                 print(f"logs: {error}", file=sys.stderr, flush=True)
                 failed += [(name, line) for line in lines]
+            except Exception as error:  # of these lines: others may be sent
+                lost = f"{len(lines)} lines of {name} are not sent"
+                print(f"logs: {told(error)}: {lost}", file=sys.stderr, flush=True)
         return failed
 
     def _put(self, name: str, lines: Sequence[Line]) -> None:

@@ -71,7 +71,7 @@ def run(me: Identity) -> int:
         _record_outage(spec, tls, me, died_at, seen_at)
 
     keep_fresh(aws, parameter)
-    threading.Thread(target=seat.follow, daemon=True).start()
+    threading.Thread(target=seat.follow, name="seat", daemon=True).start()
     return supervise(
         (
             Part("etcd", start_etcd, restarted=came_back),

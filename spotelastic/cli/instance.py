@@ -12,7 +12,7 @@ from spotelastic.aws.identity import BUCKET, CLUSTER, Identity
 from spotelastic.aws.imds import DEFAULT_URL
 from spotelastic.aws.objects import Objects
 from spotelastic.cli.supervise import Process
-from spotelastic.errors import EnvironmentFailure, SpotelasticError
+from spotelastic.errors import EnvironmentFailure, told
 from spotelastic.model.job import JobSpec
 from spotelastic.store.tls import Tls
 
@@ -44,8 +44,8 @@ def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
         while not over.wait(REFRESH):
             try:
                 certificate(aws, parameter)
-            except SpotelasticError as error:
-                say(str(error))
+            except Exception as error:  # the next look may succeed
+                say(told(error))
 
     threading.Thread(target=look, name="certificate", daemon=True).start()
     return over

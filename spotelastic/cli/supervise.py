@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spotelastic.clock import steady, wall
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import told
 
 SHORT_LIFE = 2.0
 """Seconds: what dies younger is started again only after a pause that doubles."""
@@ -109,8 +109,8 @@ def _tell(restarted: Callable[[float], None], died_at: float, say: Callable[[str
     def call() -> None:
         try:
             restarted(died_at)
-        except SpotelasticError as error:
-            say(str(error))
+        except Exception as error:
+            say(told(error))
 
     threading.Thread(target=call, name="restarted", daemon=True).start()
 

@@ -88,7 +88,8 @@ def repeated(tell: Say, every: float) -> Iterator[Say]:
     def repeat() -> None:
         while not over.wait(every):
             for line in last:
-                tell(f"still {line}")
+                with suppress(Exception):  # it is only told once more
+                    tell(f"still {line}")
 
     thread = threading.Thread(target=repeat, name="preparing", daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ from spotelastic.aws.events import parse
 from spotelastic.clock import Clock, unbroken
 from spotelastic.controller.backoff import Backoff, Complaint
 from spotelastic.controller.seen import Discard, Message, Order, Reply
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import told
 
 LONG_POLL = 20
 """Seconds; the most that SQS offers."""
@@ -116,8 +116,8 @@ class Inbox(Generic[T]):
         while not self._closed.is_set():
             try:
                 batch = self._receive()
-            except SpotelasticError as error:
-                self._complain(str(error))
+            except Exception as error:
+                self._complain(told(error))
                 self._closed.wait(self._backoff.failed())
                 continue
             self._backoff.succeeded()
@@ -144,8 +144,8 @@ class Inbox(Generic[T]):
                     self._aws.sqs.change_message_visibility(
                         QueueUrl=self.url, ReceiptHandle=message.receipt, VisibilityTimeout=0
                     )
-            except SpotelasticError as error:
-                self._complain(str(error))
+            except Exception as error:
+                self._complain(told(error))
 
     def _receive(self) -> dict[str, T]:
         with calling("receive messages"):

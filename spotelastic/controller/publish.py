@@ -22,7 +22,7 @@ from spotelastic.controller.observe import Records
 from spotelastic.controller.seen import Fate
 from spotelastic.controller.status import status
 from spotelastic.controller.usage import Usage
-from spotelastic.errors import SpotelasticError
+from spotelastic.errors import told
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Event, Report, Status
 
@@ -132,8 +132,8 @@ class Publisher:
         """Whether something remains to be written, and the seconds until the next attempt."""
         try:
             behind = not self._publish(account, last=last)
-        except SpotelasticError as error:
-            self._complain(str(error))
+        except Exception as error:
+            self._complain(told(error))
             return True, self._backoff.failed()
         self._backoff.succeeded()
         return behind, EVERY

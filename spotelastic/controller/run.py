@@ -3,6 +3,8 @@
 import signal
 import threading
 
+from spotelastic_checkpoints.threads import minded
+
 from spotelastic.aws.clients import Aws
 from spotelastic.aws.names import CONTROL_TYPE
 from spotelastic.aws.objects import Objects
@@ -20,6 +22,8 @@ from spotelastic.store.session import Session
 
 LEASE = 2.0
 """Seconds without a sign of life after which another controller leads."""
+HELPERS = ("session", "watch")
+"""How the names of those of its threads begin that it cannot do without."""
 RETRY = 0.5
 """Seconds before another try to reach etcd."""
 
@@ -38,6 +42,7 @@ class Controller:
         self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
         self._wake = threading.Event()
         self._stopping = threading.Event()
+        self.failed = False
         self._mirror = Mirror(self._keys, self._wake.set)
         self._over = threading.Event()
         """Set when a term must end."""
@@ -46,6 +51,13 @@ class Controller:
         self._stopping.set()
         self._over.set()
         self._wake.set()
+
+    def fail(self, thread: str, error: str) -> None:
+        """Without that thread it would wait for ever. Another controller leads, and this one is
+        started again."""
+        say(f"the thread “{thread}” of this controller ended, and it ends: {error}")
+        self.failed = True
+        self.stop()
 
     def run(self) -> None:
         session = self._open_session()
@@ -127,8 +139,9 @@ class Controller:
 
 
 def run(config: ControllerConfig) -> int:
-    """Runs a controller until SIGTERM."""
+    """Runs a controller until SIGTERM, or until one of its threads has ended by an error."""
     controller = Controller(config)
     signal.signal(signal.SIGTERM, lambda *_: controller.stop())
-    controller.run()
-    return 0
+    with minded(HELPERS, controller.fail):
+        controller.run()
+    return 1 if controller.failed else 0

@@ -28,7 +28,7 @@ from spotelastic.aws.objects import Objects
 from spotelastic.clock import steady
 from spotelastic.controller import snapshots
 from spotelastic.controller.generations import Claim, Generation, Generations
-from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, told
 from spotelastic.store import roster
 from spotelastic.store.embedded import entry
 from spotelastic.store.roster import Roster
@@ -158,8 +158,8 @@ class Seat:
             looked_at = steady()
             try:
                 self._go_over(self._generations.number())
-            except SpotelasticError as error:
-                self._config.say(str(error))
+            except Exception as error:  # the next look may succeed
+                self._config.say(told(error))
 
     def _go_over(self, newest: int) -> None:
         if newest > self._generation and self.etcd.running:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spotelastic.aws.objects import Objects
 from spotelastic.clock import Clock, wall
 from spotelastic.controller.generations import Generations
-from spotelastic.errors import SpotelasticError, Unavailable
+from spotelastic.errors import Unavailable, told
 from spotelastic.store.server import find_leader
 from spotelastic.store.snapshot import take
 from spotelastic.store.tls import Tls
@@ -66,8 +66,8 @@ class Snapshots:
         while not self._closed.wait(wait):
             try:
                 wait = self._turn()
-            except SpotelasticError as error:
-                print(f"controller: {error}", file=sys.stderr, flush=True)
+            except Exception as error:
+                print(f"controller: {told(error)}", file=sys.stderr, flush=True)
                 wait = RETRY
 
     def _turn(self) -> float:

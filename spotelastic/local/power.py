@@ -117,6 +117,12 @@ class Power:
         return future
 
     def _listen(self) -> None:
+        try:
+            self._take_answers()
+        finally:
+            self.on_lost()
+
+    def _take_answers(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
             (answer,) = json.loads(line).items()
@@ -126,4 +132,3 @@ class Power:
             with self._lock:
                 future = self._waiting.pop(answer)
             future.set_result(None)
-        self.on_lost()

@@ -137,7 +137,7 @@ def _resolve(host: str, port: int) -> tuple[str, int] | None:
     def ask() -> None:
         try:
             found.extend((address, port) for address in addresses.resolve(host))
-        except OSError:
+        except (OSError, UnicodeError):  # a name that cannot be one
             return
 
     asking = threading.Thread(target=ask, name="resolve", daemon=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 from spotelastic.clock import steady
-from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, told
 from spotelastic.store import roster
 from spotelastic.store.roster import Listed, Roster
 from spotelastic.store.server import (
@@ -155,6 +155,8 @@ class Embedded:
             self._keep()
         except SpotelasticError as error:
             self.failure = error
+        except Exception as error:
+            self.failure = EnvironmentFailure(f"the etcd here is no longer minded: {told(error)}")
 
     def _keep(self) -> None:
         afresh, served, short = True, False, 0

@@ -133,7 +133,7 @@ class Logs:
         self._closing = False
         self._taken = 0
         """Bytes read so far."""
-        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="worker-output", daemon=True)
         self._thread.start()
 
     def open(self, folder: Path, rank: int, local_rank: int) -> tuple[int, ...]:
