@@ -1,9 +1,9 @@
 """`up`, in stages: check everything, bring up, watch (and drill), report, take down.
 
 Nothing is started before all checks have passed, and whatever was started registers at once how it
-is undone, so that an error, a signal and an ordinary end all leave by the same door. Two things
-outlive the command on request: `--detach` and `--keep`. And one without: a cluster on AWS that is
-up goes on when only the command that watches or changes it is interrupted (staying.py).
+is undone, so that an error, a signal and an ordinary end all leave by the same door. A cluster
+outlives the command on request: `--detach` and `--keep`. On AWS it also goes on when only the
+command that watches or changes it is interrupted (staying.py).
 """
 
 import sys
@@ -19,7 +19,16 @@ from spotelastic.aws.names import MEMBERS
 from spotelastic.aws.provisions import ETCD
 from spotelastic.aws.request import Request as ClusterRequest
 from spotelastic.aws.survey import Survey, Wish, survey
-from spotelastic.cli import chart, existing, failures, list_prices, offer, output, wrapping
+from spotelastic.cli import (
+    chart,
+    existing,
+    failures,
+    list_prices,
+    local_data,
+    offer,
+    output,
+    wrapping,
+)
 from spotelastic.cli.capacity import kept
 from spotelastic.cli.place import Place, aws_is_configured
 from spotelastic.cli.request import Checked, Request, check
@@ -30,9 +39,11 @@ from spotelastic.cli.watch import Outcome, ended, outcome, training, watch
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
 from spotelastic.local import cloud as local
+from spotelastic.local import joining
 from spotelastic.local.drill import Drill
 from spotelastic.local.drill import Plan as DrillPlan
 from spotelastic.local.faults import Faults
+from spotelastic.local.joining import Use
 from spotelastic.model.counting import counted
 from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
@@ -68,12 +79,13 @@ def launch(request: Request) -> int:
 def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals: Signals) -> int:
     with view() as shown:
         say = _to_stderr if request.as_json else shown.say
-        place = _place(request, undo, signals, say)
+        region = None if request.local else request.region
+        stays = Staying(checked.name, checked.linger, undo, signals, shown.say, region)
+        place = _place(request, stays, say)
+        stays = replace(stays, use=place.use)
         known = existing.find(place, request, checked)
         if known is not None:
             checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
-        region = request.region if place.cloud is None else None
-        stays = Staying(checked.name, checked.linger, undo, signals, shown.say, region)
         with stays.changed() if known is not None and not request.plan else nullcontext():
             found = survey(place.aws, _wish(request, checked, known))
             for line in offer.headline(request, checked, found):
@@ -100,7 +112,8 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
             if first:
                 first(status)
 
-        with stays.watched() if place.shared or request.keep else nullcontext():
+        stays = replace(stays, owned=place.use is not None and known is None and not request.keep)
+        with nullcontext() if stays.owned else stays.watched():
             status = watch(
                 cluster,
                 shown,
@@ -115,13 +128,13 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
                 shown.say(
                     f"no step is told yet: `spotelastic status {stays.named}` shows how far it is"
                 )
+            if place.use is not None:
+                place.use.works_on(checked.name, stays=True)
             stays.leave()
             return 0
         result = outcome(cluster, status)
         log = failures.keep_log(cluster, result) if failures.failed(result) else None
-    return _conclude(
-        request, result, log, drill, replace(stays, say=wrapping.say), shared=place.shared
-    )
+    return _conclude(request, result, log, drill, replace(stays, say=wrapping.say))
 
 
 def _to_stderr(line: str) -> None:
@@ -186,24 +199,25 @@ def _on_demand(capacity: Capacity, minimum: int) -> int:
     return capacity.base or (minimum if capacity.on_demand == "fallback" else 0)
 
 
-def _place(request: Request, undo: ExitStack, signals: Signals, say: Say) -> Place:
-    """AWS, the local cloud that already runs, or a new one of our own, which ends with us."""
+def _place(request: Request, stays: Staying, say: Say) -> Place:
+    """AWS, or the local cloud: a new one, or that which others use already. It lives as long as
+    somebody does."""
     if not request.local:
         return Place.find(False, request.region)
-    cloud = local.find()
-    if cloud is not None:
-        say(f"using the local cloud that runs already ({cloud.endpoint})")
-        return Place.of(cloud)
-    say("starting the local cloud")
-    cloud = local.start(detach=request.detach or request.keep)
+    use, new = joining.join(lambda: say("starting the local cloud"))
+    last = _to_stderr if request.as_json else wrapping.say
+    stays.undo.callback(_undoing(stays.signals, lambda: _leave(use, last)))
+    if new:
+        say(f"local cloud at {use.info.endpoint}: {', '.join(use.info.zones)}")
+    else:
+        say(f"using the local cloud that runs already ({use.info.endpoint})")
+    return replace(Place.of(use.info), use=use)
 
-    def end() -> None:
-        print("ending the local cloud")
-        local.stop(cloud)
 
-    undo.callback(_undoing(signals, end))
-    say(f"local cloud at {cloud.endpoint}: {', '.join(cloud.zones)}")
-    return replace(Place.of(cloud), shared=False)
+def _leave(use: Use, say: Say) -> None:
+    """With its cluster, if that is not to stay and nobody else works on it."""
+    if use.leave(say) != "nothing" and use.cluster:
+        local_data.tell(use.cluster, say)
 
 
 def _bring_up(
@@ -247,14 +261,27 @@ def _bring_up(
         hidden = _other_secrets(place, checked, known)
         differences = list(offer.changes(request, checked, found, known.spec, hidden))
         say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
+    if place.use is not None:
+        return _bring_up_here(request, wanted, place, place.use, say, new=known is None)
     cluster = clusters.create(wanted, say, place.aws)
 
     def down() -> None:
         with stays.ended():
             place.down(checked.name, wrapping.say)
 
-    if place.shared:
-        stays.undo.callback(_undoing(stays.signals, down))
+    stays.undo.callback(_undoing(stays.signals, down))
+    return cluster
+
+
+def _bring_up_here(
+    request: Request, wanted: ClusterRequest, place: Place, use: Use, say: Say, *, new: bool
+) -> Cluster:
+    """In the local cloud, which takes the cluster down when the command ends, however that is."""
+    with local.making(lambda: say("waiting until another `up` has made its cluster")):
+        use.works_on(wanted.name, stays=False if new else None)
+        cluster = clusters.create(wanted, say, place.aws)
+    if request.keep:
+        use.works_on(wanted.name, stays=True)
     return cluster
 
 
@@ -281,21 +308,17 @@ def _drill(request: Request, place: Place, say: Say) -> Drill | None:
 
 
 def _conclude(
-    request: Request,
-    result: Outcome,
-    log: Path | None,
-    drill: Drill | None,
-    cluster: Staying,
-    *,
-    shared: bool,
+    request: Request, result: Outcome, log: Path | None, drill: Drill | None, cluster: Staying
 ) -> int:
     """Reports first, so that a failing clean-up cannot cost the report."""
     output.display(output.report_table(result.report))
     written = _write(request, result)
     kept = [node.id for node in result.status.nodes if node.state == "failed"]
     stays = result.status.state == "stopped" or (request.keep_failed and kept)
-    if request.keep or (shared and stays):
+    if request.keep or (stays and not cluster.owned):
         cluster.leave()  # for whoever stopped it, or wants to see why it failed
+    elif cluster.use is not None:
+        cluster.use.works_on(cluster.name, stays=False)
     for node in kept if request.keep_failed else ():
         wrapping.say(f"{node} is kept: look at it with spotelastic shell {node}")
     missed = drill.missing if drill else ()

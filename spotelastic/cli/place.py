@@ -1,5 +1,6 @@
 """Where clusters are: the local cloud that runs on this machine, or an AWS account."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -17,12 +18,14 @@ from spotelastic.aws.data import Data
 from spotelastic.aws.names import MEMBERS, Names
 from spotelastic.aws.objects import USAGE, Objects
 from spotelastic.aws.prices import STORED
-from spotelastic.cli import project
+from spotelastic.cli import local_data, project
 from spotelastic.clock import wall
 from spotelastic.controller.usage import Usage, closed, cost
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
+from spotelastic.local import joining
 from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.joining import Use
 from spotelastic.model.progress import Cost, Listed, Status
 
 READ_TIMEOUT = 10.0
@@ -49,8 +52,8 @@ class Place:
     aws: Aws
     cloud: CloudInfo | None
     """None on AWS."""
-    shared: bool = True
-    """False for a local cloud that serves one command, and ends with it."""
+    use: Use | None = None
+    """Of a command that keeps the local cloud alive."""
 
     @classmethod
     def find(cls, wish: bool | None, region: str | None = None) -> "Place":
@@ -206,19 +209,42 @@ class Place:
         bucket: str | None = None,
     ) -> None:
         """End one cluster; with its last cluster the local cloud ends too."""
-        if name is None and self.cloud is not None and not self.names():
-            say("ending the local cloud, in which no cluster is left, and all checkpoints in it")
-            local.stop(self.cloud)
+        if self.cloud is None:
+            self._down(name, say, keep_data=keep_data, bucket=bucket)
             return
+        use = joining.enter()
+        if use is None:
+            raise CloudEnded(GONE)
+        with contextlib.closing(use):
+            if keep_data:
+                self._down_here(name, use, say)
+            else:
+                self._down(name, say, keep_data=False, bucket=bucket)
+                use.leave(say, down=True)
+
+    def _down_here(self, name: str | None, use: Use, say: Callable[[str], None]) -> None:
+        """In the local cloud, which ends with its last cluster, where no other command uses it."""
+        if name is None and not self.names():
+            if not use.leave(say, down=True):
+                say("no cluster is there, but another command uses the local cloud: it stays")
+            return
+        name = self._known_name(name)
+        use.works_on(name)
+        use.leave(say, down=True)
+        say(f"{name} is gone")
+        local_data.tell(name, say)
+
+    def _known_name(self, name: str | None, *, keep_data: bool = True) -> str:
         if name is None:
-            name = self._only_one()
-        elif name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
+            return self._only_one()
+        if name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
             self.cluster(name)  # says what there is
-        if self.cloud is not None and self.names() == (name,):
-            say(f"ending the local cloud with {name} and its checkpoints")
-            local.stop(self.cloud)
-            say(f"{name} is gone")
-            return
+        return name
+
+    def _down(
+        self, name: str | None, say: Callable[[str], None], *, keep_data: bool, bucket: str | None
+    ) -> None:
+        name = self._known_name(name, keep_data=keep_data)
         its = self._bucket_of(name, bucket)
         teardown.delete(name, bucket=its, keep_data=keep_data, say=say, aws=self.aws)
         say(f"{name} is gone")

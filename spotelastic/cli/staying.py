@@ -9,6 +9,7 @@ from spotelastic.cli.offer import lingers
 from spotelastic.cli.place import CloudEnded
 from spotelastic.cli.signals import Signals
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
+from spotelastic.local.joining import Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,10 @@ class Staying:
     say: Callable[[str], None]
     region: str | None = None
     """Where `up` was told one: other commands look elsewhere otherwise."""
+    use: Use | None = None
+    """Of the local cloud."""
+    owned: bool = False
+    """A local cluster that ends with the commands that work on it."""
 
     @property
     def named(self) -> str:
@@ -31,8 +36,11 @@ class Staying:
         return self.name + (f" --region {self.region}" if self.region else "")
 
     def leave(self) -> None:
-        """The cluster is not taken down."""
+        """The cluster is not taken down; but a local one is with the last command that works on it,
+        unless one of them has left it to stay."""
         self.undo.pop_all()
+        if self.use is not None and self.use.leave(self.say) != "nothing":
+            return
         self.say(
             f"{self.name} stays up: spotelastic status {self.named}, "
             f"spotelastic logs -f {self.named}; come back with the same `spotelastic up`; "

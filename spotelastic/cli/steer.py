@@ -97,16 +97,37 @@ def down(
     where: Where = None,
     region: Region = None,
 ) -> None:
-    """End a cluster: nothing that costs money is left but its checkpoints."""
+    """End a cluster: nothing that costs money is left but its checkpoints.
+
+    Those of a local cluster stay on this machine, in ~/.spotelastic/s3.
+    """
     from spotelastic.cli.place import Place
 
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints are to be deleted")
+    if delete_data and name is not None and where is not False and _delete_here(name, where):
+        return
     place = Place.find(where, region)
     if delete_data and name is not None:
         data = place.data(name, bucket)
         _confirm(data.run.cluster, data.url)
     place.down(name, say, keep_data=not delete_data, bucket=bucket)
+
+
+def _delete_here(name: str, where: bool | None) -> bool:
+    """While no local cloud runs: what a cluster of it has left; False where that is not meant."""
+    from spotelastic.cli import local_data
+    from spotelastic.cli.place import aws_is_configured
+    from spotelastic.local import cloud
+
+    if cloud.find() is not None or (where is None and aws_is_configured()):
+        return False
+    found = local_data.find(name)
+    if found is None:
+        return False
+    _confirm(found.run, str(found.folder))
+    local_data.delete(found, say)
+    return True
 
 
 def _confirm(run: str, url: str) -> None:

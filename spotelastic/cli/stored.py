@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 WITHIN = 30.0
 """Seconds that the store may be away while a command runs."""
+S3 = "s3://"
 WORTH_A_WORD = 1.0
 """Seconds between two attempts that a person notices."""
 
@@ -80,14 +82,15 @@ def opened(text: str) -> Iterator[Named]:
 @contextmanager
 def storage(url: str) -> Iterator["Storage"]:
     """What does not answer is asked again; a folder is not, whose disk is full, say. Where AWS is
-    not configured, S3 is that of the local cloud, if one runs."""
+    not configured, S3 is that of the local cloud: while none runs, the folder of its buckets."""
     from spotelastic_checkpoints.patience import Patience
     from spotelastic_checkpoints.storage.asked import Asked
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
 
-    from spotelastic.cli.place import Place, aws_is_configured
+    from spotelastic.cli.place import Place
 
-    if url.lower().startswith("s3://") and not aws_is_configured():
+    url, is_local = _address_of(url)
+    if is_local:
         with suppress(UsageError):
             Place.find(True)
     tell = partial(typer.echo, err=True)
@@ -105,20 +108,49 @@ def storage(url: str) -> Iterator["Storage"]:
             there.close()
 
 
+def _address_of(url: str) -> tuple[str, bool]:
+    """Where the objects that a URL names are asked for, and whether that is the local cloud.
+
+    While it runs, it alone changes the folder of its buckets; while it does not, its URLs are
+    folders. A bucket of any other name is AWS's where an account is configured.
+    """
+    from spotelastic_checkpoints.storage.open import folder_of
+
+    from spotelastic.cli.place import aws_is_configured
+    from spotelastic.local import cloud, kept
+
+    shared = f"spotelastic-{cloud.ACCOUNT}-"  # no account of AWS's has that number
+    running = cloud.find() is not None
+    if url.lower().startswith(S3):
+        bucket, _, key = url[len(S3) :].partition("/")
+        if not bucket.startswith(shared) and aws_is_configured():
+            return url, False
+        folder = cloud.buckets() / bucket / kept.path_of(key.rstrip("/"))
+        return (url, True) if running or not folder.is_dir() else (str(folder), False)
+    folder_named = folder_of(url)
+    if folder_named is None or not folder_named.is_relative_to(cloud.buckets()) or not running:
+        return url, False
+    bucket, *inside = folder_named.relative_to(cloud.buckets()).parts
+    return f"{S3}{bucket}/{kept.key_of(Path(*inside))}", True
+
+
 def _storage_of(cluster: str) -> str:
     """What the cluster writes to, or wrote to before it went."""
     from spotelastic.aws.names import Names
+    from spotelastic.cli import local_data
     from spotelastic.cli.place import Place
 
+    why = ""
     try:
         Names(cluster)
         place = Place.find(None)
-    except UsageError:
-        raise UsageError(f"{cluster}: no such folder") from None
-    try:
+        why = ", and "
         return place.told(cluster, lambda _: None).spec.storage
     except UsageError as error:
-        raise UsageError(f"{cluster}: no such folder, and {error}") from None
+        found = local_data.find(cluster)
+        if found is not None and found.folder.is_dir():
+            return str(found.folder)
+        raise UsageError(f"{cluster}: no such folder{why}{error if why else ''}") from None
 
 
 @contextmanager

@@ -90,7 +90,8 @@ def up(
     """Bring up a cluster, train the script on it, carry it through every interruption.
 
     Run again, it changes what differs (nodes, code, types) and shows the job
-    again. Ctrl-C leaves a cluster on AWS up, and says how to come back.
+    again. Ctrl-C leaves a cluster on AWS up, and says how to come back; a local
+    one ends with the command, unless it was left (--detach, --keep).
 
     Flags come before the script; what comes after it is the script's.
     What no flag says, spotelastic.toml in the current folder does.

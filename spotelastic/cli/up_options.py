@@ -30,7 +30,7 @@ Local = Annotated[
     bool,
     typer.Option(
         "--local/--aws",
-        help="Use a cloud emulated on this machine, or AWS.",
+        help="Use a cloud emulated on this machine, whose bucket is ~/.spotelastic/s3, or AWS.",
         rich_help_panel=MACHINES,
     ),
 ]

@@ -1,7 +1,9 @@
-"""`main()` is the cloud's process, started with SETTINGS ANNOUNCE [STARTER].
+"""`main()` is the cloud's process, started with SETTINGS.
 
-SETTINGS is JSON from `cloud.start`; ANNOUNCE a descriptor that is told when the cloud is ready, or
-why it is not; STARTER a pidfd: when that process dies, the cloud ends.
+SETTINGS is JSON from `cloud.start`. Some are descriptors: `announce` is told when the cloud is
+ready, or why it is not; `starter`, if any, is a pidfd: when that process dies, the cloud ends;
+`user`, if any, is the connection of the first command that uses the cloud, which then ends when
+nobody does any more (users.py).
 """
 
 import contextlib
@@ -32,13 +34,14 @@ _LOOPBACK = IPv4Network("127.0.0.0/8")
 
 
 def main() -> None:
-    settings, announce = json.loads(sys.argv[1]), int(sys.argv[2])
+    settings = json.loads(sys.argv[1])
+    (announce,) = settings["announce"]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     name_process("se-cloud")
     over = Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: over.set())
-    for starter in map(int, sys.argv[3:]):
+    for starter in settings["starter"]:
         Thread(target=_await_death, args=(starter, over), daemon=True).start()
     remains = Remains(**settings["remains"])
     try:
@@ -60,6 +63,7 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         net=net,
         region=settings["region"],
         imds_port=_imds_port(net),
+        buckets=Path(settings["buckets"]),
         boot_command=tuple(settings["boot_command"]),
         capacity=tuple((type, zone, count) for type, zone, count in settings["capacity"]),
     )
@@ -78,6 +82,7 @@ def _run(settings: dict[str, Any], remains: Remains, net: str, announce: int, ov
         )
         text = json.dumps(asdict(info))
         write_atomically(Path(remains.record), text)
+        server.serve_users(over.set, [socket.socket(fileno=user) for user in settings["user"]])
         os.write(announce, text.encode())
         os.close(announce)
         over.wait()

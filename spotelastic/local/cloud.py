@@ -8,13 +8,15 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import IO
 
 from spotelastic_checkpoints import isolated
 
@@ -23,6 +25,7 @@ from spotelastic.local import processes
 from spotelastic.local.remains import Remains
 
 MOTO = "5.2.5"
+ACCOUNT = "123456789012"  # moto's
 BOOT = (sys.executable, "-m", "spotelastic", "boot")
 
 _SHM_NEEDED = 256 * 2**20  # bytes
@@ -51,9 +54,14 @@ class CloudInfo:
         return Remains(self.folder, "").cloud
 
 
+class RunsAlready(UsageError):
+    """There is a local cloud, and a user has one at a time."""
+
+
 def start(
     *,
-    detach: bool,
+    detach: bool = True,
+    user: socket.socket | None = None,
     net: str | None = None,
     region: str = "us-east-1",
     capacity: Mapping[tuple[str, str], int] | None = None,
@@ -62,29 +70,31 @@ def start(
 ) -> CloudInfo:
     """Starts a cloud as a process of its own, in a session of its own.
 
-    Unless `detach`ed it ends, and cleans up, when the process that started it ends in any way.
+    Unless `detach`ed it ends, and cleans up, when the process that started it ends in any way. With
+    a `user`, a connection for joining.py, it ends when nobody uses it any more.
     `net` is the block of loopback addresses for its instances; by default one that no other local
     cloud on this machine uses. `capacity` limits (instance type, zone); `boot_command` is what an
-    instance runs. Raises `UsageError` where one runs already, `EnvironmentFailure` where the
+    instance runs. Raises `RunsAlready` where one runs already, `EnvironmentFailure` where the
     machine lacks something, `Unavailable` when it is not ready after `timeout` seconds.
     """
     _check_machine()
-    with _alone():
+    with alone():
         if running := find():
-            raise UsageError(
+            raise RunsAlready(
                 f"a local cloud is running already (pid {running.pid}, {running.endpoint}): "
                 "use it, or end it with `spotelastic down`"
             )
         remains = Remains(tempfile.mkdtemp(prefix="spotelastic-"), str(_record()))
-        settings = {
+        settings: dict[str, object] = {
             "remains": asdict(remains),
             "nets": [net] if net else _NETS,
             "region": region,
+            "buckets": str(buckets()),
             "boot_command": list(boot_command),
             "capacity": [[type, zone, n] for (type, zone), n in (capacity or {}).items()],
         }
         try:
-            return _launch(remains, settings, detach, timeout)
+            return _launch(remains, settings, detach, user, timeout)
         except BaseException:
             remains.remove()
             raise
@@ -126,35 +136,39 @@ def stop(info: CloudInfo, timeout: float = 30.0) -> None:
 
 def environment(info: CloudInfo) -> dict[str, str]:
     """What boto3 needs in the environment of a process that plays the laptop."""
+    return credentials(info.endpoint, info.region)
+
+
+def credentials(endpoint: str, region: str) -> dict[str, str]:
     return {
-        "AWS_ENDPOINT_URL": info.endpoint,
+        "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "AKIALOCALCLOUD000000",
         "AWS_SECRET_ACCESS_KEY": "local-cloud",
-        "AWS_DEFAULT_REGION": info.region,
-        "AWS_REGION": info.region,
+        "AWS_DEFAULT_REGION": region,
+        "AWS_REGION": region,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
 
 
 def _launch(
-    remains: Remains, settings: Mapping[str, object], detach: bool, timeout: float
+    remains: Remains,
+    settings: dict[str, object],
+    detach: bool,
+    user: socket.socket | None,
+    timeout: float,
 ) -> CloudInfo:
     ready, announce = os.pipe()
     starter = [] if detach else [os.pidfd_open(os.getpid())]
+    given = {"announce": [announce], "starter": starter, "user": [user.fileno()] if user else []}
     try:
         with Path(remains.folder, "cloud.log").open("wb") as output:
             process = subprocess.Popen(
-                isolated.command(
-                    "spotelastic.local.__main__",
-                    json.dumps(settings),
-                    str(announce),
-                    *map(str, starter),
-                ),
+                isolated.command("spotelastic.local.__main__", json.dumps(settings | given)),
                 env=isolated.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[announce, *starter],
+                pass_fds=[number for numbers in given.values() for number in numbers],
                 start_new_session=True,
             )
     finally:
@@ -193,22 +207,46 @@ def home() -> Path:
     return Path(os.environ.get("SPOTELASTIC_HOME") or Path.home() / ".spotelastic").absolute()
 
 
+def buckets() -> Path:
+    """Where the objects of its buckets are kept, also when no local cloud runs."""
+    return home() / "s3"
+
+
 def _record() -> Path:
     return home() / "local.json"
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Two starts at once: the second waits, and finds the first one's cloud."""
-    path = _record().with_name("local.lock")
+def alone() -> Iterator[None]:
+    """Nobody else starts a cloud meanwhile: of two starts the second finds the first one's."""
+    with _held("local.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def making(waits: Callable[[], None]) -> Iterator[None]:
+    """Nobody else makes a cluster meanwhile, whose addresses may be the same: all clusters of this
+    machine share its loopback interface. `waits` is called where somebody does."""
+    with _held("making.lock") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _held(name: str) -> Iterator[IO[str]]:
+    path = _record().with_name(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")
     except OSError as error:
         raise EnvironmentFailure(f"cannot write to {path.parent}: {error.strerror}") from error
     with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        yield lock
 
 
 def _check_machine() -> None:

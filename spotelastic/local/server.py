@@ -2,28 +2,30 @@
 
 import logging
 import os
+import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from spotelastic.local import events, faults, pricing
+from spotelastic.aws.identity import CLUSTER
+from spotelastic.local import cloud, events, faults, pricing
 from spotelastic.local.agenda import Agenda
 from spotelastic.local.authority import Authority
 from spotelastic.local.bus import Bus
 from spotelastic.local.capacity import Market
+from spotelastic.local.cloud import ACCOUNT
 from spotelastic.local.events import CloudEvent
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
 from spotelastic.local.remains import Remains
+from spotelastic.local.users import Users
 
 if TYPE_CHECKING:
     from spotelastic.local.autoscaling import AutoScaling
-
-ACCOUNT = "123456789012"  # moto's
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Config:
     net: str
     region: str
     imds_port: int
+    buckets: Path
+    """Where objects of S3 are kept."""
     boot_command: tuple[str, ...]
     capacity: tuple[tuple[str, str, int], ...] = ()
     """(instance type, zone, how many); what is not listed is without limit."""
@@ -51,6 +55,8 @@ class Server:
         from spotelastic.local import completions
 
         lock = RLock()
+        self._config = config
+        self._users: Users | None = None
         market = Market({(type, zone): count for type, zone, count in config.capacity})
         authority = Authority()
         self._agenda = Agenda(lock)
@@ -86,6 +92,8 @@ class Server:
             volumes=Path(config.remains.folder, "volumes"),
             account=ACCOUNT,
             region=config.region,
+            buckets_folder=config.buckets,
+            stack_deleted=self._look,
         )
         self._desk = faults.Desk(
             lock=lock,
@@ -106,6 +114,30 @@ class Server:
         self._power.start()
         self._machines.start()
 
+    def serve_users(self, over: Callable[[], None], first: Sequence[socket.socket]) -> None:
+        """Commands may join from now on; `first` are there, and then the cloud ends with the last.
+        `over` is called when it is to."""
+        self._users = Users(
+            self._config.remains.cloud,
+            clusters=partial(_clusters, self._config.region),
+            take_down=self._take_down,
+            over=over,
+            ends_unused=bool(first),
+        )
+        self._users.start(first)
+
+    def _look(self) -> None:
+        if self._users is not None:
+            self._users.look()
+
+    def _take_down(self, name: str, say: Callable[[str], None]) -> None:
+        """As a laptop would, by the cloud's own endpoint."""
+        from spotelastic.aws import teardown
+        from spotelastic.aws.clients import Aws
+
+        os.environ.update(cloud.credentials(self.endpoint, self._config.region))
+        teardown.delete(name, say=say, aws=Aws(self._config.region))
+
     def close(self) -> None:
         self._agenda.close()
         self._power.close()
@@ -116,6 +148,18 @@ def _bus(region: str, agenda: Agenda) -> Bus:
     from moto.events.models import events_backends
 
     return Bus(partial(events.put, events_backends[ACCOUNT][region]), agenda)
+
+
+def _clusters(region: str) -> frozenset[str]:
+    """Names of those that have a stack or a group. Takes no lock: whoever deletes one may ask."""
+    from moto.autoscaling.models import autoscaling_backends
+    from moto.cloudformation.models import cloudformation_backends
+
+    stacks = list(cloudformation_backends[ACCOUNT][region].stacks.values())
+    groups = list(autoscaling_backends[ACCOUNT][region].autoscaling_groups.values())
+    named = [stack.tags.get(CLUSTER) for stack in stacks]
+    named += [tag["Value"] for group in groups for tag in group.tags if tag["Key"] == CLUSTER]
+    return frozenset(name for name in named if name)
 
 
 def _scaling(

@@ -103,6 +103,8 @@ def account(folder: Path) -> Iterator[Authority]:
             volumes=folder / "volumes",
             account=DEFAULT_ACCOUNT_ID,
             region=REGION,
+            buckets_folder=folder / "buckets",
+            stack_deleted=lambda: None,
         )
         agenda.start()
         try:

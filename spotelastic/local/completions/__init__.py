@@ -5,6 +5,7 @@ locks.py      one lock for EC2, Auto Scaling, CloudFormation and EventBridge; on
 ec2.py        launches, states, spot prices
 network.py    addresses, interfaces, volumes
 buckets.py    bucket policies
+objects.py    objects as files
 groups.py     Auto Scaling
 schedules.py  its scheduled actions
 stacks.py     CloudFormation
@@ -13,6 +14,7 @@ resources.py  and what it makes for a stack
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from threading import RLock
 
@@ -28,12 +30,14 @@ from spotelastic.local.completions import (
     images,
     locks,
     network,
+    objects,
     permissions,
     resources,
     schedules,
     stacks,
 )
 from spotelastic.local.completions.patch import Patches
+from spotelastic.local.kept import Buckets
 from spotelastic.local.machines import Machines
 from spotelastic.local.power import Power
 
@@ -52,6 +56,8 @@ def install(
     volumes: Path,
     account: str,
     region: str,
+    buckets_folder: Path,
+    stack_deleted: Callable[[], object],
 ) -> Patches:
     patches = Patches()
     permissions.install(patches, authority)
@@ -60,8 +66,9 @@ def install(
     network.install(patches, power, volumes)
     groups.install(patches, scaling)
     buckets.install(patches)
+    objects.install(patches, Buckets(buckets_folder), account, region)
     schedules.install(patches, agenda, scaling)
-    stacks.install(patches, scaling)
+    stacks.install(patches, scaling, stack_deleted)
     images.install(account, region)
     accounts.install(patches, market)
     for model in resources.MODELS:

@@ -24,12 +24,12 @@ from spotelastic.local.completions.groups import put_hook
 from spotelastic.local.completions.patch import Patches
 
 
-def install(patches: Patches, scaling: AutoScaling) -> None:
+def install(patches: Patches, scaling: AutoScaling, deleted: Callable[[], object]) -> None:
     _install_parameters(patches)
     _install_groups(patches, scaling)
     _install_updates(patches)
     _install_tags(patches)
-    _install_deletion(patches)
+    _install_deletion(patches, deleted)
 
 
 def _install_parameters(patches: Patches) -> None:
@@ -151,7 +151,7 @@ def _install_tags(patches: Patches) -> None:
         )(create)
 
 
-def _install_deletion(patches: Patches) -> None:
+def _install_deletion(patches: Patches, deleted: Callable[[], object]) -> None:
     for model, gone in _DELETIONS.items():
 
         def delete(
@@ -183,6 +183,8 @@ def _install_deletion(patches: Patches) -> None:
                 stack._add_stack_event("DELETE_FAILED", resource_status_reason=_reason(error))
                 stack.status = "DELETE_FAILED"
                 backend.stacks[stack.stack_id] = stack
+        else:
+            deleted()
 
 
 def _reason(error: Exception) -> str:

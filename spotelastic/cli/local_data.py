@@ -1,0 +1,81 @@
+"""What the local cloud's buckets hold, read as the folders that they are: also while none runs."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from spotelastic.aws.objects import CHECKPOINTS, JOB
+from spotelastic.cli.output import size
+from spotelastic.errors import UsageError
+from spotelastic.local import cloud, kept
+from spotelastic.model.job import JobSpec
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a cluster has stored, or one that is gone."""
+
+    cluster: str
+    bucket: Path
+    run: str
+
+    @property
+    def folder(self) -> Path:
+        """Of the run's checkpoints."""
+        return self.bucket / kept.path_of(self.run) / CHECKPOINTS.rstrip("/")
+
+    @property
+    def nbytes(self) -> int:
+        """Of the checkpoints."""
+        return sum(
+            Path(folder, file).stat().st_size
+            for folder, _, files in os.walk(self.folder)
+            for file in files
+        )
+
+
+def find(cluster: str) -> Kept | None:
+    """Of the cluster of that name; None where none has left anything."""
+    for name in kept.names(cloud.buckets()):
+        bucket = cloud.buckets() / name
+        folder = bucket / kept.path_of(cluster)
+        if folder.is_dir():
+            return Kept(cluster, bucket, _run(folder) or cluster)
+    return None
+
+
+def _run(folder: Path) -> str | None:
+    try:
+        return msgspec.json.decode((folder / JOB).read_bytes(), type=JobSpec).run
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def tell(cluster: str, say: Say) -> None:
+    """Where the checkpoints are, and what can be done with them."""
+    found = find(cluster)
+    nbytes = found.nbytes if found is not None else 0
+    if found is None or not nbytes:
+        return
+    say(
+        f"the checkpoints of {found.run} are kept in {found.folder}: {size(nbytes)}; the same "
+        f"`spotelastic up` goes on from them, `spotelastic ckpt ls {cluster}` lists them, "
+        f"`spotelastic down {cluster} --local --delete-data` deletes them"
+    )
+
+
+def delete(found: Kept, say: Say) -> None:
+    """While no local cloud runs. Raises `UsageError` where one has started meanwhile."""
+    with cloud.alone():
+        if cloud.find() is not None:
+            raise UsageError("a local cloud has just started: run this again")
+        for folder in (found.folder, found.bucket / kept.path_of(found.cluster)):
+            if folder.is_dir():
+                say(f"deleting {folder}")
+                shutil.rmtree(folder)

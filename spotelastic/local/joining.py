@@ -1,0 +1,125 @@
+"""A command's side of users.py: the local cloud that it joins lives at least until it leaves."""
+
+import contextlib
+import json
+import os
+import select
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.local import cloud, processes, users
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.users import Ended
+
+ENDS_WITHIN = 60.0
+"""Seconds that a cloud which lets nobody in any more may take to end."""
+TAKEN_DOWN_WITHIN = 660.0
+"""Seconds that a cluster may take to end, and the cloud to answer."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Use:
+    """The cloud does not end before this is left, or the process that has it ends."""
+
+    info: CloudInfo
+    _connection: socket.socket
+    cluster: str = ""
+    """That the command works on."""
+
+    def works_on(self, cluster: str, *, stays: bool | None = None) -> None:
+        """`stays`: whether the cluster outlives the commands that work on it; None: as it is."""
+        self.cluster = cluster
+        line: dict[str, object] = {"cluster": cluster}
+        self._tell(line if stays is None else line | {"stays": stays})
+
+    def leave(self, say: Say, *, down: bool = False) -> Ended:
+        """What nobody needs any more ends: the cluster, and the cloud.
+
+        `down`: the cluster ends, whoever else works on it. Raises `EnvironmentFailure` where it
+        could not be taken down.
+        """
+        if down:
+            self._tell({"down": True})
+        ended: Ended = "nothing"
+        with self._connection, contextlib.suppress(ConnectionError):
+            self._connection.shutdown(socket.SHUT_WR)
+            for line in self._connection.makefile():
+                answer = json.loads(line)
+                if "say" in answer:
+                    say(answer["say"])
+                if "failed" in answer:
+                    raise EnvironmentFailure(answer["failed"])
+                ended = answer.get("ended", ended)
+        if ended == "cloud":
+            say("ending the local cloud")
+            cloud.stop(self.info)
+        return ended
+
+    def close(self) -> None:
+        """Leaves, and waits for nothing."""
+        self._connection.close()
+
+    def _tell(self, line: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which the next call to it says better
+            self._connection.sendall(json.dumps(line).encode() + b"\n")
+
+
+def join(starting: Callable[[], None]) -> tuple[Use, bool]:
+    """The cloud that runs, or a new one (True), which ends when nobody uses it any more.
+
+    `starting` is called before one is started.
+    """
+    while True:
+        if (use := enter()) is not None:
+            return use, False
+        starting()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            ours.settimeout(TAKEN_DOWN_WITHIN)
+            try:
+                info = cloud.start(user=theirs)
+            except cloud.RunsAlready:  # another command was faster
+                ours.close()
+                continue
+            except BaseException:
+                ours.close()
+                raise
+        return Use(info, ours), True
+
+
+def enter() -> Use | None:
+    """The cloud that runs; None where none does. One that is just ending is waited for."""
+    while (info := cloud.find()) is not None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(TAKEN_DOWN_WITHIN)
+            connection.connect(users.address(info.id))
+            if connection.recv(1, socket.MSG_PEEK):  # the welcome
+                return Use(info, connection)
+        except ConnectionError:
+            pass
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        _await_end(info)
+    return None
+
+
+def _await_end(info: CloudInfo) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        death = os.pidfd_open(info.pid)
+        try:
+            if processes.started_at(info.pid) != info.started:
+                return
+            if not select.select([death], [], [], ENDS_WITHIN)[0]:
+                raise Unavailable(
+                    f"the local cloud (pid {info.pid}) has neither answered nor ended for "
+                    f"{ENDS_WITHIN:g} s: end that process, and try again"
+                )
+        finally:
+            os.close(death)

@@ -1,0 +1,179 @@
+"""The objects of the local cloud's buckets as files, which outlive the cloud.
+
+An object is a plain file, named as its key wherever a path can be: the checkpoints of a run are a
+folder like any other. A write goes to a temporary name and is renamed, so that no file is half
+there, whatever ends the cloud. Nothing is forced to the disk: files outlive processes, but perhaps
+not a crash of the machine.
+"""
+
+import itertools
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote, unquote
+
+_WRITING = ".writing"
+"""Beside the buckets, whose names never begin so: what is not whole yet."""
+_MARK = "%"
+"""Behind the name of an object that a folder has as well; quoting leaves none there."""
+_GOES_ON = "%-"
+"""Behind a piece of a name that is longer than a file's may be."""
+_LONGEST = 200
+_PLAIN = " !@#$&'()*+,;=:[]{}^"
+"""Letters that stay as they are, besides those that quoting never touches."""
+
+
+class Content:
+    """What an object holds, read from its file whenever it is asked for; moto takes it for a file.
+
+    Once the file is gone, or another one has its name, reading fails as from a closed file. S3 then
+    answers with an error, after which clients ask again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = path.stat()
+        self.size, self.written_at = found.st_size, found.st_mtime
+        self._identity = _identity(found)
+        self._reader = threading.local()  # several requests may read the object at a time
+
+    def seek(self, position: int) -> int:
+        self._reader.at = position
+        return position
+
+    def read(self, size: int = -1) -> bytes:
+        at = getattr(self._reader, "at", 0)
+        with self._opened() as file:
+            file.seek(at)
+            data = file.read(size)
+        self._reader.at = at + len(data)
+        return data
+
+    def close(self) -> None:
+        """What never got its name is nobody's."""
+        if self.path.parent.name == _WRITING:
+            self.path.unlink(missing_ok=True)
+
+    def _opened(self) -> IO[bytes]:
+        for path in (self.path, _marked(self.path)):
+            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                file = path.open("rb", buffering=0)
+                if _identity(os.fstat(file.fileno())) == self._identity:
+                    return file
+                file.close()
+        raise ValueError(f"{self.path} has been replaced")
+
+
+class Buckets:
+    """A folder of buckets, used by one cloud at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.lock = threading.RLock()
+        """Held by whoever changes an object and its file."""
+        self._numbers = itertools.count()
+        shutil.rmtree(root / _WRITING, ignore_errors=True)  # of a cloud that was killed
+        (root / _WRITING).mkdir(parents=True)
+
+    def names(self) -> tuple[str, ...]:
+        return names(self.root)
+
+    def add(self, bucket: str) -> None:
+        (self.root / bucket).mkdir(exist_ok=True)
+
+    def drop(self, bucket: str) -> None:
+        shutil.rmtree(self.root / bucket, ignore_errors=True)
+
+    def objects(self, bucket: str) -> Iterator[tuple[str, Content]]:
+        """Every object's key, and what it holds."""
+        its = self.root / bucket
+        for folder, _, files in os.walk(its):
+            for file in files:
+                path = Path(folder, file)
+                yield key_of(path.relative_to(its)), Content(path)
+
+    def write(self, data: bytes) -> Content:
+        """Whole, and without a name yet."""
+        path = self.root / _WRITING / str(next(self._numbers))
+        try:
+            path.write_bytes(data)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return Content(path)
+
+    def place(self, bucket: str, key: str, content: Content) -> None:
+        """The object is this one from now on."""
+        with self.lock:
+            path = self.root / bucket / path_of(key)
+            self._make_folder(path.parent, self.root / bucket)
+            if path.is_dir():
+                path = _marked(path)
+            content.path.rename(path)
+            content.path = path
+
+    def remove(self, bucket: str, key: str) -> None:
+        """The object's file, and folders in which nothing is left."""
+        with self.lock:
+            path = self.root / bucket / path_of(key)
+            for each in (path, _marked(path)):
+                with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    each.unlink()
+            folder = path.parent
+            with suppress(OSError):  # it holds something, or is not there
+                while folder != self.root / bucket:
+                    folder.rmdir()
+                    folder = folder.parent
+
+    def _make_folder(self, folder: Path, bucket: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            for above in (folder, *folder.parents):
+                if above != bucket and above.is_file():
+                    above.rename(_marked(above))
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+def names(root: Path) -> tuple[str, ...]:
+    """Of the buckets that lie in the folder."""
+    found = root.iterdir() if root.is_dir() else ()
+    return tuple(sorted(path.name for path in found if path.name[0] != "." and path.is_dir()))
+
+
+def path_of(key: str) -> Path:
+    """Where the object's file lies in its bucket, unless a folder has that name."""
+    pieces: list[str] = []
+    for part in key.split("/"):
+        text = quote(part, safe=_PLAIN) or _MARK
+        if text in (".", ".."):
+            text = text.replace(".", "%2E")
+        while len(text) > _LONGEST:
+            pieces.append(text[:_LONGEST] + _GOES_ON)
+            text = text[_LONGEST:]
+        pieces.append(text)
+    return Path(*pieces)
+
+
+def key_of(path: Path) -> str:
+    """The reverse."""
+    parts, begun = [], ""
+    for piece in path.parts:
+        if piece.endswith(_GOES_ON):
+            begun += piece.removesuffix(_GOES_ON)
+        else:
+            parts.append(unquote(begun + piece.rstrip(_MARK)))
+            begun = ""
+    return "/".join(parts)
+
+
+def _marked(path: Path) -> Path:
+    return path.with_name(path.name + _MARK)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_ino, found.st_mtime_ns

@@ -1,0 +1,173 @@
+"""Who uses the cloud: commands, each by a connection that ends with it, and the clusters in it.
+
+A command says which cluster it works on, and whether that is to outlive it. A cluster that is not
+ends with the last command that works on it, however that ended. The cloud ends when no command uses
+it and no cluster is in it.
+
+Lines of JSON go over the connection: from the command `{"cluster": ..., "stays": ...}` and
+`{"down": true}`; once it writes no more, answers: `{"say": ...}`, then `{"failed": ...}`, or
+`{"ended": ...}` with what has: "nothing", "cluster", or "cloud", which is about to.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from threading import Lock, Thread
+from typing import Literal
+
+from spotelastic.errors import SpotelasticError
+
+Say = Callable[[str], None]
+Ended = Literal["nothing", "cluster", "cloud"]
+
+_log = logging.getLogger(__name__)
+
+
+def address(cloud: str) -> str:
+    """An abstract socket's, as wide as the loopback interface."""
+    return f"\0spotelastic-users-{cloud}"
+
+
+@dataclass(eq=False, slots=True)
+class _User:
+    """One command."""
+
+    cluster: str = ""
+    down: bool = False
+    """It takes the cluster down, whoever else works on it; or the cloud, without a cluster."""
+
+
+class Users:
+    """Keeps count, and says when it is over."""
+
+    def __init__(
+        self,
+        cloud: str,
+        *,
+        clusters: Callable[[], Collection[str]],
+        take_down: Callable[[str, Say], None],
+        over: Callable[[], None],
+        ends_unused: bool,
+    ) -> None:
+        """`ends_unused` False: only a command that takes the last cluster down ends the cloud."""
+        self._clusters = clusters
+        self._take_down = take_down
+        self._over = over
+        self._ends_unused = ends_unused
+        self._lock = Lock()
+        self._users: set[_User] = set()
+        self._stays: dict[str, bool] = {}
+        """By cluster that a command has made: whether it outlives its commands."""
+        self._closing = False
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(address(cloud))
+        self._listener.listen()
+
+    def start(self, first: Iterable[socket.socket]) -> None:
+        """`first`: the connection of the command that started the cloud, if it uses it."""
+        for connection in first:
+            self._admit(connection)
+        Thread(target=self._listen, name="users", daemon=True).start()
+
+    def look(self) -> None:
+        """A cluster may have gone."""
+        with self._lock:
+            self._close_if_unused(self._ends_unused)
+        if self._closing:
+            self._over()
+
+    def _listen(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            if _is_ours(connection):
+                self._admit(connection)
+            else:
+                connection.close()
+
+    def _admit(self, connection: socket.socket) -> None:
+        user = _User()
+        with self._lock:
+            if self._closing:
+                connection.close()
+                return
+            self._users.add(user)
+        Thread(target=self._serve, args=(connection, user), name="user", daemon=True).start()
+
+    def _serve(self, connection: socket.socket, user: _User) -> None:
+        def answer(**line: object) -> None:
+            with contextlib.suppress(OSError):  # nobody is there who would read it
+                connection.sendall(json.dumps(line).encode() + b"\n")
+
+        with connection:
+            answer(welcome=True)
+            with contextlib.suppress(OSError), connection.makefile() as lines:
+                for line in lines:
+                    self._hear(user, json.loads(line))
+            try:
+                ended = self._leave(user, lambda text: answer(say=text))
+            except SpotelasticError as error:
+                _log.warning("%s could not be taken down: %s", user.cluster, error)
+                answer(failed=str(error))
+            else:
+                answer(ended=ended)
+        if self._closing:
+            self._over()
+
+    def _hear(self, user: _User, line: dict[str, object]) -> None:
+        with self._lock:
+            user.cluster = str(line.get("cluster", user.cluster))
+            user.down = bool(line.get("down", user.down))
+            if "stays" in line:
+                self._stays[user.cluster] = bool(line["stays"])
+
+    def _leave(self, user: _User, say: Say) -> Ended:
+        with self._lock:
+            others = [other.cluster for other in self._users if other is not user]
+            may_end = self._ends_unused or user.down
+            clusters, name = self._clusters(), user.cluster
+            owned = name in clusters and not self._stays.get(name, True)
+            goes = bool(name) and (user.down or (owned and name not in others))
+            ends = parting(name, others, clusters, goes=goes, may_end=may_end)
+            self._closing = self._closing or ends == "cloud"
+        try:
+            if ends == "cluster":
+                self._take_down(name, say)
+            elif ends == "nothing" and owned:
+                say(f"{name} goes on: another command works on it")
+        finally:
+            with self._lock:
+                self._users.discard(user)
+                self._close_if_unused(may_end)
+        return "cloud" if self._closing else ends
+
+    def _close_if_unused(self, may_end: bool) -> None:
+        if may_end and not self._users and not self._clusters():
+            self._closing = True
+
+
+def parting(
+    name: str, others: Collection[str], clusters: Collection[str], *, goes: bool, may_end: bool
+) -> Ended:
+    """What ends with a command that has worked on the cluster `name`, if on any.
+
+    `others`: the clusters of the other commands, "" of one that has not said yet. `goes`: the
+    cluster ends now. Where nobody is left who would miss the cloud, it takes the cluster with it,
+    which is faster.
+    """
+    left = set(clusters) - ({name} if goes else set())
+    missed = any(other != name or not goes for other in others)
+    if may_end and not left and not missed:
+        return "cloud"
+    return "cluster" if goes else "nothing"
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    """Whether it comes from a process of the same user."""
+    size = struct.calcsize("3i")
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return bool(struct.unpack("3i", peer)[1] == os.getuid())
