@@ -4,6 +4,7 @@ import queue
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -76,16 +77,27 @@ def test_a_daemon_that_no_peer_can_reach_ends(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == last
 
 
+@dataclass(frozen=True)
+class Item:
+    receipt: str
+
+
 class Odd:
     """An AWS service that answers once as nobody has foreseen."""
 
     def __init__(self) -> None:
         self.calls = 0
+        self.closed = threading.Event()
         self.sent: queue.Queue[Any] = queue.Queue()
 
     def receive_message(self, **_: Any) -> dict[str, Any]:
         self.calls += 1
+        if self.calls > 2:
+            self.closed.wait(30)
         return {"Messages": [{}] if self.calls == 1 else [{"MessageId": "m"}]}
+
+    def change_message_visibility(self, **_: Any) -> None:
+        pass
 
     def create_log_stream(self, **_: Any) -> None:
         pass
@@ -100,13 +112,14 @@ class Odd:
 def test_an_inbox_goes_on_after_an_answer_that_nobody_has_foreseen(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    aws: Any = SimpleNamespace(sqs=Odd())
-    arrived = threading.Event()
-    read: Any = lambda item, now: SimpleNamespace(receipt=item["MessageId"])  # noqa: E731
+    sqs, arrived = Odd(), threading.Event()
+    aws: Any = SimpleNamespace(sqs=sqs)
+    read: Any = lambda item, now: Item(item["MessageId"])  # noqa: E731
     inbox: Any = Inbox(aws, "queue", read, arrived.set)
-    inbox._keep = lambda batch: bool(arrived.set()) or inbox._closed.set() or True
     assert arrived.wait(30)
-    inbox._thread.join(30)
+    assert inbox.messages == (Item("m"),)
+    inbox.close()
+    sqs.closed.set()
     assert "KeyError: 'MessageId'" in capsys.readouterr().err
 
 
