@@ -31,6 +31,7 @@ class _Hierarchy:
     limits: tuple[str, ...]
     usage: str
     cache: tuple[str, ...]
+    kills: str
 
 
 # Beyond memory.high nothing is killed, but everything is slowed down until it is below again.
@@ -39,12 +40,14 @@ _V2 = _Hierarchy(
     ("memory.max", "memory.high"),
     "memory.current",
     ("active_file", "inactive_file"),
+    "memory.events",
 )
 _V1 = _Hierarchy(
     "cgroup",
     ("memory.limit_in_bytes",),
     "memory.usage_in_bytes",
     ("total_active_file", "total_inactive_file"),
+    "memory.oom_control",
 )
 
 
@@ -58,6 +61,18 @@ def tightest(process: Path = Path("/proc/self")) -> Limit | None:
         if (limit := _limit(folder, kind)) is not None
     ]
     return min(limits, key=lambda limit: limit.free, default=None)
+
+
+def oom_kills(process: Path = Path("/proc/self")) -> int:
+    """How often the kernel has killed something in these cgroups because of their limits."""
+    return sum(
+        int(count)
+        for kind in (_V2, _V1)
+        for folder in _cgroups(process, kind)
+        for line in _lines(folder / kind.kills)
+        for name, _, count in (line.partition(" "),)
+        if name == "oom_kill" and count.isdigit()
+    )
 
 
 def _cgroups(process: Path, kind: _Hierarchy) -> Iterator[Path]:

@@ -216,6 +216,11 @@ class Actor:
         first = min((e for e in workers.exits if e.code), key=lambda e: e.at)
         rank = workers.first_rank + first.local_rank
         message, trace = read_error_file(folder / f"error-{rank}.json")
+        message = message or _describe_exit(first.code)
+        # Of a data loader that was killed its worker tells.
+        killed = first.code == -signal.SIGKILL or "killed by signal" in message
+        if memory := self._machine.lack_of_memory(killed=killed):
+            message = f"{message} ({memory})"
         failure = Failure(
             id=new_id(),
             node=self.config.node,
@@ -224,7 +229,7 @@ class Actor:
             local_rank=first.local_rank,
             at=first.at,
             exit_code=first.code,
-            message=message or _describe_exit(first.code),
+            message=message,
             traceback=trace,
             log=str(self._machine.log(workers.number, rank, first.local_rank)),
         )

@@ -29,6 +29,7 @@ from spotelastic.agent.observe import (
     Workers,
     look,
 )
+from spotelastic.agent.workers import memory
 from spotelastic.agent.workers.logs import Logs
 from spotelastic.agent.workers.pool import Exited, Order, Zygote
 from spotelastic.agent.workers.zygote import Plan
@@ -83,6 +84,7 @@ class Machine:
         end_marked(mark(config.state), END_WITHIN)
         self._zygote: Zygote | None = None
         self._false_starts = 0
+        self._kills = memory.kills()
         self._may_serve = -1
         self._checkpoints = Checkpoints(config, post)
         line = config.line or (lambda _rank, _local_rank, _line: None)
@@ -91,6 +93,10 @@ class Machine:
     @property
     def daemon(self) -> DaemonClient:
         return self._checkpoints.client
+
+    def lack_of_memory(self, *, killed: bool) -> str:
+        """What the kernel did to workers of this round for lack of memory; "" where it did not."""
+        return memory.explanation(self._kills, killed=killed)
 
     @property
     def _finalize(self) -> float:
@@ -272,6 +278,7 @@ class Machine:
         if settings is None:
             return local
         self._checkpoints.begin(round_, member)
+        self._kills = memory.kills()
         folder = self.config.round_logs(round_.number)
         first, alive = round_.first_rank(member.slot), []
         for local_rank in range(member.workers):

@@ -1,0 +1,57 @@
+"""Whether the kernel has killed something here for lack of memory, and what the limits are.
+
+The kernel sends SIGKILL and tells nobody; it counts such kills, per cgroup and for the machine.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic_checkpoints.cgroups import Limit, oom_kills, tightest
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Kills:
+    """How often it has happened so far."""
+
+    here: int
+    """In the cgroup of this process, or one above it, by their limits."""
+    anywhere: int
+    """On this machine, in whatever container."""
+
+
+def kills(proc: Path = _PROC) -> Kills:
+    return Kills(oom_kills(proc / "self"), _counter(proc / "vmstat", "oom_kill"))
+
+
+def explanation(before: Kills, *, killed: bool, proc: Path = _PROC) -> str:
+    """Why something ended that may have been `killed`; "" where memory is no reason.
+
+    Numbers that change from one time to the next are left out: the same failure reads the same.
+    """
+    now = kills(proc)
+    limit = tightest(proc / "self")
+    if now.here > before.here:
+        return f"out of memory: the kernel killed it at the limit of {_most(limit)}"
+    if killed and now.anywhere > before.anywhere:
+        total = _gib(_counter(proc / "meminfo", "MemTotal:") * 1024)
+        return f"out of memory: the kernel killed for lack of it (this machine has {total})"
+    return ""
+
+
+def _most(limit: Limit | None) -> str:
+    return f"{_gib(limit.most)} ({limit.cgroup})" if limit is not None else "its cgroup"
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB"
+
+
+def _counter(file: Path, name: str) -> int:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0
+    found = (line.split()[1] for line in lines if line.split()[:1] == [name])
+    return int(next(found, "0"))
