@@ -57,6 +57,8 @@ class Latest(msgspec.Struct, frozen=True):
     epoch: int
     commit: Commit | None
     nonce: str
+    begins: int = 0
+    """The epoch from which on commits count: a run that began afresh left those before it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +123,49 @@ class Commits:
         if not self._conditions_seen:
             self.see_conditions()
         latest, etag = self._read_latest()
-        if latest is not None and latest.owner not in ("", self.owner) and not take_over:
-            raise StorageRefused(
-                f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
-                "use another place, or take it over"
-            )
+        self._check_owner(latest, take_over)
         if latest is None:
             latest = self._recovered()
         if self._claiming is None or self._claiming[0] != latest.nonce:
             # Before the swap, because we may die after it, and a round of our epoch that has
             # saved hides what came before. After it again, for what was finished meanwhile.
-            newest = self._recorded(latest.epoch, latest.commit)
-            claimed = Latest(self.owner, latest.epoch + 1, newest, os.urandom(8).hex())
+            newest = self._recorded(latest.epoch, latest.commit, latest.begins)
+            claimed = Latest(
+                self.owner, latest.epoch + 1, newest, os.urandom(8).hex(), latest.begins
+            )
             self._claiming = claimed.nonce, latest.epoch
             if not self._write_latest(claimed, etag):
                 return self._claim(take_over)
             latest = claimed
         stages.reached(Stage.EPOCH_CLAIMED)
-        newest = self._recorded(self._claiming[1], latest.commit)
+        newest = self._recorded(self._claiming[1], latest.commit, latest.begins)
         if newest is not None and newest != latest.commit:
             self._advance(newest, latest.epoch)
         self._claiming = None
         return Claim(latest.epoch, newest)
+
+    def _check_owner(self, latest: Latest | None, take_over: bool) -> None:
+        if latest is not None and latest.owner not in ("", self.owner) and not take_over:
+            raise StorageRefused(
+                f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
+                "use another place, or take it over"
+            )
+
+    def begin_afresh(self, *, take_over: bool = False) -> Commit | None:
+        """From now on nothing that is there counts. It is not deleted, and never collected.
+        Returns the newest commit of before.
+
+        Raises `StorageRefused` where the storage is another owner's.
+        """
+        while True:
+            latest, etag = self._read_latest()
+            self._check_owner(latest, take_over)
+            if latest is None:
+                latest = self._recovered()
+            epoch = latest.epoch + 1
+            fresh = Latest(self.owner, epoch, None, os.urandom(8).hex(), begins=epoch)
+            if self._write_latest(fresh, etag):
+                return latest.commit
 
     def see_conditions(self) -> None:
         """Refuse a store on which two rounds could both commit, unless it was accepted."""
@@ -164,10 +187,14 @@ class Commits:
         highest = max((commit.epoch for commit in folders), default=0)
         return Latest(self.owner, highest, max(commits, default=None), "")
 
-    def _recorded(self, epoch: int, newest: Commit | None) -> Commit | None:
+    def _recorded(self, epoch: int, newest: Commit | None, begins: int) -> Commit | None:
         """Records the steps that were complete when their last writer died, of an epoch and those
-        before it; the newest commit then."""
+        before it; the newest commit then. What is before `begins` counts no more."""
+        if epoch < begins:
+            return newest
         for commit, found in self._last_written(epoch, newest).items():
+            if commit.epoch < begins:
+                continue
             if (newest is None or commit > newest) and found.ranks:
                 # One that was retired or is damaged stays what it is, and holds nobody up.
                 with suppress(Fenced, RestoreFailed):
@@ -289,9 +316,17 @@ class Commits:
         latest, _ = self._read_latest()
         return latest.commit if latest is not None else None
 
+    def begins(self) -> int:
+        """The epoch from which on commits count."""
+        latest, _ = self._read_latest()
+        return latest.begins if latest is not None else 0
+
     def newest(self, *, step: int | None = None, before: Commit | None = None) -> Commit | None:
-        """The newest commit there is: at `step` alone, and older than `before`, where told."""
+        """The newest commit that counts: at `step` alone, and older than `before`, where told."""
+        begins = self.begins()
         for commit, found in sorted(step_folders(self.storage.keys()).items(), reverse=True):
+            if commit.epoch < begins:
+                return None
             asked = step in (None, commit.step) and (before is None or commit < before)
             if asked and found.has_record and self._alive(commit):
                 return commit

@@ -76,7 +76,12 @@ def collect(
     """Carries out `decide`. May die anywhere: what is left is found again next time, unless it is
     of a step that would always be kept and is older than the newest: then when it is `thorough`."""
     storage = commits.storage
-    folders = step_folders(storage.keys())
+    begins = commits.begins()  # what a run that began afresh left there is nobody's to collect
+    folders = {
+        commit: found
+        for commit, found in step_folders(storage.keys()).items()
+        if commit.epoch >= begins
+    }
     records = _records(commits, folders, latest, keep, thorough)
     collection = decide(folders, records.buried, records.pinned, latest, epoch, keep)
     for found in collection.finish:

@@ -51,6 +51,7 @@ CONNECT_WITHIN = 10.0
 HELPERS = (
     *("notices", "zygote", "claim", "flush", "watch", "session", "etcd", "daemon-events"),
     "worker-output",
+    "tenancy",
 )
 """How the names of an agent's helper threads begin."""
 

@@ -25,6 +25,7 @@ from spotelastic.agent.config import AgentConfig, Entry
 from spotelastic.cli import bagua, run_options, run_storage
 from spotelastic.cli.meet import Place, local_address, meet, own_address, part
 from spotelastic.cli.meeting import Meeting, meeting
+from spotelastic.cli.other_nodes import others_at
 from spotelastic.cli.run_flags import WITHOUT_EFFECT, given, parse
 from spotelastic.cli.signals import STOPPING
 from spotelastic.cli.storage_probe import probe
@@ -128,26 +129,45 @@ def serve(
     where = meeting(options, *run_options.sizes(options.nnodes))
     storage = run_storage.of(options)
     configure = _plan(options, entry, command, where, storage)
-    if options.storage:
-        probe(options.storage, options.rdzv_id)
+    probe(storage, options.rdzv_id, chosen=bool(options.storage))
     ignored = given(options, WITHOUT_EFFECT)
     if ignored:
         _say(f"no effect here: {', '.join(ignored)} (see --help)")
     _sweep()
     ended = Ended(128 + signal.SIGINT, None)
     try:
-        with (
-            run_storage.used(options, storage, alone=where.role == "alone", say=_say) as tell_end,
-            meet(where, folders.state / "etcd", _say) as place,
-        ):
+        with _met(options, storage, where, folders) as (place, use):
             ended = _run(configure(place, folders), place)
-            tell_end(ended.code)
+            use.ended(ended.code)
+            if use.displaced:
+                ended = Ended(2, ended.job)
     except KeyboardInterrupt:  # while waiting for the others' etcd
         pass
     finally:
         if ended.code == 1 and not options.log_dir:
             (folders.logs / OWNER_LOCK).unlink(missing_ok=True)  # kept: nobody sweeps it
     return ended
+
+
+@contextmanager
+def _met(
+    options: argparse.Namespace, storage: str, where: Meeting, folders: Folders
+) -> Iterator[tuple[Place, run_storage.Use]]:
+    """Has a place and the storage. A node that is alone need not start an etcd to be refused."""
+    etcd = folders.state / "etcd"
+    if where.role == "alone":
+        with (
+            run_storage.used(options, storage, others=None, say=_say) as use,
+            meet(where, etcd, _say) as place,
+        ):
+            yield place, use
+    else:
+        with (
+            meet(where, etcd, _say) as place,
+            others_at(place, options.rdzv_id) as others,
+            run_storage.used(options, storage, others=others, say=_say) as use,
+        ):
+            yield place, use
 
 
 def _run(config: AgentConfig, place: Place) -> "Ended":

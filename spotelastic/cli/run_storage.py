@@ -1,48 +1,63 @@
-"""Which run uses a storage folder, and what an earlier run has left in it.
+"""Which run uses a storage, and what an earlier run has left in it.
 
-The folder is locked for as long as a launcher that uses it lives: a node that is alone excludes all
-others, nodes of one run share it. What made the run is kept beside its checkpoints, so that the
-next run can say whose state it goes on from. Object stores have no such lock; there the owner and
-the epoch in LATEST decide (docs/protocols.md).
+A folder is locked for as long as a launcher on this machine uses it: a node that is alone excludes
+all others, nodes of one run share it. Across machines, and in object stores, the run is the tenant
+of its storage (`spotelastic_checkpoints/tenancy.py`, docs/protocols.md). What made the run is kept
+beside its checkpoints, so that the next run can say whose state it goes on from.
 """
 
 import argparse
 import fcntl
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import IO
+from typing import IO, Protocol
 
-import msgspec
-from spotelastic_checkpoints.commits import LATEST, Latest
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused
+from spotelastic_checkpoints.storage.open import folder_of, open_storage
+from spotelastic_checkpoints.tenancy import InUse, Tenancy, Tenant, tenant_here
 
-from spotelastic.clock import wall
-from spotelastic.errors import UsageError
+from spotelastic.cli.run_record import Kept, Record, ago, lines, made_by, shown
+from spotelastic.errors import EnvironmentFailure, UsageError
 
 LOCK = ".spotelastic.lock"
-RECORD = "spotelastic-run.json"
-SECRET = re.compile(r"(?i)(key|token|secret|password|passwd|credential)")
-HIDDEN = "***"
+ANSWER_WITHIN = 10.0
+"""Seconds for a store's first answer; without one the run begins, and takes it later."""
 
 Say = Callable[[str], None]
 
 
-class Record(msgspec.Struct):
-    """What made a run."""
+class Others(Protocol):
+    """The other nodes of a run, as the place where they meet shows them."""
 
-    script: str
-    args: list[str]
-    """Without values that look like secrets."""
-    pid: int
-    begun_at: float
-    state: str = "running"
+    group: str
+    meets: tuple[str, ...]
 
-    @property
-    def command(self) -> str:
-        return " ".join([self.script, *self.args])
+    def live(self) -> bool | None:
+        """None: the place does not answer."""
+        ...
+
+
+@dataclass(slots=True)
+class Use:
+    """How this node uses the storage."""
+
+    displaced: bool = False
+    """Another run has the storage since."""
+    code: int | None = None
+    record: Callable[[int], None] = field(default=lambda code: None)
+
+    def ended(self, code: int) -> None:
+        self.code = code
+        self.record(code)
+
+    def is_over(self, others: Others | None) -> bool:
+        """Whether the whole job has ended, or no node of it is left."""
+        return others is None or self.code in (0, 1) or others.live() is False
 
 
 def of(options: argparse.Namespace) -> str:
@@ -61,166 +76,156 @@ def of(options: argparse.Namespace) -> str:
     return str(Path("runs").absolute() / name)
 
 
-def local(storage: str) -> Path | None:
-    """The folder; None for an object store."""
-    path = storage.removeprefix("file://")
-    return None if "://" in path else Path(path).absolute()
-
-
 @contextmanager
 def used(
-    options: argparse.Namespace, storage: str, *, alone: bool, say: Say
-) -> Iterator[Callable[[int], None]]:
-    """Holds the storage for this run; is told the exit code at the end.
+    options: argparse.Namespace, storage: str, *, others: Others | None, say: Say
+) -> Iterator[Use]:
+    """Holds the storage for this run, whose node is alone where there are no `others`.
 
-    Raises `UsageError` while another run uses it. A folder that cannot be written is not locked:
-    the first commit says what is wrong with it.
+    Raises `UsageError` while another run uses it. When another run has it after all (this one was
+    cut off from it, or stopped, for long enough) this process gets SIGTERM, which ends its node.
     """
-    folder = local(storage)
-    if options.fresh and (folder is None or not alone):
-        where = "an object store" if folder is None else "a run of several nodes"
-        raise UsageError(f"--fresh: is not for {where}; give another --storage and --rdzv-id")
-    if folder is None:
-        yield lambda code: None
-        return
-    lock = _opened(folder)
-    if lock is None:
-        yield lambda code: None
-        return
-    try:
-        first = _take(lock, folder, alone=alone)
-        if options.fresh and _latest(folder) is not None:
-            aside = _aside(folder)
+    with ExitStack() as stack:
+        yield _Taking(options, storage, others, say, stack).taken()
+
+
+@dataclass(slots=True)
+class _Taking:
+    options: argparse.Namespace
+    storage: str
+    others: Others | None
+    say: Say
+    stack: ExitStack
+    use: Use = field(default_factory=Use)
+
+    def taken(self) -> Use:
+        folder = folder_of(self.storage)
+        if folder is not None:
+            self._lock(folder)
+        tenancy, how = self._tenancy()
+        if how == "unknown":
+            self.say(f"{shown(self.storage)} does not answer yet: whether it is free shows later")
+        if how == "joined" and self.options.fresh:
+            self.say("--fresh: has no effect here, the run is under way")
+        if how != "first":
+            return self.use
+        if self.options.fresh:
+            tenancy = self._afresh(folder, tenancy)
+        kept, record = Kept(open_storage(self.storage), self.options.rdzv_id), made_by(self.options)
+        for line in lines(kept, record):
+            self.say(line)
+        self.use.record = _ends(kept, record)
+        tenancy.prepared()
+        return self.use
+
+    def _lock(self, folder: Path) -> None:
+        with suppress(
+            OSError
+        ):  # what is wrong with it the probe has told, or the first commit does
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = self.stack.enter_context((folder / LOCK).open("a"))
+            if not _locked(lock, alone=self.others is None):
+                other = Kept(open_storage(self.storage), self.options.rdzv_id).record()
+                raise self._in_use(
+                    f" ({other.command}, begun {ago(other.begun_at)}, pid {other.pid})"
+                    if other
+                    else ""
+                )
+
+    def _tenancy(self) -> tuple[Tenancy, str]:
+        others, command = self.others, made_by(self.options).command
+        mine = tenant_here(
+            self.options.rdzv_id,
+            command,
+            group=others.group if others else "",
+            meets=others.meets if others else (),
+        )
+        tenancy = Tenancy(
+            lambda: open_storage(self.storage),
+            mine,
+            displaced=self._displaced,
+            others_live=lambda: bool(others and others.live()),
+        )
+        self.stack.callback(lambda: tenancy.release(over=self.use.is_over(others)))
+        try:
+            return tenancy, tenancy.settle(ANSWER_WITHIN)
+        except InUse as error:
+            raise self._in_use(f" ({_told(error.tenant)})") from None
+        except StorageRefused as error:
+            raise UsageError(f"--storage {self.storage}: {error}") from None
+
+    def _afresh(self, folder: Path | None, tenancy: Tenancy) -> Tenancy:
+        """Nothing of before is deleted. A folder that this node has for itself is moved aside; of a
+        store that others use as well, what is there counts no more."""
+        owner = self.options.rdzv_id
+        commits = Commits(open_storage(self.storage), owner)
+        try:
+            if commits.latest() is None:
+                return tenancy
+            if folder is None or self.others is not None:
+                before = commits.begin_afresh(take_over=self.options.take_over)
+                self.say(
+                    f"beginning afresh: step {before.step if before else 0} and what was before it "
+                    f"stay in {shown(self.storage)}, and count no more"
+                )
+                return tenancy
+        except CheckpointsError as error:
+            raise EnvironmentFailure(f"--fresh: {error}") from None
+        tenancy.release(over=True)
+        aside = _aside(folder)
+        try:
             folder.rename(aside)
-            say(f"beginning afresh: the checkpoints of before are kept in {_shown(aside)}")
-            lock.close()
-            lock = folder_lock(folder)
-            _take(lock, folder, alone=alone)
-        record, before, commit = _made_by(options), _read(folder), _commit(folder)
-        if first:
-            _tell(folder, record, say)
-            _write(folder, record)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"--fresh: {folder} cannot be moved aside: {error.strerror}; give another --storage"
+            ) from None
+        self.say(f"beginning afresh: the checkpoints of before are kept in {shown(str(aside))}")
+        self._lock(folder)
+        return self._tenancy()[0]
 
-        def ended(code: int) -> None:
-            saved_nothing = code != 0 and commit is not None and _commit(folder) == commit
-            if first and before is not None and saved_nothing:
-                _write(folder, before)  # it still says who made what is there
-            elif first:
-                _ended(folder, record, code)
+    def _displaced(self, by: Tenant) -> None:
+        self.use.displaced = True
+        self.say(
+            f"another run ({_told(by)}) has {shown(self.storage)} since this one did not answer "
+            "there: this one ends"
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
 
-        yield ended
-    finally:
-        lock.close()
-
-
-def folder_lock(folder: Path) -> IO[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    return (folder / LOCK).open("a")
+    def _in_use(self, who: str) -> UsageError:
+        return UsageError(
+            f"another run{who} uses {shown(self.storage)}: wait for its end, or give this run "
+            "another --rdzv-id or --storage"
+        )
 
 
-def _opened(folder: Path) -> IO[str] | None:
-    try:
-        return folder_lock(folder)
-    except OSError:
-        return None
+def _told(tenant: Tenant) -> str:
+    return f"{tenant.command}, begun {ago(tenant.begun_at)}, pid {tenant.pid} on {tenant.host}"
 
 
-def _take(lock: IO[str], folder: Path, *, alone: bool) -> bool:
-    """Whether nobody else uses the folder."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not alone:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        return True
-    except BlockingIOError:
-        pass
-    except OSError:  # a file system without locks
-        return True
-    try:
-        if alone:
-            raise BlockingIOError
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        other = _read(folder)
-        who = f" ({other.command}, begun {_ago(other.begun_at)}, pid {other.pid})" if other else ""
-        raise UsageError(
-            f"another run{who} uses {_shown(folder)}: wait for its end, or give this run another "
-            "--rdzv-id or --storage"
-        ) from None
-    return False
+def _ends(kept: Kept, record: Record) -> Callable[[int], None]:
+    """Writes the record, and what it becomes at the end."""
+    before, commit = kept.record(), kept.commit()
+    kept.write(record)
 
-
-def _tell(folder: Path, mine: Record, say: Say) -> None:
-    """Whose state the run goes on from."""
-    latest = _latest(folder)
-    if latest is None or latest.commit is None:
-        return
-    before = _read(folder)
-    by = f" by {before.command}" if before else ""
-    saved = _ago((folder / LATEST).stat().st_mtime)
-    say(
-        f"resuming from step {latest.commit.step} in {_shown(folder)}, saved {saved}{by}; "
-        "begin afresh with --fresh"
-    )
-    if before is None:
-        return
-    if before.script != mine.script:
-        say(f"warning: that run was made by another script, {before.script}")
-    elif before.args != mine.args:
-        say(f"warning: that run had other arguments: {' '.join(before.args) or 'none'}")
-    elif before.state == "succeeded":
-        say("that run has succeeded: there may be no steps left to do")
-
-
-def _made_by(options: argparse.Namespace) -> Record:
-    return Record(str(options.script), without_secrets(options.args), os.getpid(), wall())
-
-
-def without_secrets(args: Sequence[str]) -> list[str]:
-    """Values of flags and assignments whose names tell that they are secret are not kept."""
-    kept, hide = [], False
-    for arg in args:
-        name, assigned, _ = arg.partition("=")
-        is_flag = arg.startswith("-")
-        if hide and not is_flag:
-            kept.append(HIDDEN)
-        elif assigned and SECRET.search(name):
-            kept.append(f"{name}={HIDDEN}")
+    def ended(code: int) -> None:
+        if code != 0 and before is not None and commit is not None and kept.commit() == commit:
+            kept.write(before)  # nothing was saved: it still says who made what is there
         else:
-            kept.append(arg)
-        hide = is_flag and not assigned and bool(SECRET.search(name))
-    return kept
+            record.state = "succeeded" if code == 0 else "ended"
+            kept.write(record)
+
+    return ended
 
 
-def _latest(folder: Path) -> Latest | None:
+def _locked(lock: IO[str], *, alone: bool) -> bool:
+    """False while another run on this machine has it."""
     try:
-        return msgspec.json.decode((folder / LATEST).read_bytes(), type=Latest)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _commit(folder: Path) -> Commit | None:
-    latest = _latest(folder)
-    return latest.commit if latest else None
-
-
-def _read(folder: Path) -> Record | None:
-    try:
-        return msgspec.json.decode((folder / RECORD).read_bytes(), type=Record)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _write(folder: Path, record: Record) -> None:
-    new = folder / f".{RECORD}.{record.pid}"
-    with suppress(OSError):  # a full disk: the first commit says so
-        new.write_bytes(msgspec.json.encode(record))
-        new.replace(folder / RECORD)
-
-
-def _ended(folder: Path, record: Record, code: int) -> None:
-    record.state = "succeeded" if code == 0 else "ended"
-    _write(folder, record)
+        fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def _aside(folder: Path) -> Path:
@@ -228,16 +233,3 @@ def _aside(folder: Path) -> Path:
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
     return aside
-
-
-def _shown(folder: Path) -> str:
-    here = Path.cwd()
-    return f"./{folder.relative_to(here)}" if folder.is_relative_to(here) else str(folder)
-
-
-def _ago(then: float) -> str:
-    seconds = max(0.0, wall() - then)
-    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"

@@ -1,4 +1,4 @@
-"""Whether a run could save where `--storage` says, before anything is started.
+"""Whether a run could save where its checkpoints go, before anything is started.
 
 What will not become right by itself ends the command: a scheme that nobody knows, a package or a
 right that is missing, a bucket that is not there. A store that does not answer may be back later.
@@ -18,8 +18,11 @@ _STAYS = {
 """Of a folder: a disk that may not be written to, or is full."""
 
 
-def probe(url: str, owner: str) -> None:
-    """Writes the small object that each claim looks for. Raises `UsageError`."""
+def probe(url: str, owner: str, *, chosen: bool = True) -> None:
+    """Writes the small object that each claim looks for. `chosen`: by --storage.
+
+    Raises `UsageError`.
+    """
     if re.search(r"@(\d+/)?\d+/*$", url):
         raise UsageError(f"--storage {url}: `ckpt` takes what is behind the @ for a step")
     problems: list[str] = []
@@ -28,7 +31,10 @@ def probe(url: str, owner: str) -> None:
     thread.join(WITHIN)
     if problems:
         shown = url if url.isprintable() else repr(url)
-        raise UsageError(f"--storage {shown}: {problems[0].removeprefix(f'{shown}: ')}")
+        problem = problems[0].removeprefix(f"{shown}: ")
+        if chosen:
+            raise UsageError(f"--storage {shown}: {problem}")
+        raise UsageError(f"checkpoints go to {shown}: {problem}; give another place by --storage")
 
 
 def _try(url: str, owner: str, problems: list[str]) -> None:

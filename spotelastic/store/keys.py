@@ -23,6 +23,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | nodes/finished/<round>/<node>| -          | its agent                | model.job.Finished   |
 | history/<number>             | -          | holder                   | model.round.RoundRecord |
 | ranks/<node rank>            | the node's | its agent                | node id              |
+| group                        | -          | the first launcher       | random; of all nodes |
 | commit                       | -          | agents                   | model.round.Commit |
 | events/<time>-<random>       | -          | anybody                  | model.progress.Event |
 | controller/leader            | the controller's | election among controllers | instance id  |
@@ -111,6 +112,11 @@ class Keys:
     def rank(self, number: int) -> str:
         """Who has this node rank. Nobody watches it."""
         return f"{self.root}ranks/{number}"
+
+    @property
+    def group(self) -> str:
+        """Nobody watches it."""
+        return f"{self.root}group"
 
     @property
     def commit(self) -> str:

@@ -257,3 +257,38 @@ def test_manifests_are_read_side_by_side_once_all_are_there(tmp_path: Path) -> N
     put_manifests(commits, 8)
     assert commits.commit(Commit(1, 5), 1)
     assert set(storage.read.values()) == {4, 1}
+
+
+def test_what_was_before_a_run_began_afresh_counts_no_more_and_stays(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    old = commits.claim().epoch
+    committed(commits, old, 10, 20)
+    put_all(commits, old, 30)  # complete, but not recorded
+    there = commits.storage.keys("1/")
+    assert commits.begin_afresh() == Commit(old, 20)
+    with pytest.raises(Fenced):
+        commits.commit(Commit(old, 30), old)
+    commits.storage.delete(["1/step-00000030/.metadata"])
+    claim = Commits(FolderStorage(tmp_path), "me").claim()
+    assert claim.commit is None
+    assert commits.latest() is None and commits.newest() is None and commits.newest(step=20) is None
+    for step in (1, 2, 3):
+        committed(commits, claim.epoch, step)
+        retention.collect(commits, Commit(claim.epoch, step), claim.epoch, Keep(last=1))
+    assert commits.newest() == Commit(claim.epoch, 3)
+    assert commits.newest(before=Commit(claim.epoch, 3)) is None
+    assert commits.storage.keys("1/") == there
+    again = commits.claim()
+    assert again.commit == Commit(claim.epoch, 3)
+    assert commits.begins() == old + 1
+
+
+def test_an_owner_begins_afresh_only_what_is_its_own(tmp_path: Path) -> None:
+    commits = Commits(FolderStorage(tmp_path), "me")
+    committed(commits, commits.claim().epoch, 10)
+    with pytest.raises(StorageRefused, match="belongs to the run me"):
+        Commits(FolderStorage(tmp_path), "you").begin_afresh()
+    assert commits.latest() is not None
+    Commits(FolderStorage(tmp_path), "you").begin_afresh(take_over=True)
+    assert commits.latest() is None
+    assert Commits(FolderStorage(tmp_path / "new"), "me").begin_afresh() is None

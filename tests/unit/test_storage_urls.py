@@ -43,6 +43,8 @@ def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path: Path) -> N
     for url in (f"{tmp_path}/file/run", "/proc/run", f"{tmp_path}/{'x' * 300}"):
         with pytest.raises(UsageError, match=r"^--storage"):
             probe(url, "run")
+        with pytest.raises(UsageError, match=r"^checkpoints go to .*; give another place by"):
+            probe(url, "run", chosen=False)
     probe(f"{tmp_path}/new/run", "run")
     probe(f"{tmp_path}/new/run", "run")
 
