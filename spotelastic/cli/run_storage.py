@@ -18,10 +18,10 @@ from typing import IO, Protocol
 
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused
+from spotelastic_checkpoints.provenance import Kept, Record, Recorded, ago, lines, made_by, shown
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
 from spotelastic_checkpoints.tenancy import InUse, Tenancy, Tenant, tenant_here
 
-from spotelastic.cli.run_record import Kept, Record, ago, lines, made_by, shown
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 LOCK = ".spotelastic.lock"
@@ -49,11 +49,12 @@ class Use:
     displaced: bool = False
     """Another run has the storage since."""
     code: int | None = None
-    record: Callable[[int], None] = field(default=lambda code: None)
+    record: Recorded | None = None
 
     def ended(self, code: int) -> None:
         self.code = code
-        self.record(code)
+        if self.record is not None:
+            self.record.ended(well=code == 0)
 
     def is_over(self, others: Others | None) -> bool:
         """Whether the whole job has ended, or no node of it is left."""
@@ -111,12 +112,15 @@ class _Taking:
             return self.use
         if self.options.fresh:
             tenancy = self._afresh(folder, tenancy)
-        kept, record = Kept(open_storage(self.storage), self.options.rdzv_id), made_by(self.options)
-        for line in lines(kept, record):
+        kept, record = Kept(open_storage(self.storage), self.options.rdzv_id), self._record()
+        for line in lines(kept, record, "--fresh"):
             self.say(line)
-        self.use.record = _ends(kept, record)
+        self.use.record = Recorded(kept, record)
         tenancy.prepared()
         return self.use
+
+    def _record(self) -> Record:
+        return made_by(str(self.options.script), self.options.args)
 
     def _lock(self, folder: Path) -> None:
         with suppress(
@@ -133,7 +137,7 @@ class _Taking:
                 )
 
     def _tenancy(self) -> tuple[Tenancy, str]:
-        others, command = self.others, made_by(self.options).command
+        others, command = self.others, self._record().command
         mine = tenant_here(
             self.options.rdzv_id,
             command,
@@ -200,21 +204,6 @@ class _Taking:
 
 def _told(tenant: Tenant) -> str:
     return f"{tenant.command}, begun {ago(tenant.begun_at)}, pid {tenant.pid} on {tenant.host}"
-
-
-def _ends(kept: Kept, record: Record) -> Callable[[int], None]:
-    """Writes the record, and what it becomes at the end."""
-    before, commit = kept.record(), kept.commit()
-    kept.write(record)
-
-    def ended(code: int) -> None:
-        if code != 0 and before is not None and commit is not None and kept.commit() == commit:
-            kept.write(before)  # nothing was saved: it still says who made what is there
-        else:
-            record.state = "succeeded" if code == 0 else "ended"
-            kept.write(record)
-
-    return ended
 
 
 def _locked(lock: IO[str], *, alone: bool) -> bool:

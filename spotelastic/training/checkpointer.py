@@ -135,7 +135,7 @@ class Checkpointer:
                 local_rank=ranks.local_rank,
             )
         except CheckpointsError as error:
-            self._session.close()
+            self._session.close(False)
             raise SpotelasticError(str(error)) from error
         self._losses = Losses(self._client.page)
         self._client.page.enter(0)
@@ -152,11 +152,14 @@ class Checkpointer:
         Checkpointer._open = None
         session, client, losses = self._session, self._client, self._losses
         assert session is not None and client is not None and losses is not None
+        well = kind is None or (isinstance(error, SystemExit) and not error.code)
+        finished = False
         try:
             self._settle(client)
-            if kind is None or (isinstance(error, SystemExit) and not error.code):
+            if well:
                 try:
                     self._finish(session, client)
+                    finished = True
                 finally:
                     losses.finish()
         finally:
@@ -165,7 +168,7 @@ class Checkpointer:
             if self._saver is not None:
                 self._saver.close()
             client.leave(clean=kind is None)
-            session.close()
+            session.close(finished)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
@@ -465,6 +468,8 @@ class Checkpointer:
 
     def _finish(self, session: Session, client: WorkerClient) -> None:
         """The last step is what the run was for: it is committed before we leave."""
+        if self._last_step and not self._told_step:
+            last_step.tell_nothing_was_left(session, self._last_step)
         if self._saver is None:
             # It may have been restored from memory, and be the last one.
             if _has_left(session) or self._last_committing == self._last_step:

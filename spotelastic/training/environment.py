@@ -24,6 +24,7 @@ from spotelastic_checkpoints.storage.open import folder_of
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.own_daemon import OwnDaemon
+from spotelastic.training.own_storage import FRESH, OwnStorage
 
 T = TypeVar("T")
 
@@ -61,8 +62,10 @@ class Session:
     resume: wire.Resume
     restarts: bool
     """Whether this may be a restart that nobody asked for."""
-    close: Callable[[], None]
-    """Ends what this process started."""
+    close: Callable[[bool], None]
+    """Ends what this process started; is told whether the script ended well."""
+    afresh: str = "--fresh"
+    """How the run would begin at step 0."""
 
 
 def find_ranks() -> Ranks:
@@ -126,6 +129,7 @@ def _on_our_own(
 ) -> Session:
     url = storage or os.environ.get("SPOTELASTIC_STORAGE") or _default_storage()
     daemon: OwnDaemon | None = None
+    taken: OwnStorage | None = None
     path = problem = ""
     workers = ranks.gather(ranks.node).count(ranks.node)
     if ranks.local_rank == 0:
@@ -139,7 +143,12 @@ def _on_our_own(
         _raise_first(problem for *_, problem in places)
         path = next(path for node, _, path, _ in places if path and node == ranks.node)
         nodes = list(dict.fromkeys(node for node, *_ in places))
+        if ranks.rank == 0:
+            taken, problem = _taken(url, take_over=take_over)
+        _raise_first(ranks.gather(problem))
         claim = _claim(ranks, path, take_over=take_over)
+        if taken is not None:
+            taken.tell()
         if len(nodes) > 1:
             _check_shared(ranks, url, nodes)
         members = tuple(
@@ -161,12 +170,32 @@ def _on_our_own(
             daemon.begin(round_)
         ranks.gather(None)
     except BaseException:
+        _end(daemon, taken, well=False)
+        raise
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+    def end(well: bool) -> None:
+        _end(daemon, taken, well=well)
+
+    return Session(ranks, path, claim.round, resume, restarted, end, f"{FRESH}=1")
+
+
+def _taken(url: str, *, take_over: bool) -> tuple[OwnStorage | None, str]:
+    """And what is wrong."""
+    try:
+        return OwnStorage(url, _owner(), take_over=take_over), ""
+    except SpotelasticError as error:
+        return None, str(error)
+
+
+def _end(daemon: OwnDaemon | None, taken: OwnStorage | None, *, well: bool) -> None:
+    """The daemon first: nobody else has the storage while it writes there."""
+    try:
         if daemon is not None:
             daemon.close()
-        raise
-    end = daemon.close if daemon is not None else _nothing
-    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    return Session(ranks, path, claim.round, resume, restarted, end)
+    finally:
+        if taken is not None:
+            taken.close(well=well)
 
 
 def _ranks_of(node: str, places: Sequence[tuple[str, int, str, str]]) -> tuple[int, ...]:
@@ -245,5 +274,5 @@ def _raise_first(problems: Any) -> None:
             raise SpotelasticError(problem)
 
 
-def _nothing() -> None:
+def _nothing(_: bool) -> None:
     pass

@@ -8,7 +8,7 @@ from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.worker import WorkerClient
 
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.training.environment import Ranks
+from spotelastic.training.environment import Ranks, Session
 
 ALLOWED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
 """Variable: with 1 a run succeeds whose last step could not be committed."""
@@ -45,6 +45,15 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
         raise EnvironmentFailure(f"{problem} (with {ALLOWED}=1 the run succeeds all the same)")
     if ranks.local_rank == 0:
         _say(problem)
+
+
+def tell_nothing_was_left(session: Session, step: int) -> None:
+    """Of a script that has done no step, although it ended well."""
+    if session.ranks.rank == 0:
+        _say(
+            f"no step was done: the run stood at step {step} already; to train from the "
+            f"beginning, begin afresh with {session.afresh}"
+        )
 
 
 def _progress(status: wire.DaemonStatus | None) -> str:

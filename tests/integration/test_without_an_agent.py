@@ -361,3 +361,61 @@ def test_a_bucket_that_is_not_there_is_named_before_training_begins(
     ):
         pass
     assert not capfd.readouterr().err
+
+
+ALONE = """
+import sys
+import torch
+import spotelastic as se
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with se.Checkpointer({"model": model, "optimizer": optimizer}) as saved:
+    step = saved.restore()
+    print("begins at", step, flush=True)
+    if len(sys.argv) > 2:
+        sys.stdin.read()
+    while step < int(sys.argv[1]):
+        model(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        saved.step(step)
+"""
+
+
+def test_a_script_says_what_it_goes_on_from_and_lets_nobody_in(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ALONE)
+
+    def train(*args: str, **env: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "train.py", *args]
+        return subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENT,
+        )
+
+    assert train("3").stderr == ""
+    command = [sys.executable, "train.py", "3", "wait"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=-1, stdout=-1, text=True) as waits:
+        assert waits.stdout is not None and waits.stdout.readline() == "begins at 3\n"
+        refused = train("4")
+        assert refused.returncode == 1 and refused.stdout == ""
+        assert re.fullmatch(
+            r"spotelastic: another run \(train.py 3 wait, begun .*\) uses ./runs/train: .*\n",
+            refused.stderr,
+        )
+        waits.kill()
+    done = train("3").stderr
+    assert re.search(
+        "resuming from step 3 in ./runs/train, saved .* ago by train.py 3; "
+        "begin afresh with SPOTELASTIC_FRESH=1",
+        done,
+    )
+    assert "no step was done: the run stood at step 3 already" in done
+    fresh = train("2", SPOTELASTIC_FRESH="1")
+    assert fresh.stdout == "begins at 0\n"
+    assert fresh.stderr.count("\n") == 1 and "beginning afresh: step 3" in fresh.stderr

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 import pytest
+from spotelastic_checkpoints import provenance
 from spotelastic_checkpoints.commits import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit
 from support.committing import put_all
 from support.s3 import s3_endpoint, use_s3
 
-from spotelastic.cli import run_record, run_storage
+from spotelastic.cli import run_storage
 from spotelastic.cli.other_nodes import OtherNodes
 from spotelastic.cli.run_flags import parse
 from spotelastic.clock import steady
@@ -86,7 +87,7 @@ def test_a_run_says_whose_state_it_goes_on_from(storage: str) -> None:
     assert "other arguments: --steps 40" in run(storage, "a.py", "--steps", "50")[1]
     assert "another script, a.py" in run(storage, "b.py", code=1)[1]
     again = run(storage, "c.py")
-    assert "by a.py --steps 50" in again[0], "b.py has failed, and saved nothing"
+    assert "by a.py --steps 40" in again[0], "the others have saved nothing"
 
 
 def test_fresh_moves_a_folder_aside(tmp_path: Path) -> None:
@@ -129,5 +130,5 @@ def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
 
 def test_no_secret_is_kept() -> None:
     args = ["--token", "x1", "--api-key=x2", "AWS_SECRET=x3", "--hf-token", "--steps", "4"]
-    kept = run_record.without_secrets(args)
+    kept = provenance.without_secrets(args)
     assert kept == ["--token", "***", "--api-key=***", "AWS_SECRET=***", *args[4:]]

@@ -1,22 +1,21 @@
 """What made a run, kept beside its checkpoints, and what the next run says of it."""
 
-import argparse
 import os
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+
 from spotelastic_checkpoints import metadata
 from spotelastic_checkpoints.commits import Commits, folder
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import Commit
-
-from spotelastic.clock import wall
 
 NAME = "spotelastic-run.json"
 SECRET = re.compile(r"(?i)(key|token|secret|password|passwd|credential)")
@@ -32,14 +31,22 @@ class Record(msgspec.Struct):
     pid: int
     begun_at: float
     state: Literal["running", "succeeded", "ended"] = "running"
+    found: Commit | None = None
+    """The newest commit when it began,"""
+    maker: "Record | None" = None
+    """and what had made that. A run that saves nothing has made nothing, however it ends."""
+
+    def of(self, commit: Commit | None) -> "Record | None":
+        """What made the commit that is there now."""
+        return self.maker if commit is not None and commit == self.found else self
 
     @property
     def command(self) -> str:
         return " ".join([self.script, *self.args])
 
 
-def made_by(options: argparse.Namespace) -> Record:
-    return Record(str(options.script), without_secrets(options.args), os.getpid(), wall())
+def made_by(script: str, args: Sequence[str]) -> Record:
+    return Record(script, without_secrets(args), os.getpid(), time.time())
 
 
 def without_secrets(args: Sequence[str]) -> list[str]:
@@ -88,17 +95,18 @@ class Kept:
             self.storage.put(NAME, memoryview(msgspec.json.encode(record)))
 
 
-def lines(kept: Kept, mine: Record) -> list[str]:
-    """Whose state the run goes on from; none where it begins."""
+def lines(kept: Kept, mine: Record, afresh: str) -> list[str]:
+    """Whose state the run goes on from, and how to begin `afresh`; none where it begins."""
     commit = kept.commit()
     if commit is None:
         return []
-    before, saved = kept.record(), kept.saved_at(commit)
+    last, saved = kept.record(), kept.saved_at(commit)
+    before = last.of(commit) if last else None
     when = f", saved {ago(saved)}" if saved else ""
     by = f" by {before.command}" if before else ""
     told = [
         f"resuming from step {commit.step} in {shown(kept.storage.url)}{when}{by}; "
-        "begin afresh with --fresh"
+        f"begin afresh with {afresh}"
     ]
     if before is None:
         return told
@@ -120,8 +128,26 @@ def shown(storage: str) -> str:
 
 
 def ago(then: float) -> str:
-    seconds = max(0.0, wall() - then)
+    seconds = max(0.0, time.time() - then)
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit} ago"
     return f"{seconds:.0f} s ago"
+
+
+class Recorded:
+    """The record of a run that has begun, and what it becomes at its end."""
+
+    def __init__(self, kept: Kept, record: Record) -> None:
+        self._kept, self._record = kept, record
+        last, record.found = kept.record(), kept.commit()
+        maker = last.of(record.found) if last and record.found else None
+        record.maker = msgspec.structs.replace(maker, maker=None) if maker else None
+        kept.write(record)
+
+    def ended(self, *, well: bool) -> None:
+        self._record.state = "succeeded" if well else "ended"
+        maker = self._record.maker
+        if well and maker and maker.command == self._record.command:
+            maker.state = "succeeded"  # what it had saved was all there is to do
+        self._kept.write(self._record)
