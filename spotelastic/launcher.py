@@ -28,11 +28,13 @@ def launch(
 
     `flags` are those of `spotelastic run`, with underscores: nnodes="2:4", nproc_per_node=2,
     rdzv_endpoint="a:2379", gang=True, preload=["my.model"]; the variables PET_<NAME> count too.
-    Returns when the job has ended on all nodes. Function, arguments and results are pickled.
+    Returns when the job has ended on all nodes. Function, arguments and results are pickled; the
+    result of a function that ends by `sys.exit(0)` is None.
 
     Raises `WorkerFailed` with the first failure when the script's restarts are used up, `JobFailed`
-    when the job failed otherwise, `UsageError` and `EnvironmentFailure` where the command would end
-    with exit code 2, KeyboardInterrupt or SystemExit when a signal asked this node to leave.
+    when the job failed otherwise or a result cannot be sent back, `UsageError` and
+    `EnvironmentFailure` where the command would end with exit code 2, KeyboardInterrupt or
+    SystemExit when a signal asked this node to leave.
     """
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("spotelastic.launch was called on another thread than the main one")
@@ -48,7 +50,7 @@ def launch(
         file = function.pack(calls, fn, args, kwargs or {})
         ended = serve(options, "function", (str(file),), folders)
         if ended.code == 0:
-            return function.results(calls)
+            return function.results(calls, ended.finished)
     raise _error(ended.code, ended.job)
 
 

@@ -75,6 +75,8 @@ class Ended:
     """0: the job succeeded; 1: it failed; 2: this machine cannot go on; 128 + n: by signal n."""
     job: Job | None
     """As it stood at the end, if it was known."""
+    finished: str = ""
+    """The round that this node's workers have ended well in."""
 
 
 def run(config: AgentConfig) -> Ended:
@@ -115,7 +117,7 @@ class _Agent:
                 if self._config.imds:
                     poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
                 watches = Watches(self._store, self._keys, self._queue.put)
-                return Ended(self._loop(watches), self._seen.job)
+                return Ended(self._loop(watches), self._seen.job, self._local.finished)
             finally:
                 if poller is not None:
                     poller.close()

@@ -1,17 +1,22 @@
 """`spotelastic.launch`: functions in real workers."""
 
+import asyncio
 import os
+import pickle
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import spotelastic
-from spotelastic.errors import UsageError, WorkerFailed
+from spotelastic.agent.workers import function
+from spotelastic.errors import JobFailed, UsageError, WorkerFailed
 
 
 def add_ranks(offset: int, *, scale: int) -> tuple[int, int]:
@@ -87,11 +92,114 @@ def test_a_script_that_launches_whenever_it_is_loaded_is_told_so(tmp_path: Path)
     assert 'below `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
-def test_what_workers_cannot_load_is_refused_before_anything_starts() -> None:
+def end_in_some_way() -> int:
+    if os.environ["RANK"] == "0":
+        sys.exit(0)
+    return 5
+
+
+def leave_python() -> None:
+    if os.environ["RANK"] == "1":
+        os._exit(0)
+
+
+def test_a_function_may_end_by_itself_but_not_without_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert spotelastic.launch(end_in_some_way, nproc_per_node=2) == {0: None, 1: 5}
+    with pytest.raises(JobFailed, match="rank 1: ended before the function had returned"):
+        spotelastic.launch(leave_python, nproc_per_node=2)
+
+
+def test_what_a_worker_cannot_send_back_is_named(tmp_path: Path) -> None:
+    """The job has succeeded: nothing is trained again for it."""
+    told = function._result(("r", 0), (threading.Lock(), 3), "train")
+    assert told.problem.startswith("train returned a tuple that cannot be sent back: cannot pickle")
+    (tmp_path / "result-0").write_bytes(pickle.dumps(told))
+    with pytest.raises(JobFailed, match="rank 0: train returned a tuple"):
+        function.results(tmp_path, "r")
+    assert function.results(tmp_path, "another round") == {}
+
+
+TYPED = """\
+import spotelastic
+
+class Half:
+    def __init__(self, of):
+        self.of = of
+
+def halve(value):
+    return Half(value / DIVISOR)
+
+DIVISOR = 2
+result = spotelastic.launch(halve, (42,))
+print(isinstance(result[0], Half), result[0].of)
+"""
+
+
+def typed(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """As into an interpreter, where a function has no file."""
+    return subprocess.run(
+        [sys.executable, "-"],
+        input=program,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_function_without_a_file_travels_by_value(tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle")
+    done = typed(TYPED, tmp_path)
+    assert done.stdout == "True 21.0\n", done.stderr
+
+
+def test_a_function_without_a_file_is_refused_where_no_package_can_send_it(tmp_path: Path) -> None:
+    done = typed(f"import sys\nsys.modules['cloudpickle'] = None\n{TYPED}", tmp_path)
+    last = done.stderr.splitlines()[-1]
+    assert "halve cannot be sent to workers: there is no file" in last and "cloudpickle" in last
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: 1, "<lambda> cannot be sent to workers"),
+        (partial(max, key=lambda pair: pair), "max cannot be sent to workers"),
+        (partial(fail_on_1, threading.Lock()), "cannot pickle '_thread.lock'"),
+        ("train.py", "'train.py' is not a function"),
+        (asyncio.sleep, "sleep is a coroutine"),
+    ],
+)
+def test_what_is_no_function_that_workers_could_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wrong: Any, told: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(UsageError) as error:
+        function.pack(tmp_path, wrong, (), {})
+    assert told in str(error.value)
+
+
+def test_a_function_that_exists_only_in_the_program_that_launches_is_named(tmp_path: Path) -> None:
+    guarded = 'if __name__ == "__main__":\n    def double(value):\n        return value * 2\n'
+    told = PROGRAM.replace("def double(value):\n    return value * 2\n", guarded)
+    done = run(told, tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "does not find all of double" in last and 'above `if __name__ == "__main__":`' in last
+
+
+def test_what_workers_cannot_load_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
     offset = 3
     with pytest.raises(UsageError, match="top level of a module"):
         spotelastic.launch(lambda: offset)
-    code = "import spotelastic\ndef f(): pass\nspotelastic.launch(f)\n"
+    without = "import sys; sys.modules['cloudpickle'] = None\n"
+    code = f"{without}import spotelastic\ndef f(): pass\nspotelastic.launch(f)\n"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )

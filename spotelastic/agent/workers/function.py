@@ -2,9 +2,13 @@
 
 Everything is pickled into files of one folder, which this user alone may read. What a pickle names
 in `__main__` is found by loading the program's main module under another name, as multiprocessing's
-spawn does; code below `if __name__ == "__main__":` therefore does not run again.
+spawn does; code below `if __name__ == "__main__":` therefore does not run again. Where there is no
+such file (a notebook, a program from standard input), or a function has no name that could be
+looked up, it travels by value, if cloudpickle is installed.
 """
 
+import importlib
+import inspect
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -13,60 +17,149 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
-from spotelastic.errors import UsageError
+from spotelastic.errors import JobFailed, UsageError
 
-_MAIN = ("init_main_from_name", "init_main_from_path")
-_SURROUNDINGS = ("sys_path", "sys_argv", *_MAIN)
+_NAME, _PATH = "init_main_from_name", "init_main_from_path"
+_SURROUNDINGS = ("sys_path", "sys_argv", _NAME, _PATH)
 _CALL = "call"
+_BY_VALUE = "cloudpickle"
+_LEFT = "ended before the function had returned (os._exit, or another program in its place)"
 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
     round: str
     rank: int
-    value: bytes
+    value: bytes = b""
+    problem: str = ""
 
 
 def pack(
     folder: Path, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Path:
     """Write the call into `folder`; the file. Raises `UsageError` for what cannot be sent."""
-    name = getattr(function, "__qualname__", repr(function))
-    told = spawn.get_preparation_data("worker")
-    surroundings = {key: told[key] for key in _SURROUNDINGS if key in told}
-    if function.__module__ == "__main__" and not any(key in surroundings for key in _MAIN):
-        raise UsageError(
-            f"{name} cannot be sent to workers: there is no file that they could load it from; "
-            "define it in a module"
-        )
+    named = getattr(function, "func", function)  # of a partial
+    name = getattr(named, "__qualname__", repr(function))
+    if not callable(function):
+        raise UsageError(f"{name} is not a function: give one, and its arguments as a tuple")
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"{name} is a coroutine: give a function that runs it by asyncio.run")
+    surroundings = _surroundings()
+    wanted = (function, tuple(args), dict(kwargs))
     try:
-        call = pickle.dumps((function, tuple(args), dict(kwargs)))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        call = pickle.dumps(wanted)
+    except Exception as error:  # whatever an object of the user's raises
+        call = _by_value(wanted, name, error)
+    if b"__main__" in call and not {_NAME, _PATH} & surroundings.keys():
+        call = _by_value(wanted, name, None)
+    return _write(folder / _CALL, pickle.dumps((surroundings, name, call)))
+
+
+def _surroundings() -> dict[str, Any]:
+    """What a worker needs to find modules, and the main one where it can be loaded again."""
+    told = spawn.get_preparation_data("worker")
+    found = {key: told[key] for key in _SURROUNDINGS if key in told}
+    name = found.get(_NAME, "")
+    if name == "__main__" or name.endswith(".__main__"):  # a package's, which spawn does not load
+        del found[_NAME]
+    if _PATH in found and not Path(found[_PATH]).is_file():  # <stdin>
+        del found[_PATH]
+    return found
+
+
+def _by_value(wanted: object, name: str, error: Exception | None) -> bytes:
+    """Raises `UsageError` where cloudpickle is not installed, or cannot do it either."""
+    why = (
+        f"{error}; define it at the top level of a module, and pass it what can be pickled"
+        if error is not None
+        else "there is no file that they could load it from; define it in a module"
+    )
+    if not _can_send_values():
+        told = f"{name} cannot be sent to workers: {why}"
+        raise UsageError(f"{told} (or install {_BY_VALUE}, which sends it by value)") from error
+    try:
+        return _send_value(wanted)
+    except Exception as problem:
         raise UsageError(
-            f"{name} cannot be sent to workers: {error}; define it at the top level of a module, "
-            "and pass it what can be pickled"
-        ) from error
-    return _write(folder / _CALL, pickle.dumps((surroundings, call)))
+            f"{name} cannot be sent to workers: {problem}; pass it what can be pickled"
+        ) from problem
+
+
+def _can_send_values() -> bool:
+    try:
+        importlib.import_module(_BY_VALUE)
+    except ImportError:
+        return False
+    return True
+
+
+def _send_value(value: object) -> bytes:
+    return bytes(importlib.import_module(_BY_VALUE).dumps(value))
 
 
 def call(file: Path) -> None:
     """In a worker: load the function, call it, and leave its result beside the call."""
-    surroundings, packed = pickle.loads(file.read_bytes())
+    surroundings, name, packed = pickle.loads(file.read_bytes())
+    place = os.environ["SPOTELASTIC_ROUND"], int(os.environ["RANK"])
+    into = file.with_name(f"result-{os.environ['SPOTELASTIC_LOCAL_RANK']}")
+    _write(into, pickle.dumps(_Result(*place, problem=_LEFT)))
     spawn.prepare(surroundings)
-    function, args, kwargs = pickle.loads(packed)
-    value = function(*args, **kwargs)
-    environ = os.environ
-    result = _Result(environ["SPOTELASTIC_ROUND"], int(environ["RANK"]), pickle.dumps(value))
-    name = f"result-{environ['SPOTELASTIC_LOCAL_RANK']}"
-    _write(file.with_name(name), pickle.dumps(result))
+    try:
+        function, args, kwargs = pickle.loads(packed)
+    except AttributeError as error:
+        raise UsageError(
+            f"a worker that loads the program again does not find all of {name}: {error}; "
+            'define it above `if __name__ == "__main__":`'
+        ) from error
+    try:
+        value = function(*args, **kwargs)
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+        value = None
+    _write(into, pickle.dumps(_result(place, value, name)))
 
 
-def results(folder: Path) -> dict[int, Any]:
-    """What this node's workers returned, by global rank; of a job of several rounds, the last."""
-    files = sorted(folder.glob("result-*"), key=lambda file: file.stat().st_mtime_ns)
-    found: list[_Result] = [pickle.loads(file.read_bytes()) for file in files]
-    last = [result for result in found if result.round == found[-1].round]
-    return {r.rank: pickle.loads(r.value) for r in sorted(last, key=lambda result: result.rank)}
+def _result(place: tuple[str, int], value: object, name: str) -> _Result:
+    """What cannot be pickled is told at the end: training again would not help."""
+    try:
+        return _Result(*place, _dumps(value))
+    except Exception as error:
+        problem = f"{name} returned a {type(value).__name__} that cannot be sent back: {error}"
+    return _Result(*place, problem=problem)
+
+
+def _dumps(value: object) -> bytes:
+    """By value where names do not do. Raises whatever an object of the user's raises."""
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        if not _can_send_values():
+            raise
+    return _send_value(value)
+
+
+def results(folder: Path, round_: str) -> dict[int, Any]:
+    """What this node's workers returned in the round, by global rank.
+
+    Raises `JobFailed` where one left no result, or one that cannot be read.
+    """
+    found: list[_Result] = [pickle.loads(file.read_bytes()) for file in folder.glob("result-*")]
+    own = sorted((each for each in found if each.round == round_), key=lambda each: each.rank)
+    for each in own:
+        if each.problem:
+            raise JobFailed(f"the job has succeeded, but rank {each.rank}: {each.problem}")
+    return {each.rank: _value(each) for each in own}
+
+
+def _value(result: _Result) -> Any:
+    try:
+        return pickle.loads(result.value)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"
+        raise JobFailed(
+            f"the job has succeeded, but the result of rank {result.rank} cannot be read: {told}"
+        ) from error
 
 
 def _write(file: Path, data: bytes) -> Path:
