@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.addresses import is_loopback, split
 from spotelastic_checkpoints.tenancy import machine
 
 from spotelastic.cli.meet import Place
-from spotelastic.cli.meeting import is_loopback
 from spotelastic.errors import Unavailable
-from spotelastic.store.endpoints import split
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Put
 
