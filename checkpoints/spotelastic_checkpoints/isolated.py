@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 _BOOT = """
 import sys
+loaded = frozenset(sys.modules)
 given = sys.path[not sys.flags.safe_path:]
 sys.path[:] = given
 from spotelastic_checkpoints import isolated

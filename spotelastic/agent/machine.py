@@ -149,6 +149,7 @@ class Machine:
             warm=self.config.warm,
             base=PRELOAD if self.config.warm else NEEDED,
             preload=preload,
+            script=self.config.entry in ("script", "path", "module"),
         )
         self._zygote = Zygote(
             plan,

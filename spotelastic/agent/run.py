@@ -182,6 +182,11 @@ class _Agent:
     def _warm(self, info: Any) -> None:
         for module, error in info["failed"].items():
             self._config.say(f"could not preload {module}: {error}; workers start without it")
+        for module, file in info["shadowed"].items():
+            self._config.say(
+                f"{file} takes the place of a module {module} that torch imports, too: workers "
+                "start as fresh processes, which takes seconds; rename it to have them forked"
+            )
         if info["spoiled"]:
             self._config.say(
                 f"--preload: {info['spoiled']}, which a fork does not survive: workers start as "

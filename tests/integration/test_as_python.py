@@ -52,6 +52,12 @@ SCRIPTS = {
     "input": "import sys; print(repr(sys.stdin.read()))",
     "a neighbour": "import neighbour",
     "a warning": "import warnings\nwarnings.warn('careful')",
+    "variables that torch reads at its import": "import os\nos.environ |= {'OMP_NUM_THREADS': '1', "
+    "'TORCH_ALLOW_TF32_CUBLAS_OVERRIDE': '1', 'TORCH_LOGS': 'dynamo', 'TORCH_DISTRIBUTED_DEBUG': 'INFO'}\n"
+    "from torch import backends, distributed, get_num_threads\nimport logging\n"
+    "print(get_num_threads(), backends.cuda.matmul.allow_tf32, distributed.get_debug_level(), "
+    "logging.getLogger('torch._dynamo').level)\n"
+    "os.environ['OMP_NUM_THREADS'] = '2'\nimport torch\nprint(torch.get_num_threads(), type(torch.__spec__).__name__)",
     "flags": "import sys; print(sys.flags.safe_path, sys.flags.optimize, sys.warnoptions)",
 }
 SAME_BUT_FOR_OUTPUT = {
@@ -66,9 +72,11 @@ class Workers:
         self.folder = folder
         self.env = {**os.environ, **mark(folder)}
         self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
-        plan = Plan(os.getpid(), str(folder))
+        plan = Plan(os.getpid(), str(folder), base=("torch.distributed",))
         self.zygote = Zygote(plan, self.env, mark(folder), self._events.put)
-        assert isinstance(self._events.get(timeout=20), Warm)
+        warm = self._events.get(timeout=60)
+        assert isinstance(warm, Warm)
+        self.info = warm.info
 
     def run(self, entry: str, *argv: str, cwd: Path) -> tuple[int, str, str]:
         env = {**self.env, "SPOTELASTIC_LOCAL_RANK": "0"}
@@ -92,7 +100,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        made = Workers(folder)
+        made = Workers(folder / "scripts")
     finally:
         os.chdir(before)
     yield made
@@ -132,6 +140,33 @@ def test_a_traceback_is_shown_whatever_the_script_has_replaced(
     code, _, err = workers.run("script", str(tmp_path / "script.py"), cwd=tmp_path)
     assert code == 1
     assert err.count("ValueError: unseen") == 1 and "spotelastic" not in err
+
+
+def test_a_line_names_variables_that_come_too_late(workers: Workers, tmp_path: Path) -> None:
+    text = "import os\nos.environ |= {'KMP_BLOCKTIME': '0', 'MINE': '1'}\nimport torch.nn\nimport torch"
+    (tmp_path / "script.py").write_text(text)
+    code, _, err = workers.run("script", str(tmp_path / "script.py"), cwd=tmp_path)
+    assert code == 0 and err.count("KMP_BLOCKTIME: set by the script") == 1, err
+    assert "--no-warm" in err and "MINE" not in err
+
+
+def test_a_script_gets_its_own_modules_where_torch_has_imported_others_of_their_names(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "numbers").mkdir()  # a folder without __init__.py stands in nobody's way
+    for name in ("queue", "random", "enum", "notes"):
+        (tmp_path / f"{name}.py").write_text("print(__file__)\nclass Enum: pass\n")
+    show = "import queue, random, enum, numbers, notes\nprint(enum, random.__name__, numbers)"
+    (tmp_path / "script.py").write_text(show)
+    made = Workers(tmp_path)
+    try:
+        named = {name: str(tmp_path / f"{name}.py") for name in ("queue", "random", "enum")}
+        assert named.items() <= made.info["shadowed"].items()
+        assert not {"notes", "numbers"} & made.info["shadowed"].keys()
+        script = str(tmp_path / "script.py")
+        assert made.run("script", script, cwd=tmp_path) == python(script, cwd=tmp_path)
+    finally:
+        made.zygote.close()
 
 
 def test_links_folders_archives_and_modules_are_run_as_by_python(

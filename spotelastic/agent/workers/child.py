@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from spotelastic_checkpoints import addresses
 from spotelastic_checkpoints.isolated import search_path
 
-from spotelastic.agent.workers import entries, failure
+from spotelastic.agent.workers import entries, failure, late_variables, shadows
 from spotelastic.agent.workers.ports import all_addresses
 from spotelastic.errors import SpotelasticError
 from spotelastic.linux import FAILING, STACKS, die_with_parent, name_process
@@ -123,9 +123,22 @@ def _work(order: dict[str, Any]) -> None:
     try:
         if order["numa"]:
             _bind(order["numa"], int(os.environ["LOCAL_RANK"]))
+        if order["entry"] in ("script", "path", "module"):
+            _as_if_started_afresh(order)
         entries.run(order["entry"], list(order["argv"]), search_path())
     except BaseException as error:
         _fail(order, error)
+
+
+def _as_if_started_afresh(order: dict[str, Any]) -> None:
+    """What has been imported here is in the way neither of modules that the script brings, nor of
+    variables that it sets."""
+    module = order["entry"] == "module"
+    folder = os.getcwd() if module else entries.modules_folder(order["argv"][0])  # noqa: PTH109
+    folders = shadows.before_the_library(folder, search_path())
+    shadows.forget(shadows.shadowed(folders, shadows.loaded_at_the_start()))
+    if "torch" in sys.modules:
+        late_variables.watch(os.environ, failure.tell)
 
 
 def _fail(order: dict[str, Any], error: BaseException) -> NoReturn:

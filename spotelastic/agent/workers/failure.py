@@ -60,6 +60,11 @@ def exit_code(ended: SystemExit) -> int:
     return ended.code & 0xFF if isinstance(ended.code, int) else 1
 
 
+def tell(line: str) -> None:
+    """Into the worker's log, whatever the script has made of its streams."""
+    _tell(2, f"[spotelastic] {line}\n")
+
+
 def told(error: BaseException) -> tuple[str, str]:
     """Its message, and its traceback from the user's code on, which it has from here on."""
     error.__traceback__ = frames(error)

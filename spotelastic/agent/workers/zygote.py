@@ -31,7 +31,7 @@ from typing import Any
 
 from spotelastic_checkpoints.isolated import command, search_path
 
-from spotelastic.agent.workers import child
+from spotelastic.agent.workers import child, shadows
 from spotelastic.agent.workers.children import Children
 from spotelastic.linux import (
     END_WITHIN,
@@ -66,6 +66,10 @@ class Plan:
     failed: dict[str, str] = field(default_factory=dict)
     spoiled: str = ""
     """The module that switched warm forks off, and how."""
+    script: bool = True
+    """Whether workers run Python that may bring modules in place of those imported here."""
+    shadowed: dict[str, str] = field(default_factory=dict)
+    """The modules that are, with their files: they have switched warm forks off."""
 
 
 def main() -> None:
@@ -75,10 +79,15 @@ def main() -> None:
     name_process("se-zygote")
     os.set_inheritable(fd, False)
     channel = socket.socket(fileno=fd)
-    failed, spoiled = preload(plan)
+    failed = dict(plan.failed)
+    _import_base(plan, failed)
+    shadowed = _shadowed(plan)
+    if shadowed:
+        _start_over(fd, replace(plan, warm=False, failed=failed, shadowed=shadowed))
+    spoiled = _preload(plan, failed)
     if spoiled:
         _start_over(fd, replace(plan, warm=False, failed=failed, spoiled=spoiled))
-    _send(channel, {"warm": _describe(failed, plan.spoiled)})
+    _send(channel, {"warm": _describe(failed, plan)})
     # Collections, and the end of a worker, leave alone what was imported here: shared memory stays
     # shared, and finalization takes half a second instead of two.
     gc.collect()
@@ -91,26 +100,33 @@ def main() -> None:
     child.run(order)
 
 
-def preload(plan: Plan) -> tuple[dict[str, str], str]:
-    """Import what children will need.
-
-    Returns what failed, by module, which is left to the workers; and which of the user's modules
-    keeps this process from being forked, and why.
-    """
-    failed = dict(plan.failed)
+def _import_base(plan: Plan, failed: dict[str, str]) -> None:
+    """What failed is left to the workers."""
     # Modules that only ask whether there is a GPU leave the driver alone then.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     for module in plan.base:
         _import(module, failed)
+
+
+def _shadowed(plan: Plan) -> dict[str, str]:
+    """The modules imported so far that the script would find elsewhere, were it started afresh."""
+    if not (plan.warm and plan.script):
+        return {}
+    folders = shadows.before_the_library(plan.path, search_path())
+    return shadows.shadowed(folders, shadows.loaded_at_the_start())
+
+
+def _preload(plan: Plan, failed: dict[str, str]) -> str:
+    """Import what the user names; which of these keeps this process from being forked, and why."""
     sys.path[:] = [plan.path, *search_path()]
     threads = _threads()
     for module in plan.preload if plan.warm else ():
         _import(module, failed)
         if _has_initialised_cuda():
-            return failed, f"{module} initialised CUDA"
+            return f"{module} initialised CUDA"
         if _more_threads_than(threads):
-            return failed, f"{module} left a thread running"
-    return failed, ""
+            return f"{module} left a thread running"
+    return ""
 
 
 def _has_initialised_cuda() -> bool:
@@ -156,14 +172,15 @@ def _start_over(fd: int, plan: Plan) -> None:
     os.execv(sys.executable, command(MODULE, str(fd), json.dumps(asdict(plan))))
 
 
-def _describe(failed: dict[str, str], spoiled: str) -> dict[str, Any]:
+def _describe(failed: dict[str, str], plan: Plan) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": getattr(torch, "__version__", ""),
         "cuda": getattr(getattr(torch, "version", None), "cuda", None) or "",
         "failed": failed,
-        "spoiled": spoiled,
+        "spoiled": plan.spoiled,
+        "shadowed": plan.shadowed,
     }
 
 

@@ -1,0 +1,110 @@
+"""Variables that a script sets before its first `import torch`, in a worker that has imported it.
+
+Under `python` torch reads them at that import. Here they are looked at when the script comes to it:
+some can still be applied, most are read later anyway, and of the rest a line says how to have them
+heeded.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+_WITHOUT_EFFECT = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "GOTO_"),
+    *("PYTORCH_JIT", "TORCH_CPP_LOG_LEVEL", "TORCH_LIBRARY", "TORCH_USE_RTLD_GLOBAL"),
+)
+"""Beginnings of those that torch, or a library below it, reads once, as it is imported."""
+
+_told: Callable[[Mapping[str, str]], None] | None = None
+
+
+class _Watched(ModuleSpec):
+    """Of a module that was imported before the script began, until the script imports it.
+
+    An `import` of a module that is there already asks its spec whether it is still on its way.
+    """
+
+    @property
+    def _initializing(self) -> bool:
+        _the_script_imports_torch()
+        return False
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        pass
+
+
+def watch(environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+    """From here on, the first import of torch applies what has changed in the environment."""
+    global _told
+    before = dict(environ)
+    _told = lambda now: _apply(_changed(before, now), say)  # noqa: E731
+    for spec in _specs():
+        spec.__class__ = _Watched
+
+
+def _the_script_imports_torch() -> None:
+    global _told
+    apply, _told = _told, None
+    for spec in _specs():
+        if type(spec) is _Watched:
+            spec.__class__ = ModuleSpec  # type: ignore[assignment]
+    if apply is not None:
+        apply(os.environ)
+
+
+def _specs() -> list[ModuleSpec]:
+    modules = [
+        module for name, module in list(sys.modules.items()) if name.split(".")[0] == "torch"
+    ]
+    found: list[Any] = [getattr(module, "__spec__", None) for module in modules]
+    return [spec for spec in found if type(spec) in (ModuleSpec, _Watched)]
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in now.items() if before.get(name) != value}
+
+
+def _apply(changed: Mapping[str, str], say: Callable[[str], None]) -> None:
+    late = []
+    for name, value in changed.items():
+        if name in _APPLIED:
+            with contextlib.suppress(ValueError):  # torch heeds no such value either
+                _APPLIED[name](sys.modules["torch"], value)
+        elif name.startswith(_WITHOUT_EFFECT):
+            late.append(name)
+    if late:
+        say(
+            f"{', '.join(sorted(late))}: set by the script, after workers have imported torch: "
+            "set it for the command, or let each worker import torch, with --no-warm"
+        )
+
+
+def _threads(torch: Any, value: str) -> None:
+    wanted = int(value.partition(",")[0])
+    if wanted > 0:
+        torch.set_num_threads(min(wanted, len(os.sched_getaffinity(0))))
+
+
+def _debug_level(torch: Any, _value: str) -> None:
+    torch.distributed.set_debug_level_from_env()
+
+
+def _logs(torch: Any, _value: str) -> None:
+    torch._logging._internal._init_logs()
+
+
+def _tf32(torch: Any, value: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = value == "1"
+
+
+_APPLIED: Mapping[str, Callable[[Any, str], None]] = {
+    "OMP_NUM_THREADS": _threads,
+    "MKL_NUM_THREADS": _threads,
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": _tf32,
+    "TORCH_DISTRIBUTED_DEBUG": _debug_level,
+    "TORCH_LOGS": _logs,
+}

@@ -1,0 +1,48 @@
+"""Finds modules of the user's that `python` would import where a process has others imported.
+
+Beside `train.py` lies a `queue.py`: under `python train.py` it is what `import queue` means. A
+process that has imported Python's own `queue` before the script began would give it that one.
+"""
+
+import os
+import sys
+from collections.abc import Collection, Iterable
+from importlib.machinery import PathFinder
+
+
+def before_the_library(folder: str, search_path: Iterable[str]) -> list[str]:
+    """Where a script in `folder` finds modules before those of Python itself."""
+    found = [] if sys.flags.safe_path else [folder]
+    library = os.path.dirname(os.__file__)  # noqa: PTH120
+    for path in search_path:
+        if path == library or path.endswith(".zip"):
+            break
+        found.append(path)
+    return found
+
+
+def loaded_at_the_start() -> frozenset[str]:
+    """The modules that the interpreter had imported before any of ours, as it does for a script."""
+    return frozenset(getattr(sys.modules["__main__"], "loaded", ()))
+
+
+def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
+    """The imported modules, `but` for these, that others in `folders` stand before: their files."""
+    found = {}
+    folders = list(folders)
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        ours = getattr(spec, "origin", None)
+        if "." in name or name in but or ours in (None, "built-in", "frozen"):
+            continue
+        theirs = getattr(PathFinder.find_spec(name, folders), "origin", None)
+        if theirs is not None and os.path.realpath(theirs) != os.path.realpath(ours):
+            found[name] = theirs
+    return found
+
+
+def forget(names: Collection[str]) -> None:
+    """Have them imported anew, by whoever imports them next."""
+    for loaded in list(sys.modules):
+        if loaded.partition(".")[0] in names:
+            del sys.modules[loaded]
