@@ -96,6 +96,8 @@ class Request:
     write: tuple[str, ...] = ()
     linger: float | None = 600.0
     """Seconds that the cluster stays after its job has ended; None: until it is taken down."""
+    folder: str = ""
+    """Where the script lies, on the machine that asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ def _spec(
         nat_gateways=networks.gateways(cards, network["GivenVpc"]),
         read=request.read,
         write=request.write,
+        folder=request.folder,
     )
 
 

@@ -2,7 +2,8 @@
 
 from spotelastic.aws import account, networks
 from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.objects import Objects
+from spotelastic.aws.objects import CHECKPOINTS, Objects
+from spotelastic.cli import asking
 from spotelastic.cli.place import Place, cost_of
 from spotelastic.cli.request import Checked, Request
 from spotelastic.controller.limits import is_spent
@@ -14,8 +15,8 @@ from spotelastic.model.job import ENDED
 def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
     """The cluster of that name; None where it is to be made.
 
-    Raises `UsageError` for one whose job has ended or may cost no more than it has, and for a run
-    that cannot be resumed.
+    Raises `UsageError` for one whose job has ended or may cost no more than it has, for a run that
+    cannot be resumed, and for what another script or folder has made, unless that is meant.
     """
     known = place.known(checked.name)
     if request.bucket or known is None:
@@ -35,9 +36,42 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
                 f"{known.spec.run}; choose another --name"
             )
         _check_cost(known, checked.capacity.max_cost)
+        if not request.plan:
+            _check_meant(known, request, checked)
     elif request.resume:
         _check_resumable(place, request)
+    elif not request.plan:
+        _check_gone(place, request, checked)
     return known
+
+
+def _check_meant(known: Cluster, request: Request, checked: Checked) -> None:
+    """Its name may be by chance that of what is trained here."""
+    other = asking.difference(known.spec, checked.script, checked.folder)
+    if other is not None:
+        name = known.name
+        asking.confirm_other(
+            f"{name} is up already, and trains {other}",
+            "Change its job to that?",
+            f"give this one another --name, or end that one first with `spotelastic down {name}`",
+            yes=request.yes,
+        )
+
+
+def _check_gone(place: Place, request: Request, checked: Checked) -> None:
+    """The same of a cluster that is gone, whose checkpoints this one would go on from."""
+    name = checked.name
+    objects = Objects(place.aws, request.bucket or place.bucket, name)
+    job = objects.job()
+    other = None if job is None else asking.difference(job, checked.script, checked.folder)
+    if other is not None and objects.has(f"{CHECKPOINTS}LATEST"):
+        asking.confirm_other(
+            f"the checkpoints of {name} were made by {other}",
+            "Go on from them?",
+            f"give this one another --name, or delete them with `spotelastic down {name} "
+            "--delete-data`",
+            yes=request.yes,
+        )
 
 
 def _check_cost(known: Cluster, limit: float | None) -> None:

@@ -20,6 +20,7 @@ from spotelastic.aws.provisions import ETCD
 from spotelastic.aws.request import Request as ClusterRequest
 from spotelastic.aws.survey import Survey, Wish, survey
 from spotelastic.cli import (
+    asking,
     chart,
     existing,
     failures,
@@ -98,9 +99,11 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
                 if request.as_json:
                     print(output.to_json(planned))
                 lines = offer.plan(checked, found, planned, emulated=request.local)
-                for line in () if request.as_json else lines:
+                for line in () if request.as_json else (*lines, "nothing was made"):
                     say(line)
                 return 0
+            if known is None and place.cloud is None:
+                _confirm_cost(request, checked, found, say)
             began, told = steady(), _earlier(known, shown.say)
             cluster = _bring_up(request, checked, found, known, place, stays, shown.say)
         drill = _drill(request, place, shown.say)
@@ -139,6 +142,15 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
 
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
+
+
+def _confirm_cost(request: Request, checked: Checked, found: Survey, say: Say) -> None:
+    """Before the first dollar is spent. Where nobody can be asked the command is carried out."""
+    if request.yes or not asking.somebody_is_there():
+        return
+    for line in offer.plan(checked, found, offer.planned(request, checked, found, None, ())):
+        say(line)
+    asking.confirm("Make it, for that price?", "nothing was made")
 
 
 def _earlier(known: Cluster | None, say: Say) -> int:
@@ -253,6 +265,7 @@ def _bring_up(
         read=checked.read,
         write=checked.write,
         linger=checked.linger,
+        folder=checked.folder,
         etcd=ETCD,
     )
     if place.cloud is not None:  # its instances are this machine, which has an etcd

@@ -63,6 +63,10 @@ def restart(
         bool, typer.Option("--same-code", help="The code that it had, not that of this folder.")
     ] = False,
     environment: up_options.EnvironmentFile = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Do not ask where this is another folder."),
+    ] = False,
     deadline: up_options.Deadline = None,
     max_cost: up_options.MaxCost = None,
     where: Where = None,
@@ -83,6 +87,7 @@ def restart(
             environment=environment,
             deadline=deadline,
             max_cost=max_cost,
+            yes=yes,
         ),
         place,
         cluster.name,

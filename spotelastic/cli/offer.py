@@ -177,7 +177,6 @@ def plan(
             "that another version of spotelastic has made, which is brought to this one's"
         )
     yield lingers(checked.linger)
-    yield "nothing was made"
 
 
 def lingers(seconds: float | None) -> str:
@@ -227,6 +226,7 @@ def _of_the_job(request: Request, checked: Checked, found: Survey, known: JobSpe
         "exit-barrier-timeout": (old.exit_barrier, new.exit_barrier),
         "nproc-per-node": (old.workers, new.workers or found.types[0].workers),
         "script": (known.script, checked.script),
+        "folder": (known.folder or checked.folder, checked.folder),
         "args": (" ".join(known.args), " ".join(request.args)),
         "setup": (known.setup, request.setup),
         "image": (known.container, request.image),

@@ -17,7 +17,7 @@ from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.names import Names
 from spotelastic.aws.objects import STOPPING
 from spotelastic.aws.quotas import Quotas
-from spotelastic.cli import checks
+from spotelastic.cli import asking, checks
 from spotelastic.cli.capacity import limited, seconds_left
 from spotelastic.cli.place import cost_of, status_of
 from spotelastic.clock import steady, wall
@@ -67,14 +67,17 @@ def restart(
     environment: str | None,
     deadline: str | None,
     max_cost: float | None,
+    yes: bool = False,
 ) -> Done:
-    """With the code in `folder`, unless it is to be the same."""
+    """With the code in `folder`, unless it is to be the same. `yes`: also where that is another
+    folder than the job was started in."""
     status = status_of(cluster)
     if status.state in ENDED:
         limits = _time_and_money(cluster, deadline, max_cost)
         if same_code:
             clusters.change(cluster, limits)
         else:
+            _check_meant(cluster, folder, yes=yes)
             _ship(cluster, limits, folder, environment)
     elif deadline is not None or max_cost is not None:
         raise UsageError(
@@ -146,7 +149,8 @@ def _ended(cluster: Cluster) -> Status:
 # -- what goes before ----------------------------------------------------------------------------
 
 
-def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | None) -> None:
+def _check_meant(cluster: Cluster, folder: Path, *, yes: bool) -> None:
+    """A script of the same name may be another job's."""
     spec = cluster.spec
     if not (folder / spec.script).exists():
         raise UsageError(
@@ -154,13 +158,26 @@ def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | Non
             "--same-code"
         )
     checks.script(Path(spec.script), folder)
+    other = asking.difference(spec, spec.script, str(folder.resolve()))
+    if other is not None:
+        asking.confirm_other(
+            f"{cluster.name} has run {other}",
+            "Restart it with the code of this folder?",
+            "go to its folder, or add --same-code",
+            yes=yes,
+        )
+
+
+def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | None) -> None:
+    spec = cluster.spec
     archive = workdir.pack(folder)
     # Packages may be what was lacking: a file of them may have come since.
     before = spec.environment.file if spec.environment is not None else None
     found = requirements.find(folder, environment or before, archive.sha256)
 
     def shipped(spec: JobSpec) -> JobSpec:
-        return replace(limits(spec), code=archive.sha256, environment=found)
+        here = str(folder.resolve())
+        return replace(limits(spec), code=archive.sha256, environment=found, folder=here)
 
     clusters.change(cluster, shipped, archive.data)
 

@@ -74,6 +74,8 @@ class Request:
     gpus: int | None = None
     gpu_memory: str | None = None
     zones: str = "pack"
+    yes: bool = False
+    """Nothing is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class Checked:
     write: tuple[str, ...]
     linger: float | None
     """Seconds; None: forever."""
+    folder: str
+    """The working folder."""
 
 
 def check(request: Request, folder: Path) -> Checked:
@@ -135,6 +139,7 @@ def check(request: Request, folder: Path) -> Checked:
         read=given.folders("read", request.read),
         write=given.folders("write", request.write),
         linger=checks.linger(request.linger),
+        folder=str(folder.resolve()),
     )
 
 

@@ -64,6 +64,16 @@ PlanOnly = Annotated[
         "--plan", help="Show what would be made or changed, and its price.", rich_help_panel=JOB
     ),
 ]
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        "-y",
+        help="Ask nothing: neither before a cluster is made on AWS, nor before a job of another "
+        "script or folder is changed.",
+        rich_help_panel=JOB,
+    ),
+]
 InstanceTypes = Annotated[
     str | None,
     typer.Option(

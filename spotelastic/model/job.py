@@ -267,6 +267,8 @@ class JobSpec:
     """bucket/prefix of what workers may read besides; and"""
     write: tuple[str, ...] = ()
     """what they may read and write."""
+    folder: str = ""
+    """Where `up` was run; empty: not known."""
 
     @property
     def release(self) -> str:
