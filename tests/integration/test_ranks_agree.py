@@ -115,3 +115,39 @@ def test_ranks_of_one_node_share_what_is_read_from_s3(
             state = sum(item.length for item in items if item.rank == SHARED)
             assert state <= s3.given["distcp"] < 1.05 * state
             left(workers)
+
+
+STRANGER = """\
+import os
+import support.forked
+from spotelastic.errors import SpotelasticError
+from spotelastic.training import environment
+
+def restore(rank, world):
+    round_ = "old" if rank == 1 else "new"
+    os.environ.update(SPOTELASTIC_DAEMON="/none", SPOTELASTIC_ROUND=round_, SPOTELASTIC_RESUME="{}")
+    try:
+        environment.open_session(None, None, take_over=False)
+    except SpotelasticError as error:
+        print(f"{rank}: {error}", flush=True)
+
+support.forked.run(3, restore)
+"""
+
+
+def test_a_worker_of_another_round_is_no_rank_of_this_one() -> None:
+    """It may come to a port that rounds share."""
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=110,
+    )
+    why = "its node has lost touch with the run"
+    assert sorted(done.stdout.splitlines()) == [
+        f"0: rank 1 is a worker of another round than rank 0: {why}",
+        f"1: rank 0 is a worker of another round than rank 1: {why}",
+        f"2: rank 1 is a worker of another round than rank 2: {why}",
+    ]
