@@ -32,6 +32,7 @@ from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.training import tensors, values
 from spotelastic.training.following import Followed, filled
+from spotelastic.training.made_of_others import inner_name, is_description, made
 from spotelastic.training.restoring import IMPORTED
 from spotelastic.training.saving import declare, tensor_at
 from spotelastic.training.state import OWN, Cell, Chunk, View, chunks_of, structure_cell
@@ -78,6 +79,7 @@ def to_torch(
                 leaves[item.fqn] = item.path, tensors[item.fqn]
             else:
                 leaves[item.fqn] = item.path, values.decode(item.fqn, catalog.read(placed))
+        _put_together(leaves)
         nested = _nested(structures, leaves)
         if not nested:
             raise UsageError(f"step {checkpoint.commit.step} holds no {part or 'state'}")
@@ -150,6 +152,18 @@ def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
     for path, value in leaves.values():
         set_element(nested, path, value)
     return nested
+
+
+def _put_together(leaves: Leaves) -> None:
+    """The tensors that a class makes of others, which are filled later."""
+    for fqn, (path, value) in [*leaves.items()]:
+        if is_description(value):
+            leaves[fqn] = path, made(value, functools.partial(_taken, leaves, fqn))
+
+
+def _taken(leaves: Leaves, fqn: str, name: str) -> torch.Tensor:
+    tensor: torch.Tensor = leaves.pop(f"{fqn}.{inner_name(name)}")[1]
+    return tensor
 
 
 def _backed(item: Item, file: Path) -> torch.Tensor:

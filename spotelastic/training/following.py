@@ -12,15 +12,16 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._traverse import traverse_state_dict
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 from spotelastic.errors import UsageError
+from spotelastic.training.made_of_others import inner_tensors, is_made_of_others, refilled
+from spotelastic.training.module_state import get_model_state_dict
 from spotelastic.training.tensors import is_value
 
 Path = tuple[str | int, ...]
-Place = tuple[int, torch.Size, tuple[int, ...]] | None
+Place = tuple[Any, torch.Size, tuple[int, ...]] | None
 Container = Mapping[str, Any] | list[Any]
 
 
@@ -104,9 +105,16 @@ class Remade:
     def is_current(self) -> bool:
         if not self._keys:
             return True
-        known = self.flat.keys()
+        known = self._places()
         self._keep(get_model_state_dict(self._module))
-        return self.flat.keys() == known
+        return self._places() == known
+
+    def _places(self) -> dict[Path, Any]:
+        """Of what is not pickled, but copied from its inner tensors."""
+        return {
+            path: place(leaf) if is_made_of_others(leaf) else None
+            for path, leaf in self.flat.items()
+        }
 
     def structure(self) -> Any:
         return _structure((self._name,), self._state, self.flat.keys())
@@ -157,7 +165,10 @@ def apart(value: Any) -> Any:
     """Pickled, a tensor takes along all of the memory that it is a part of."""
     if not isinstance(value, torch.Tensor):
         return value
-    alone = value.detach().clone()
+    try:
+        alone = value.detach().clone()
+    except NotImplementedError:  # by a class that makes it of others
+        return value
     if isinstance(value, torch.nn.Parameter):
         return torch.nn.Parameter(alone, value.requires_grad)
     return alone
@@ -172,9 +183,15 @@ def place(leaf: Any) -> Place:
         local = (
             leaf._local_tensor if isinstance(leaf, DTensor) else leaf
         )  # no call: it is asked often
-        return local.data_ptr(), leaf.shape, leaf.stride()
+        at = local.data_ptr()
+        return at or _places_within(local), leaf.shape, leaf.stride()
     except RuntimeError:  # it is pickled
         return None
+
+
+def _places_within(tensor: torch.Tensor) -> Any:
+    """Of what has no memory of its own."""
+    return tuple(map(place, inner_tensors(tensor).values()))
 
 
 def _place_in_full(leaf: Any) -> Any:
@@ -231,7 +248,7 @@ def _refilled(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """Of one that is pickled: what it has is put into the one that the script holds."""
     if old.layout is torch.sparse_coo and old.dtype is new.dtype and old.layout is new.layout:
         return old.copy_(new)
-    return new
+    return old if refilled(old, new) else new
 
 
 def named(path: Path, paths: dict[str, Path]) -> str:

@@ -7,6 +7,7 @@ gets the entries that were saved of it.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
 from spotelastic.training.fitting import Kind, Path
+from spotelastic.training.made_of_others import inner_tensors
 from spotelastic.training.owners import key_of
 
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -226,12 +228,15 @@ def changed_by_steps(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]
     if any(group.get("capturable") for group in optimizer.param_groups):
         return  # a CUDA graph that is replayed calls no hook
     for group in optimizer.param_groups:
-        yield from group["params"]
-    for (
-        state
-    ) in optimizer.state.values():  # which may be no dict, under a key of the optimizer's own
-        kept = state.values() if isinstance(state, Mapping) else (state,)
-        yield from (value for value in kept if torch.is_tensor(value))
+        yield from chain.from_iterable(map(_in_memory, group["params"]))
+    for own in optimizer.state.values():  # which may be no dict, under a key that is no parameter
+        for value in own.values() if isinstance(own, Mapping) else (own,):
+            if torch.is_tensor(value):
+                yield from _in_memory(value)
+
+
+def _in_memory(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
+    return inner_tensors(tensor).values() or (tensor,)
 
 
 def refuse_others(name: str, value: object) -> None:

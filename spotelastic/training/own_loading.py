@@ -16,29 +16,30 @@ from torch.nn.parameter import is_lazy
 
 from spotelastic.errors import UsageError
 from spotelastic.training.fitting import Kind
+from spotelastic.training.made_of_others import refilled
 
 
-def _submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+def submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
     """With the beginning of their names in DCP, which leaves wrappers out."""
     if isinstance(module, DistributedDataParallel):
-        yield from _submodules(module.module, prefix)
+        yield from submodules(module.module, prefix)
         return
     if isinstance(module, CheckpointWrapper):
-        yield from _submodules(module._checkpoint_wrapped_module, prefix)
+        yield from submodules(module._checkpoint_wrapped_module, prefix)
         return
     # Not asked by its class: that would import the compiler, which takes most of a second.
     compiled = module._modules.get("_orig_mod")
     if type(module).__name__ == "OptimizedModule" and compiled is not None:
-        yield from _submodules(compiled, prefix)
+        yield from submodules(compiled, prefix)
         return
     yield prefix, module
     for name, child in module.named_children():
-        yield from _submodules(child, f"{prefix}{name}.")
+        yield from submodules(child, f"{prefix}{name}.")
 
 
 def materialise(name: str, module: torch.nn.Module, saved: Mapping[str, Kind]) -> None:
     """Give what has no shape yet the one that was saved, as loading a lazy module does."""
-    for prefix, part in _submodules(module):
+    for prefix, part in submodules(module):
         for held in part._parameters, part._buffers:
             for key, tensor in held.items():
                 kind = saved.get(f"{name}.{prefix}{key}")
@@ -57,7 +58,7 @@ def takes(
     found: dict[str, Mapping[str, str]] = {}
     if not differs:
         return found
-    for prefix, part in reversed([*_submodules(module)]):  # the innermost first
+    for prefix, part in reversed([*submodules(module)]):  # the innermost first
         begin = f"{name}.{prefix}"
         own = {fqn for fqn in differs if fqn.startswith(begin)}
         if own and _loads_by_itself(part):
@@ -90,7 +91,7 @@ def _fits(module: torch.nn.Module, saved: Mapping[str, Kind]) -> bool:
 
 def load(module: torch.nn.Module, begin: str, name: str, state: Mapping[str, Any]) -> None:
     """Into the part whose names begin so, what `takes` told of it."""
-    for prefix, part in _submodules(module):
+    for prefix, part in submodules(module):
         if f"{name}.{prefix}" == begin:
             _load(part, state)
             return
@@ -109,13 +110,15 @@ def replaced(name: str, module: torch.nn.Module, key: str, value: torch.Tensor) 
     """Whether it is a buffer or a parameter, though no plain memory: what was saved is put into it
     then, or takes its place."""
     found = False
-    for prefix, part in _submodules(module):
+    for prefix, part in submodules(module):
         inner = key.removeprefix(prefix)
         for held in part._buffers, part._parameters:
             old = held.get(inner) if key == f"{prefix}{inner}" else None
             if old is None:
                 continue
             found = True
+            if refilled(old, value):
+                continue
             try:
                 with torch.no_grad():
                     old.copy_(value.to(old.device))

@@ -14,7 +14,6 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.layout import SHARED
 from spotelastic_checkpoints.wire import Moved, Range, Resume
 from torch.distributed.checkpoint._traverse import set_element
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import SpotelasticError, UsageError
@@ -30,6 +29,8 @@ from spotelastic.training.fitting import (
     renamed,
 )
 from spotelastic.training.following import Path, filled, flat_state, poured
+from spotelastic.training.made_of_others import inner_name, is_description, made
+from spotelastic.training.module_state import set_model_state_dict
 from spotelastic.training.optimizers import Absent, sharded_state, unchanged_if_refused
 from spotelastic.training.owners import names_in_groups
 from spotelastic.training.per_rank_loading import PerRankEntries
@@ -217,6 +218,13 @@ class Restored:
         }
         self._paths = [pieces[0].item.path for pieces in self._pieces.values()]
         self._own_paths = [path for path in self._paths if path[0] == OWN]
+        self._inner = {fqn for fqn in self._pieces if fqn.endswith("]") and self._is_inner(fqn)}
+
+    def _is_inner(self, fqn: str) -> bool:
+        """Whether it is one of the tensors that another, saved as a value, is made of."""
+        first = self._pieces[fqn][0]
+        above = self._pieces.get(".".join(map(str, first.item.path[:-1])), [first])
+        return first.item.is_tensor and not above[0].item.is_tensor
 
     def _rename(self, state: State) -> None:
         """What torch.save wrote has other names: an optimizer's own state_dict() numbers the
@@ -351,7 +359,7 @@ class Restored:
         return {
             fqn: Kind(pieces[0].item.dtype, pieces[0].item.shape)
             for fqn, pieces in self._pieces.items()
-            if pieces[0].item.path[0] != OWN
+            if pieces[0].item.path[0] != OWN and fqn not in self._inner
         }
 
     def own_value(self, name: str) -> Any:
@@ -369,8 +377,8 @@ class Restored:
         """Of what lies as deep as an optimizer's."""
         return {
             pieces[0].item.path: Kind(pieces[0].item.dtype, pieces[0].item.shape)
-            for pieces in self._pieces.values()
-            if len(pieces[0].item.path) > 3
+            for fqn, pieces in self._pieces.items()
+            if len(pieces[0].item.path) > 3 and fqn not in self._inner
         }
 
     def _load_hyper_parameters(self, state: State) -> None:
@@ -399,12 +407,9 @@ class Restored:
             pieces = self._pieces.get(f"{fqn}.{key}")
             if key == leave or (isinstance(value, torch.Tensor) and not is_value(value)):
                 continue
-            if pieces and isinstance(value, Absent):
-                saved = self._value(pieces[0])
-                is_tensor = isinstance(saved, torch.Tensor)
-                held[key] = saved.to(value.device) if is_tensor else saved
-            elif pieces and isinstance(value, torch.Tensor):
-                held[key] = self._value(pieces[0]).to(value.device)
+            if pieces and isinstance(value, Absent | torch.Tensor):
+                self._devices[pieces[0].item.fqn] = value.device
+                held[key] = self._value(pieces[0])
             elif pieces:
                 held[key] = self._hyper_parameter(pieces[0])
             elif isinstance(value, Mapping | list):
@@ -446,7 +451,7 @@ class Restored:
             return filled(structure, self._whole)
         nested: dict[str, Any] = {}
         for fqn, pieces in self._pieces.items():
-            if pieces[0].item.path[0] == name:
+            if pieces[0].item.path[0] == name and fqn not in self._inner:
                 set_element(nested, pieces[0].item.path, self._whole(fqn))
         return nested.get(name, {})
 
@@ -460,7 +465,7 @@ class Restored:
                 if is_odd and own_loading.replaced(name, module, key, value):
                     del state[key]
             if state:
-                set_model_state_dict(module, state, options=StateDictOptions(strict=False))
+                set_model_state_dict(name, module, state)
         for begin, names in self._taken.get(name, {}).items():
             loaded = {key: self._whole(fqn) for key, fqn in names.items()}
             own_loading.load(module, begin, name, loaded)
@@ -512,9 +517,13 @@ class Restored:
     def _value(self, piece: Piece) -> Any:
         item = piece.item
         data = self._map(piece.file)[item.offset : item.offset + item.length]
-        value = values.decode(item.fqn, data)
-        if isinstance(value, torch.Tensor) and item.fqn in self._devices:
-            return value.to(self._devices[item.fqn])
+        value, device = values.decode(item.fqn, data), self._devices.get(item.fqn)
+        if is_description(value):
+            return made(
+                value, lambda name: self._whole(f"{item.fqn}.{inner_name(name)}").to(device)
+            )
+        if isinstance(value, torch.Tensor) and device is not None:
+            return value.to(device)
         return value
 
     def _map(self, file: str) -> memoryview:
@@ -583,7 +592,11 @@ def _below_prefixes(begins: Iterable[str], fqns: Iterable[str]) -> list[str]:
 def _devices(view: View) -> dict[str, torch.device]:
     cells = {cell.fqn: cell for cell in view.cells}
     remade = {fqn: cells[fqn].get() for fqn in _below(view.remade, cells)}
-    return {fqn: value.device for fqn, value in remade.items() if isinstance(value, torch.Tensor)}
+    found = {fqn: value.device for fqn, value in remade.items() if isinstance(value, torch.Tensor)}
+    for chunk in view.chunks:  # those that others are made of
+        if chunk.fqn.endswith("]"):
+            found[".".join(map(str, chunk.path[:-1]))] = chunk.tensor.device
+    return found
 
 
 def _leave_to_itself(

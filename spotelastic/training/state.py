@@ -24,7 +24,6 @@ import torch
 from spotelastic_checkpoints import encoding
 from spotelastic_checkpoints.layout import SHARED, Declared
 from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
     get_optimizer_state_dict,
 )
 from torch.distributed.tensor import DTensor
@@ -46,6 +45,8 @@ from spotelastic.training.following import (
     named,
     place,
 )
+from spotelastic.training.made_of_others import description, inner_name, inner_tensors
+from spotelastic.training.module_state import get_model_state_dict
 from spotelastic.training.optimizers import changed_by_steps, make_state, no_step, refuse_others
 from spotelastic.training.owners import has_a_form_of_its_own, names_in_groups, owner
 from spotelastic.training.per_rank import PerRank
@@ -175,8 +176,13 @@ class State:
             for path, leaf in part.leaves.items():
                 fqn = named(path, paths)
                 if path in part.readers:
-                    cells.append(Cell(fqn, path, part.readers[path]))
                     kinds[fqn] = Kind()
+                    inner = inner_tensors(leaf)
+                    for name, tensor in inner.items():
+                        below = *path, inner_name(name)
+                        chunks += chunks_of(named(below, paths), below, tensor)
+                    get = functools.partial(description, leaf) if inner else part.readers[path]
+                    cells.append(Cell(fqn, path, get))
                     continue
                 if type(leaf) is not torch.Tensor:
                     tensors.refuse(fqn, leaf)
@@ -259,7 +265,8 @@ class State:
                 return _followed(name, value.state_dict)
             case _ if holds_tensors(name, value):
                 return _followed(name, _reader(self.values, name))
-        return _Part({(name,): value}, {(name,): _reader(self.values, name)})
+        checks = (_same(self.values, name, value),) if isinstance(value, torch.Tensor) else ()
+        return _Part({(name,): value}, {(name,): _reader(self.values, name)}, checks)
 
     def stepped(self, *, is_new: bool = True) -> None:
         """A step was made: data count by steps, not by what a loader has fetched. One that is

@@ -52,7 +52,11 @@ def refuse(name: str, tensor: torch.Tensor) -> None:
             )
         if is_value(tensor._local_tensor):
             kind = type(tensor._local_tensor).__name__
-            raise UsageError(f"{name} is a DTensor of {kind}, which cannot be saved")
+            raise UsageError(
+                f"{name} is a DTensor of {kind}, a tensor made of others, whose parts cannot be "
+                "given to another number of ranks: keep it whole on each rank, or leave this kind "
+                "of tensor away where fully_shard is used"
+            )
 
 
 def has_nothing(tensor: torch.Tensor) -> str:
