@@ -23,6 +23,8 @@ _MARK = "%"
 _GOES_ON = "%-"
 """Behind a piece of a name that is longer than a file's may be."""
 _LONGEST = 200
+SMALL = 1 << 20
+"""Bytes of what is kept in memory besides."""
 _PLAIN = " !@#$&'()*+,;=:[]{}^"
 """Letters that stay as they are, besides those that quoting never touches."""
 
@@ -30,12 +32,15 @@ _PLAIN = " !@#$&'()*+,;=:[]{}^"
 class Content:
     """What an object holds, read from its file whenever it is asked for; moto takes it for a file.
 
-    Once the file is gone, or another one has its name, reading fails as from a closed file. S3 then
-    answers with an error, after which clients ask again.
+    A small one also stays in memory once it is known: such objects are replaced while others read
+    them, who get what was there when they asked. Reading a large one fails, as from a closed file,
+    once the file is gone or another one has its name: S3 answers with an error, and clients ask
+    again.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, data: bytes | None = None) -> None:
         self.path = path
+        self._data = data if data is not None and len(data) <= SMALL else None
         found = path.stat()
         self.size, self.written_at = found.st_size, found.st_mtime
         self._identity = _identity(found)
@@ -47,9 +52,15 @@ class Content:
 
     def read(self, size: int = -1) -> bytes:
         at = getattr(self._reader, "at", 0)
-        with self._opened() as file:
-            file.seek(at)
-            data = file.read(size)
+        if self._data is None and self.size <= SMALL:
+            with self._opened() as file:
+                self._data = file.read()
+        if self._data is not None:
+            data = self._data[at : None if size < 0 else at + size]
+        else:
+            with self._opened() as file:
+                file.seek(at)
+                data = file.read(size)
         self._reader.at = at + len(data)
         return data
 
@@ -104,7 +115,7 @@ class Buckets:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return Content(path)
+        return Content(path, bytes(data))
 
     def place(self, bucket: str, key: str, content: Content) -> None:
         """The object is this one from now on."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.local.kept import Buckets, key_of, path_of
+from spotelastic.local.kept import SMALL, Buckets, key_of, path_of
 
 KEYS = st.lists(
     st.sampled_from(["a", "b", "", ".", "..", "%", "a%", "%-", "a%-", "é", ".writing", "L" * 450]),
@@ -52,18 +52,31 @@ def test_what_is_put_and_not_removed_is_there_for_the_next_cloud(
     assert left or not list((root / "bucket").iterdir()), "no folder is left empty"
 
 
-def test_a_file_that_has_been_replaced_is_not_read_for_the_one_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 1, SMALL, SMALL + 1])
+def test_a_file_that_has_been_replaced_is_not_read_for_the_one_before(
+    tmp_path: Path, size: int
+) -> None:
     buckets = Buckets(tmp_path)
     buckets.add("bucket")
-    old, new = buckets.write(b"old"), buckets.write(b"new, and longer")
+    old, new = buckets.write(b"o" * size), buckets.write(b"n" * size + b"ew")
     buckets.place("bucket", "key", old)
+    ((_, loaded),) = buckets.objects("bucket")
+    assert loaded.read() == b"o" * size
     buckets.place("bucket", "key", new)
-    with pytest.raises(ValueError, match="has been replaced"):
-        old.read()
-    assert new.read(3) == b"new" and new.read() == b", and longer"
+    for before in (old, loaded):
+        before.seek(0)
+        if size <= SMALL:
+            assert before.read() == b"o" * size, "who has asked gets what was there then"
+        else:
+            with pytest.raises(ValueError, match="has been replaced"):
+                before.read()
+    assert new.read(size) == b"n" * size and new.read() == b"ew"
+    buckets.remove("bucket", "key")
+    buckets.place("bucket", "key", buckets.write(b"again"))
+    ((_, unread),) = buckets.objects("bucket")
     buckets.remove("bucket", "key")
     with pytest.raises(ValueError, match="has been replaced"):
-        new.read()
+        unread.read()
 
 
 def test_what_was_not_written_to_its_end_is_no_object(tmp_path: Path) -> None:
