@@ -260,6 +260,25 @@ class Actor:
         return self._report(local, failure, f"rank {rank} {failure.message}")
 
     @_do.register
+    def _(self, action: actions.TellSilence, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        silence, now = workers.silence, unbroken()
+        for_ = f"for {now - (silence.since or workers.started_at):.0f} s"
+        what = f"no step {for_}" if workers.attached else f"no Checkpointer was entered {for_}"
+        line = beginning(f"{what}: {self._machine.standing(workers)}")
+        more = stacks(self.config.round_logs(workers.number), "*")
+        self.config.say(f"{line}; whole stacks are in {more}")
+        silence = replace(silence, asked_at=0.0, told=silence.told + 1, line=line)
+        local = replace(local, workers=replace(workers, silence=silence))
+        with contextlib.suppress(Unavailable, LeaseLost):
+            if not workers.first_rank:
+                self._record(Event(now, "quiet", line, self.config.node))
+            return self._do(actions.TellProgress(), local, seen)
+        return local
+
+    @_do.register
     def _(self, action: actions.ReportStoreDeath, local: Local, seen: Seen) -> Local:
         failure = Failure(
             new_id(), self.config.node, action.round.incarnation, -1, -1, unbroken(), 0,

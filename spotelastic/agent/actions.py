@@ -55,6 +55,21 @@ class LookAtSteps:
 
 
 @dataclass(frozen=True, slots=True)
+class Listen:
+    """Whether workers have executed steps, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskWhere:
+    """Have workers that are quiet write where they stand; they go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TellSilence:
+    """Read where they stand, and tell people."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportStall:
     round: Round
 
@@ -213,6 +228,9 @@ Action = (
     | KillWorkers
     | DumpStacks
     | LookAtSteps
+    | Listen
+    | AskWhere
+    | TellSilence
     | ReportStall
     | EndRound
     | Acknowledge

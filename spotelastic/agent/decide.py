@@ -15,6 +15,7 @@ from spotelastic.agent import duties, leaving
 from spotelastic.agent.actions import (
     Action,
     AdoptEpoch,
+    AskWhere,
     Campaign,
     CloseStore,
     DumpStacks,
@@ -24,6 +25,7 @@ from spotelastic.agent.actions import (
     Hurry,
     KillWorkers,
     Lead,
+    Listen,
     LookAtSteps,
     OpenStore,
     Register,
@@ -35,6 +37,7 @@ from spotelastic.agent.actions import (
     StartZygote,
     TellProgress,
     TellRestart,
+    TellSilence,
     Wake,
     WriteDrain,
 )
@@ -87,6 +90,9 @@ _NEEDS_NO_STORE = (
     KillWorkers,
     DumpStacks,
     LookAtSteps,
+    Listen,
+    AskWhere,
+    TellSilence,
     EndRound,
     OpenStore,
     ServeStore,
@@ -102,6 +108,8 @@ _NEEDS_NO_STORE = (
 _ASKS_THE_DAEMON = (
     StartDaemon,
     LookAtSteps,
+    Listen,
+    TellSilence,
     EndRound,
     StartWorkers,
     AdoptEpoch,

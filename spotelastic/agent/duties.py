@@ -18,6 +18,7 @@ from spotelastic.agent.actions import (
     AdoptEpoch,
     Aim,
     AnswerSteps,
+    AskWhere,
     ClaimStorage,
     CloseStore,
     DumpStacks,
@@ -26,6 +27,7 @@ from spotelastic.agent.actions import (
     Flush,
     Hurry,
     KillWorkers,
+    Listen,
     LookAtSteps,
     OfferSlots,
     OpenStore,
@@ -39,10 +41,12 @@ from spotelastic.agent.actions import (
     ServeStore,
     StartWorkers,
     TellProgress,
+    TellSilence,
     VoteSealed,
     Wake,
 )
 from spotelastic.agent.observe import Local, Workers
+from spotelastic.agent.silence import LOOK_EVERY
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.restarts import FAILURES
@@ -174,6 +178,7 @@ def train(
         yield from _keep_first(local, round_, workers, now)
     yield from _exits(local, round_, workers)
     yield from _stall(seen, round_, workers, now)
+    yield from _silence(round_, workers, now)
     if local.finished == round_.incarnation and seen.settings is not None and not local.stays:
         yield from _leave_barrier(local, seen.settings.exit_barrier, now)
     proposal = seen.proposal
@@ -235,6 +240,31 @@ def _stall(seen: Seen, round_: Round, workers: Workers, now: float) -> Iterator[
         yield DumpStacks()
     elif now >= look_at:
         yield LookAtSteps()
+    else:
+        yield Wake(look_at)
+
+
+def _silence(round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
+    """No new step for long: people are told where the workers stand, which go on.
+
+    Whether a script that has not come to a Checkpointer has one at all nobody knows: told once.
+    """
+    silence = workers.silence
+    if workers.exits or workers.failed or workers.killed or workers.left or round_.plain:
+        return
+    if silence.told and not workers.attached:
+        return
+    due = silence.due(workers.started_at)
+    look_at = min(due, max(silence.looked_at, workers.started_at) + LOOK_EVERY)
+    if silence.asked_at:
+        if now >= silence.asked_at + DUMP_WITHIN:
+            yield TellSilence()
+        else:
+            yield Wake(silence.asked_at + DUMP_WITHIN)
+    elif silence.looked_at >= due:
+        yield AskWhere()
+    elif now >= look_at:
+        yield Listen()
     else:
         yield Wake(look_at)
 

@@ -29,9 +29,11 @@ from spotelastic.agent.observe import (
     Workers,
     look,
 )
+from spotelastic.agent.silence import listened
 from spotelastic.agent.workers import memory
 from spotelastic.agent.workers.logs import Logs
-from spotelastic.agent.workers.pool import Exited, Order, Zygote
+from spotelastic.agent.workers.pool import Exited, Order, Zygote, read_stack
+from spotelastic.agent.workers.standing import place, places
 from spotelastic.agent.workers.zygote import Plan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
@@ -93,6 +95,13 @@ class Machine:
     @property
     def daemon(self) -> DaemonClient:
         return self._checkpoints.client
+
+    def standing(self, workers: Workers) -> str:
+        """Where they have written that they stand."""
+        folder, mine = self.config.round_logs(workers.number), environment.folder(self.config)
+        return places(
+            {rank: place(read_stack(stacks(folder, rank)), mine) for rank in _ranks(workers)}
+        )
 
     def lack_of_memory(self, *, killed: bool) -> str:
         """What the kernel did to workers of this round for lack of memory; "" where it did not."""
@@ -206,6 +215,26 @@ class Machine:
         return replace(local, workers=replace(workers, pace=pace))
 
     @do.register
+    def _(self, action: actions.Listen, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        silence = listened(workers.silence, self.daemon.status().workers, unbroken())
+        return replace(local, workers=replace(workers, silence=silence))
+
+    @do.register
+    def _(self, action: actions.AskWhere, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        for rank in _ranks(workers):
+            stacks(self.config.round_logs(workers.number), rank).write_bytes(b"")
+        if self.config.entry != "program":
+            self._zygote.send_signal(sorted(workers.alive), STACKS)
+        silence = replace(workers.silence, asked_at=unbroken())
+        return replace(local, workers=replace(workers, silence=silence))
+
+    @do.register
     def _(self, action: actions.EndRound, local: Local, seen: Seen) -> Local:
         workers = local.workers
         if workers is None:
@@ -307,7 +336,7 @@ class Machine:
                 entry=self.config.entry,
                 numa=self.config.numa,
                 finalize=self._finalize,
-                stacks=str(stacks(folder, first + local_rank)) if settings.stall_timeout else "",
+                stacks=str(stacks(folder, first + local_rank)),
             )
             try:
                 self.zygote.start(order, *streams)
@@ -352,6 +381,11 @@ class Machine:
             within = min(within, max(local.notice.deadline - unbroken(), 1.0))
         self._checkpoints.flush(action.round, within)
         return replace(local, flushing=action.round)
+
+
+def _ranks(workers: Workers) -> list[int]:
+    """Of those that live."""
+    return sorted(workers.first_rank + int(name.rpartition("/")[2]) for name in workers.alive)
 
 
 def stacks(folder: Path, rank: int | str) -> Path:

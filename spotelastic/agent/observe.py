@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from spotelastic_checkpoints.wire import WorkerStep
 
+from spotelastic.agent.silence import Silence
 from spotelastic.agent.workers.pool import Exited, Failing, Warm, ZygoteGone
 from spotelastic.model.agreement import Vote
 from spotelastic.model.node import Fingerprint, Node
@@ -80,6 +81,7 @@ class Workers:
     """One of them has left its Checkpointer, or never will have one."""
     waiting_at: int = 0
     """The agreed step at which all of them have sealed and wait."""
+    silence: Silence = Silence()
     failing: frozenset[str] = frozenset()
     """Those that have told of their failure, and may end by themselves."""
     failed: bool = False

@@ -26,6 +26,7 @@ def progress(node: str, local: Local, status: DaemonStatus, now: float) -> Progr
         stall=max((w.stall for w in status.workers), default=0.0),
         commit_time=status.commit_time,
         whole=bool(status.snapshots) and status.snapshots[-1].whole,
+        quiet=local.workers.silence.line if local.workers is not None else "",
         at_risk=local.notice is not None and local.notice.kind != "leave",
     )
 

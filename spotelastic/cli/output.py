@@ -134,6 +134,8 @@ def status_table(status: Status) -> RenderableType:
     state = f"{status.state}, " if status.round or status.state in ENDED else ""
     head = Text.assemble((status.name, "bold"), f"  {state}{status.reason}".rstrip(" ,"))
     parts = [head, Text(status_line(status))]
+    if status.quiet:
+        parts.append(Text(status.quiet, "yellow"))
     if odd := _not_understood(status):
         parts.append(Text(odd))
     return Group(*parts, Text(), nodes_table(status))

@@ -13,6 +13,8 @@ from spotelastic.model.round import Round
 
 RECENT = 20
 """Steps that the time of a step is taken from."""
+QUIET_NODES = 4
+"""Nodes whose silence is shown."""
 NO_MESSAGES: Mapping[Fate, int] = {}
 
 
@@ -49,6 +51,7 @@ def status(
         reason=_reason(records),
         nodes=tuple(_nodes(records, machines)),
         messages={str(fate): count for fate, count in sorted(fates.items())},
+        quiet=_quiet(records),
         short_since=short_since,
     )
 
@@ -67,6 +70,16 @@ def _step(records: Records) -> int:
     if round_ is not None and round_.phase == "started":
         return max([round_.resume.step, *told])
     return records.points[-1].step if records.points else 0
+
+
+def _quiet(records: Records) -> str:
+    """What the nodes of the round tell, the first ones of many."""
+    round_ = records.round
+    if round_ is None or round_.phase != "started":
+        return ""
+    told = (records.progress.get(member.node) for member in round_.members)
+    lines = [p.quiet for p in told if p is not None and p.round == round_.number and p.quiet]
+    return "\n".join([*lines[:QUIET_NODES], *(["…"] if len(lines) > QUIET_NODES else [])])
 
 
 def upload(records: Records, committed: int) -> Upload | None:

@@ -51,6 +51,8 @@ class Progress:
     """Seconds that the newest checkpoint took to be uploaded and committed."""
     whole: bool = False
     """The slots of this node alone hold everything that is not per-rank."""
+    quiet: str = ""
+    """Where its workers stand, that have executed no step for long."""
     at_risk: bool = False
     """AWS recommends to replace this node, or takes it: it may be, or will be, gone soon."""
 
@@ -113,6 +115,8 @@ class Status:
     messages: dict[str, int] = field(default_factory=dict)
     """AWS's events that the leading controller has dealt with since it leads: how many were
     handled, duplicate, foreign (of somebody else's instances), unknown or malformed."""
+    quiet: str = ""
+    """That no step is executed, and where the workers stand."""
     short_since: float | None = None
     """Since when fewer than min nodes are there; None: there are enough. The next leader's patience
     with spot counts from here."""

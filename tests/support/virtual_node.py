@@ -24,6 +24,7 @@ from spotelastic.agent.observe import (
     Workers,
     observe,
 )
+from spotelastic.agent.silence import Silence
 from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.errors import LeaseLost, Unavailable
@@ -304,6 +305,9 @@ class SimNode:
                     world.keys.finished(round_.incarnation, self.name), encode(finished)
                 )
                 return replace(local, finished=round_.incarnation, finished_at=now)
+        if isinstance(action, do.Listen):  # nobody is silent here
+            assert local.workers is not None
+            return replace(local, workers=replace(local.workers, silence=Silence(now, since=now)))
         return self._do_agreement(action)
 
     def _do_agreement(self, action: do.Action) -> Local:

@@ -177,6 +177,7 @@ def _offer_stacks(path: str) -> None:
     """Write the stacks of all threads there when asked to, also while a collective blocks."""
     file = open(path, "a")  # noqa: PTH123, SIM115
     faulthandler.register(STACKS, file=file, all_threads=True)
+    signal.siginterrupt(STACKS, False)  # what it interrupts is resumed
 
 
 def _bind(mode: str, gpu: int) -> None:

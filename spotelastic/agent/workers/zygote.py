@@ -36,6 +36,7 @@ from spotelastic.agent.workers.children import Children
 from spotelastic.linux import (
     END_WITHIN,
     FAILING,
+    STACKS,
     adopt_orphans,
     die_with_parent,
     name_process,
@@ -192,6 +193,8 @@ class _Server:
         self._wake, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         for news in (signal.SIGCHLD, FAILING):
             signal.signal(news, lambda *_: None)
+        # A fresh interpreter that is asked for its stacks before it can tell them goes on.
+        signal.signal(STACKS, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> dict[str, Any] | None:

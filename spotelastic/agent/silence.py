@@ -1,0 +1,40 @@
+"""Pure: how long the workers of a node have executed no step, and what people are told of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spotelastic_checkpoints.wire import WorkerStep
+
+QUIET_AFTER = 60.0
+"""Seconds without a step, or three of the usual steps, after which people are told; then after
+twice as long, and so on."""
+LOOK_EVERY = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    looked_at: float = 0.0
+    steps: tuple[int, ...] = ()
+    since: float = 0.0
+    """When a new step was last found, or none was to be expected; 0: none was found so far."""
+    usual: float = 0.0
+    """Seconds that a step takes; 0: not measured."""
+    told: int = 0
+    asked_at: float = 0.0
+    """When the workers were asked where they stand, for the next line."""
+    line: str = ""
+    """What was told last, for as long as it is so."""
+
+    def due(self, started_at: float) -> float:
+        """When people are to be told."""
+        return (self.since or started_at) + max(QUIET_AFTER, 3 * self.usual) * 2.0**self.told
+
+
+def listened(silence: Silence, workers: Sequence[WorkerStep], now: float) -> Silence:
+    """After a look at the workers' pages. Those that wait on purpose are not expected to go on."""
+    steps = tuple(worker.step for worker in workers)
+    usual = max((worker.step_time for worker in workers), default=0.0)
+    first = not silence.looked_at and not any(steps)
+    if any(worker.waiting for worker in workers) or (steps != silence.steps and not first):
+        return Silence(now, steps, since=now, usual=usual)
+    return replace(silence, looked_at=now, steps=steps, usual=usual)
