@@ -70,11 +70,11 @@ class Kept:
     says what is wrong with it."""
 
     def __init__(self, storage: Storage, owner: str) -> None:
-        self.storage, self._commits = storage, Commits(storage, owner)
+        self.storage, self.commits = storage, Commits(storage, owner)
 
     def commit(self) -> Commit | None:
         with suppress(CheckpointsError):
-            return self._commits.latest()
+            return self.commits.latest()
         return None
 
     def saved_at(self, commit: Commit) -> float | None:

@@ -126,8 +126,6 @@ def _bring_up(
     if warning := cluster.spec.validity.warning(request.name, wall()):
         say(f"warning: {warning}")
     provisions.ship(objects, request.etcd, say)
-    if new and Objects(aws, plan.bucket, plan.spec.run).has("checkpoints/LATEST"):
-        say(f"going on from the checkpoints of the run {plan.spec.run}")
     say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
     parameters = {**plan.parameters, "ServiceRole": service_role}
     outputs = stack.ensure(aws, its.stack, parameters, say, maker=maker)

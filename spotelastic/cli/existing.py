@@ -27,7 +27,8 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
             raise UsageError(
                 f"the job of {known.name} has {status.state}: let it go on with "
                 f"`spotelastic restart {known.name}`, or end the cluster with `spotelastic down "
-                f"{known.name}` and run this again; both go on from the last checkpoint"
+                f"{known.name}` and run this again; both go on from the last checkpoint "
+                "(with --fresh: from the beginning)"
             )
         networks.check_kept(known.name, known.spec.subnets, request.subnets)
         if request.resume and known.spec.run != request.resume:

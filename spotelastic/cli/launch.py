@@ -22,6 +22,7 @@ from spotelastic.aws.survey import Survey, Wish, survey
 from spotelastic.cli import (
     asking,
     chart,
+    earlier_run,
     existing,
     failures,
     list_prices,
@@ -85,6 +86,7 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
         place = _place(request, stays, say)
         stays = replace(stays, use=place.use)
         known = existing.find(place, request, checked)
+        earlier_run.check(request, known)
         if known is not None:
             checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
         with stays.changed() if known is not None and not request.plan else nullcontext():
@@ -105,6 +107,8 @@ def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals:
             if known is None and place.cloud is None:
                 _confirm_cost(request, checked, found, say)
             began, told = steady(), _earlier(known, shown.say)
+            if known is None:
+                earlier_run.begin(place, request, checked, shown.say)
             cluster = _bring_up(request, checked, found, known, place, stays, shown.say)
         drill = _drill(request, place, shown.say)
         first = _FirstStep(began, shown.say) if known is None else None

@@ -18,6 +18,8 @@ from spotelastic.errors import UsageError
 FILE = "spotelastic.toml"
 SCRIPT = "train.py"
 """The script where nothing else is said."""
+ONCE = ("fresh",)
+"""Flags that the file may not repeat with every `up`."""
 
 
 class Parameter(Protocol):
@@ -39,6 +41,8 @@ def defaults(
     for key, value in read(folder / FILE).items():
         if key not in flags:
             raise UsageError(f"{FILE}: there is no key {key}{_nearest(key, flags)}")
+        if key in ONCE:
+            raise UsageError(f"{FILE}: {key} is for one command, not for each: give it as --{key}")
         values[key] = _checked(flags[key], context, f"{FILE}: {key}", value)
     for key, parameter in flags.items():
         variable = _variable(key)

@@ -14,7 +14,7 @@ from spotelastic.cli import checks, given
 from spotelastic.cli.capacity import capacity, limited, seconds_left
 from spotelastic.clock import wall
 from spotelastic.errors import UsageError
-from spotelastic.model.job import Capacity, Environment, Settings
+from spotelastic.model.job import ALLOW_UNCOMMITTED, Capacity, Environment, Settings
 
 SHARED_LEASE, SHARED_SEEN_WITHIN = 3.0, 1.0
 """Seconds. On the local cloud all nodes share this machine's cores: a node that starts may hold up
@@ -52,6 +52,8 @@ class Request:
     as_json: bool = False
     """Of the plan: nothing else is printed to stdout."""
     resume: str | None = None
+    fresh: bool = False
+    allow_uncommitted: bool = False
     bucket: str | None = None
     placement: str = ""
     vpc: str = ""
@@ -125,6 +127,8 @@ def check(request: Request, folder: Path) -> Checked:
         checks.room(request.maximum, workers, folder=Path(tempfile.gettempdir()))
     settings, bought = _settings(request), _capacity(request)
     env, secrets = given.variables(request.env, request.env_file, request.secrets, os.environ)
+    if request.allow_uncommitted:
+        env = {**env, ALLOW_UNCOMMITTED: "1"}
     archive = workdir.pack(folder)
     return Checked(
         name=name,

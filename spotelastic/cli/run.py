@@ -31,6 +31,7 @@ from spotelastic.cli.signals import STOPPING
 from spotelastic.cli.storage_probe import probe
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.linux import END_WITHIN, end_marked, handled, mark
+from spotelastic.model.job import ALLOW_UNCOMMITTED
 
 if TYPE_CHECKING:
     from spotelastic.agent.run import Ended
@@ -194,6 +195,8 @@ def _plan(
     preload = run_options.preload(options)
     prefix = run_options.prefix(options, environ)
     env = bagua.environment(options, environ)
+    if options.allow_uncommitted:
+        env = {**env, ALLOW_UNCOMMITTED: "1"}
     address = local_address(options.local_addr) if options.local_addr else ""
     node_rank = run_options.node_rank(options)
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"

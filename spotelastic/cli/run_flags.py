@@ -146,6 +146,7 @@ CHECKPOINTS = (
     Flag("--keep-last", "newest checkpoints that are kept (3)", "N", 3, int),
     Flag("--keep-every", "and those whose step is a multiple of this (0: none)", "N", 0, int),
     Flag("--fresh", "begin at step 0; earlier checkpoints are moved aside", read=bool),
+    Flag("--allow-uncommitted", "succeed although the last step was not committed", read=bool),
     Flag("--take-over", "continue checkpoints of another run", read=bool),
 )
 WITHOUT_EFFECT = (

@@ -58,6 +58,14 @@ ResumedRun = Annotated[
         metavar="RUN", help="Go on with an earlier run, under a new cluster.", rich_help_panel=JOB
     ),
 ]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Begin at step 0; earlier checkpoints stay, and count no more.",
+        rich_help_panel=JOB,
+    ),
+]
 PlanOnly = Annotated[
     bool,
     typer.Option(
@@ -137,6 +145,14 @@ KeepEvery = Annotated[
     int,
     typer.Option(
         help="Keep those whose step is a multiple of this, too; 0: none.", rich_help_panel=SAFETY
+    ),
+]
+AllowUncommitted = Annotated[
+    bool,
+    typer.Option(
+        "--allow-uncommitted",
+        help="Succeed although the last step could not be committed.",
+        rich_help_panel=SAFETY,
     ),
 ]
 MaxRestarts = Annotated[

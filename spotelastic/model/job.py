@@ -13,6 +13,8 @@ from spotelastic.model.validity import Validity
 RankPolicy = Literal["stable", "pinned"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
 ENDED = frozenset({"succeeded", "failed", "stopped", "timed out"})
+ALLOW_UNCOMMITTED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
+"""Variable of workers: with 1 a run succeeds whose last step could not be committed."""
 MOST_TEXT = 16384
 """Characters of a failure's message, and of its traceback; etcd refuses a value above 1.5 MB."""
 OnDemand = Literal["never", "fallback"]

@@ -8,11 +8,8 @@ from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.worker import WorkerClient
 
 from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.job import ALLOW_UNCOMMITTED
 from spotelastic.training.environment import Ranks, Session
-
-ALLOWED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
-"""Variable: with 1 a run succeeds whose last step could not be committed."""
-
 
 AGAIN = 30.0
 """Seconds after which the same line is told again."""
@@ -41,8 +38,11 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
         "not all ranks' parts of it are in the storage" if saved else "it was not saved"
     )
     problem = f"step {step} could not be committed: {reason}"
-    if os.environ.get(ALLOWED) != "1":
-        raise EnvironmentFailure(f"{problem} (with {ALLOWED}=1 the run succeeds all the same)")
+    if os.environ.get(ALLOW_UNCOMMITTED) != "1":
+        raise EnvironmentFailure(
+            f"{problem} (with --allow-uncommitted, or "
+            f"{ALLOW_UNCOMMITTED}=1, the run succeeds all the same)"
+        )
     if ranks.local_rank == 0:
         _say(problem)
 

@@ -99,11 +99,13 @@ def test_a_program_that_is_not_python_and_its_failure(tmp_path: Path) -> None:
 def test_a_path_is_run_as_runpy_does_it(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "__main__.py").write_text(SHOW)
-    code, out, err = launch("--standalone", "--run-path", "folder", "x", cwd=tmp_path)
+    flags = ("--standalone", "--allow-uncommitted", "--run-path")
+    code, out, err = launch(*flags, "folder", "x", cwd=tmp_path)
     assert code == 0, err
     assert "[0] first __main__ ['x'] default" in out.splitlines()
     (told,) = [line.split()[2:] for line in out.splitlines() if "variables" in line]
     assert set(VARIABLES.split()) <= set(told), "each variable that torchrun sets"
+    assert "SPOTELASTIC_ALLOW_UNCOMMITTED" in told
 
 
 def test_workers_that_all_have_local_rank_0_keep_their_checkpoints_apart(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_without_a_script_train_py_is_meant(
         ("min = 'two'", 'spotelastic.toml: min = "two": '),
         ("min 2", "spotelastic.toml is not TOML"),
         ("[up]\nmin = 2", "there is no key up"),
+        ("fresh = true", "spotelastic.toml: fresh is for one command, not for each"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(
