@@ -305,9 +305,6 @@ class SimNode:
                     world.keys.finished(round_.incarnation, self.name), encode(finished)
                 )
                 return replace(local, finished=round_.incarnation, finished_at=now)
-        if isinstance(action, do.Listen):  # nobody is silent here
-            assert local.workers is not None
-            return replace(local, workers=replace(local.workers, silence=Silence(now, since=now)))
         return self._do_agreement(action)
 
     def _do_agreement(self, action: do.Action) -> Local:
@@ -334,6 +331,9 @@ class SimNode:
                 return replace(local, vote=None)
             case do.AnswerSteps():
                 pass
+            case do.Listen():  # nobody is silent here
+                silence = Silence(self.now, since=self.now)
+                return replace(local, workers=replace(local.workers, silence=silence))
             case _:
                 raise AssertionError(action)
         vote = replace(vote, proposal=action.proposal.id, step=step, step_time=self.world.step_time)
