@@ -83,8 +83,17 @@ def _told_by_parser(error: Exception) -> str | None:
     say = getattr(error, "format_message", None)
     if say is None:
         return None
-    command = getattr(getattr(error, "ctx", None), "command_path", "spotelastic")
-    return f"{say().rstrip('.')} (see `{command} --help`)"
+    from spotelastic.cli.mistakes import no_such_option, reworded
+
+    context = getattr(error, "ctx", None)
+    missing = getattr(error, "option_name", "")
+    if missing and context is not None and hasattr(error, "possibilities"):
+        known = [name for each in context.command.params for name in each.opts]
+        told = no_such_option(missing, [*known, "--help"])
+    else:
+        told = reworded(say())
+    command = getattr(context, "command_path", "spotelastic")
+    return f"{told} (see `{command} --help`)"
 
 
 def _told_by_aws(error: Exception) -> str | None:

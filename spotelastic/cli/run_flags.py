@@ -6,23 +6,13 @@ belongs to the script.
 """
 
 import argparse
-import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from spotelastic.cli.mistakes import no_such_option, reworded
 from spotelastic.errors import UsageError
-
-EXAMPLES = """\
-examples:
-  spotelastic run --standalone --nproc-per-node gpu train.py --epochs 3
-  spotelastic run --nnodes 2:4 --rdzv-endpoint a:2379,b:2379,c:2379 --rdzv-id job7 train.py
-  spotelastic run --nnodes 2:9 --rdzv-backend c10d --rdzv-endpoint a,b,c -m my.training
-
-Every flag may be written with underscores, and given as a variable: PET_NNODES=2, or
-SPOTELASTIC_KEEP_LAST=5.
-"""
 
 
 def _words(text: str) -> list[str]:
@@ -145,7 +135,7 @@ CHECKPOINTS = (
     Flag("--checkpoint-every", "commit into storage: 500, 10m (auto)", "N|TIME", "auto"),
     Flag("--keep-last", "newest checkpoints that are kept (3)", "N", 3, int),
     Flag("--keep-every", "and those whose step is a multiple of this (0: none)", "N", 0, int),
-    Flag("--fresh", "begin at step 0; earlier checkpoints are moved aside", read=bool),
+    Flag("--fresh", "begin at step 0; earlier checkpoints stay, and count no more", read=bool),
     Flag("--allow-uncommitted", "succeed although the last step was not committed", read=bool),
     Flag("--take-over", "continue checkpoints of another run", read=bool),
 )
@@ -158,19 +148,19 @@ WITHOUT_EFFECT = (
 )
 """Accepted, so that a command written for another launcher works as it stands."""
 BAGUA = (
-    Flag("--bagua-service-port", "BAGUA_SERVICE_PORT (29501)", "PORT", None, int),
-    Flag("--default-bucket-size", "BAGUA_DEFAULT_BUCKET_SIZE (10485760)", "BYTES", None, int),
-    Flag("--autotune-level", "BAGUA_AUTOTUNE (0)", "LEVEL", None, int),
-    Flag("--autotune-max-samples", "BAGUA_AUTOTUNE_MAX_SAMPLES (60)", "N", None, int),
+    Flag("--bagua-service-port", "of its service (29501)", "PORT", None, int),
+    Flag("--default-bucket-size", "of a bucket (10485760)", "BYTES", None, int),
+    Flag("--autotune-level", "0: off (0)", "LEVEL", None, int),
+    Flag("--autotune-max-samples", "at most (60)", "N", None, int),
     Flag(
         "--autotune-sampling-confidence-time",
-        "BAGUA_AUTOTUNE_SAMPLING_CONFIDENCE_TIME_S (5)",
+        "of a sample (5)",
         "SECONDS",
         None,
         float,
     ),
-    Flag("--autotune-warmup-time", "BAGUA_AUTOTUNE_WARMUP_TIME_S (30)", "SECONDS", None, float),
-    Flag("--is-output-autotune-log", "BAGUA_IS_OUTPUT_AUTOTUNE_LOG", read=bool),
+    Flag("--autotune-warmup-time", "before the first (30)", "SECONDS", None, float),
+    Flag("--is-output-autotune-log", "write its log", read=bool),
     Flag("--enable-bagua-net", "load Bagua's network plug-in", read=bool),
     Flag("--bagua-net_switch_on --bagua-net-switch-on", "the same", read=bool),
 )
@@ -186,8 +176,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = {
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        told = message.removeprefix("argument ").replace("script, args", "script")
-        raise UsageError(f"{told} (see `spotelastic run --help`)")
+        raise UsageError(f"{reworded(message)} (see `spotelastic run --help`)")
+
+    def print_help(self, file: Any = None) -> None:
+        from spotelastic.cli import run_help
+
+        run_help.show()
 
 
 def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
@@ -205,10 +199,6 @@ def parse(args: Sequence[str], environ: Mapping[str, str] = os.environ) -> argpa
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     made = _Parser(
         prog="spotelastic run",
-        usage="spotelastic run [flags] script.py [arguments of the script]",
-        description="Run a script elastically on machines you already have, as torchrun does.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     for title, flags in GROUPS.items():
@@ -217,8 +207,8 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
             name = flag.dest.upper()
             told = environ.get(f"PET_{name}")
             _add(group, flag, environ.get(f"SPOTELASTIC_{name}") if told is None else told)
-    made.add_argument("script", help="a Python file, or what -m or --no-python make of it")
-    made.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+    made.add_argument("script")
+    made.add_argument("args", nargs=argparse.REMAINDER)
     return made
 
 
@@ -247,8 +237,8 @@ def _meant(made: argparse.ArgumentParser, name: str, known: Mapping[str, argpars
     if len(by_dest) > 1:
         made.error(f"{name} could be {', '.join(sorted(by_dest.values()))}")
     if not by_dest:
-        near = difflib.get_close_matches(wanted, sorted(dashed), n=1)
-        made.error(f"no such flag: {name}" + (f"; did you mean {near[0]}?" if near else ""))
+        told = no_such_option(wanted, dashed)
+        made.error(told.replace(wanted, name, 1))
     return next(iter(by_dest.values()))
 
 

@@ -89,7 +89,7 @@ def test_the_version_is_told() -> None:
     assert spotelastic("--version").stdout.startswith("spotelastic 0.")
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each != "run"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     told = spotelastic(command, "--help")
     assert told.returncode == 0
@@ -111,12 +111,12 @@ def test_without_a_local_cloud_each_command_says_so_in_one_line(command: str) ->
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("frobnicate", "No such command 'frobnicate'"),
-        ("up --local --frobnicate x.py", "No such option: --frobnicate"),
-        ("up --local --min two x.py", "'--min'"),
-        ("interrupt i-1 --in soon", "'--in'"),
-        ("interrupt i-1 --in inf", "'--in'"),
-        ("logs --rank -1", "'--rank'"),
+        ("frobnicate", "no such command: frobnicate"),
+        ("up --local --frobnicate x.py", "no such option: --frobnicate"),
+        ("up --local --min two x.py", "--min: needs a whole number"),
+        ("interrupt i-1 --in soon", "--in: "),
+        ("interrupt i-1 --in inf", "--in: "),
+        ("logs --rank -1", "--rank: "),
     ],
 )
 def test_a_mistyped_line_is_told_in_one(line: str, words: str) -> None:
@@ -125,6 +125,30 @@ def test_a_mistyped_line_is_told_in_one(line: str, words: str) -> None:
     assert told.stderr.count("\n") == 1
     assert words in told.stderr
     assert "--help" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("statsu", "no such command: statsu; did you mean status?"),
+        ("up --mun 2 x.py", "no such option: --mun; did you mean --min?"),
+        ("run --nprocs-per-node 2 x.py", "--nprocs-per-node; did you mean --nproc-per-node?"),
+        ("--verson", "no such option: --verson; did you mean --version?"),
+        ("up --gpus 0", "--gpus: needs to be greater than or equal to 1"),
+        ("run --max-restarts two x.py", "--max-restarts two: needs a whole number"),
+        ("up --min", "--min: needs a value"),
+        ("run --nnodes", "--nnodes: needs a value"),
+        ("up --plan=3 x.py", "--plan: takes no value"),
+        ("run --gang=3 x.py", "--gang: takes no value"),
+        ("status a b c", "not understood: b c"),
+        ("ckpt pin", "URL[@STEP] is missing"),
+    ],
+)
+def test_both_parsers_speak_alike(line: str, words: str) -> None:
+    with pytest.raises(Exception) as error:
+        main_module._command(line.split())
+    told = main_module._told_by_parser(error.value) or str(error.value)
+    assert words in told and "--help`)" in told
 
 
 def test_without_any_cloud_both_ways_out_are_named() -> None:
@@ -153,11 +177,18 @@ def test_deleting_checkpoints_wants_the_cluster_named() -> None:
     assert "name the cluster whose checkpoints are to be deleted" in told.stderr
 
 
-def test_the_help_of_up_is_grouped_and_no_group_is_long() -> None:
-    told = spotelastic("up", "--help").stdout
+@pytest.mark.parametrize(
+    ("command", "some"),
+    [
+        ("up", {"Machines", "The job", "Money and time", "After the job"}),
+        ("run", {"Nodes", "Workers", "Output", "Checkpoints"}),
+    ],
+)
+def test_the_help_is_grouped_and_no_group_is_long(command: str, some: set[str]) -> None:
+    told = spotelastic(command, "--help").stdout
     panels = [panel.splitlines() for panel in told.split("╭─ ")[1:]]
     titles = [panel[0].split(" ─")[0] for panel in panels]
-    assert {"Machines", "The job", "Money and time", "After the job"} <= set(titles)
+    assert some <= set(titles)
     assert max(len(panel) for panel in panels) < 30
 
 

@@ -1,0 +1,40 @@
+"""What is wrong with a command line, in the same words whichever parser has found it: typer's, or
+argparse, which `run` has."""
+
+import difflib
+import re
+from collections.abc import Iterable
+
+_REWORDED = (
+    (r"No such command '(.*?)'\. Did you mean '(.*?)'.*", r"no such command: \1; did you mean \2?"),
+    (r"No such command '(.*?)'\.?", r"no such command: \1"),
+    (r"Option '(.*?)' requires .*", r"\1: needs a value"),
+    (r"Option '(.*?)' does not take a value\.?", r"\1: takes no value"),
+    (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"not understood: \1"),
+    (r"Missing (?:argument|parameter|option):? '?([^'.]*)'?\.?", r"\1 is missing"),
+    (r"Invalid value for '(.*?)': (.*)", r"\1: \2"),
+    (r"(.*: )?Input should be a valid integer.*", r"\1needs a whole number"),
+    (r"(.*: )?Input should be a valid number.*", r"\1needs a number"),
+    (r"(.*: )?Input should be (.*)", r"\1needs to be \2"),
+    (r"argument (.*): invalid int value: '(.*)'", r"\1 \2: needs a whole number"),
+    (r"argument (.*): invalid float value: '(.*)'", r"\1 \2: needs a number"),
+    (r"argument (.*): expected one argument", r"\1: needs a value"),
+    (r"argument (.*): ignored explicit argument .*", r"\1: takes no value"),
+    (r"argument (.*): invalid choice: '(.*?)' \(choose from (.*)\)", r"\1 \2: choose from \3"),
+    (r"the following arguments are required: .*", "no script is given"),
+)
+
+
+def reworded(message: str) -> str:
+    """A parser's own message, as all others are."""
+    told = message.strip().removesuffix(".")
+    for pattern, words in _REWORDED:
+        match = re.fullmatch(pattern, told, re.DOTALL)
+        if match is not None:
+            told = match.expand(words)
+    return re.sub(r"choose from (.*)", lambda found: found[0].replace("'", ""), told)
+
+
+def no_such_option(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(set(known)), n=1)
+    return f"no such option: {name}" + (f"; did you mean {near[0]}?" if near else "")
