@@ -78,13 +78,13 @@ class Poor(socket.socket):
 def test_a_connection_that_cannot_be_taken_is_not_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def poor_server(address: tuple[str, int], backlog: int) -> socket.socket:
+    def poor_server(address: str, port: int, backlog: int) -> socket.socket:
         listener = Poor()
-        listener.bind(address)
+        listener.bind((address, port))
         listener.listen(backlog)
         return listener
 
-    monkeypatch.setattr(peers.socket, "create_server", poor_server)
+    monkeypatch.setattr(peers.addresses, "listen", poor_server)
     server = PeerServer(Arena(tmp_path, 1), Credentials(""), "127.0.0.1", 0)
     with closing(server), closing(Peer(server.address, Credentials(""))) as peer:
         assert peer.inventory(Inventory("r1", 1, "")) == ()
