@@ -33,6 +33,7 @@ def main() -> None:
     except Exception as error:
         ended = _told_by_the_local_cloud(error)
         told = _told_by_parser(error) or (ended[0] if ended else _told_by_aws(error))
+        told = told or _told_by_machine(error)
         if told is None:
             raise
         _fail(told, 2)
@@ -59,6 +60,8 @@ FAULTS = {
     errno.EROFS: "it is mounted read-only",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "this machine has no more open files to give",
+    errno.EADDRINUSE: "no port is free (see net.ipv4.ip_local_port_range)",
+    errno.EADDRNOTAVAIL: "no interface of this machine has that address",
     errno.EAGAIN: "raise the limit of processes (ulimit -u)",
     errno.ENOMEM: "this machine has no memory left",
 }

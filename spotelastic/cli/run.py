@@ -7,6 +7,7 @@ The flags are in `run_flags.py`, what they mean in `run_options.py`, where nodes
 import argparse
 import fcntl
 import os
+import resource
 import select
 import shutil
 import signal
@@ -57,15 +58,32 @@ class Folders:
     logs: Path
 
 
+OPEN_FILES = 256
+"""At least, of a node with few workers; etcd starts with no fewer."""
+
 Configure = Callable[[Place, Folders], AgentConfig]
 
 
 def main(args: Sequence[str]) -> int:
     """Run this machine's node until the job ends; the exit code."""
     options = parse(args)
+    _need_a_machine()
     entry, command = run_options.command(options, Path.cwd(), os.environ)
     with own_folders() as folders:
         return serve(options, entry, command, folders).code
+
+
+def _need_a_machine() -> None:
+    """What nothing here would work without."""
+    if not Path("/proc/self/stat").exists():
+        raise EnvironmentFailure("/proc is not mounted: a run finds its processes there")
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if few < OPEN_FILES and few != resource.RLIM_INFINITY:
+        if most < OPEN_FILES and most != resource.RLIM_INFINITY:
+            raise EnvironmentFailure(
+                f"this process may open {most} files: a run needs {OPEN_FILES} (ulimit -n)"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, most))
 
 
 @contextmanager

@@ -320,6 +320,11 @@ def standalone(folder: Path, *, host: str = "127.0.0.1", timeout: float = 20.0) 
             # Somebody else took the port between our look and etcd's.
             if last or "address already in use" not in str(error):
                 raise
+        except Unavailable as error:
+            member.stop()
+            raise EnvironmentFailure(
+                f"{error}; see whether the loopback interface is up"
+            ) from error
         except BaseException:
             member.stop()
             raise

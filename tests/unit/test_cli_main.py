@@ -224,3 +224,48 @@ def test_what_a_machine_lacks_is_one_line(error: Exception, told: str) -> None:
 def test_a_defect_is_no_fault_of_the_machine() -> None:
     assert main_module._told_by_machine(RuntimeError("other")) is None
     assert main_module._told_by_machine(FileNotFoundError(errno.ENOENT, "No such file")) is None
+
+
+LIMITED = """
+import resource, sys
+from spotelastic.cli import main, run
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
+run.serve = lambda *_: sys.exit(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 256)
+sys.argv[1:] = ["run", "--standalone", {script!r}]
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("hard", "code"), [(100, 2), (1024, 1)])
+def test_a_low_limit_of_open_files_is_raised_or_told(hard: int, code: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.touch()
+    limited = LIMITED.format(hard=hard, script=str(script))
+    done = subprocess.run(
+        [sys.executable, "-c", limited], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code
+    told = "spotelastic: this process may open 100 files: a run needs 256 (ulimit -n)\n"
+    assert done.stderr == (told if code == 2 else "")
+
+
+NO_PORT = """
+import errno, sys
+from spotelastic.cli import main, run
+def none(*_):
+    raise OSError(errno.EADDRINUSE, "Address already in use")
+run.serve = none
+sys.argv[1:] = ["run", "--standalone", {script!r}]
+main.main()
+"""
+
+
+def test_a_machine_without_a_free_port_is_told_in_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.touch()
+    code = NO_PORT.format(script=str(script))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert re.fullmatch("spotelastic: Address already in use: no port is free .*\n", done.stderr)
