@@ -68,6 +68,8 @@ FALSE_STARTS = 3
 """Zygotes that end before they are ready; the last is tried without the user's modules."""
 FLUSH_TIMEOUT = 120.0
 STORE_TIMEOUT = 10.0
+STORE_TRIES = 5
+"""Times that a round's store may tell why it cannot start, before this node gives up."""
 
 Post = Callable[[LocalEvent], None]
 
@@ -87,6 +89,7 @@ class Machine:
         self._zygote: Zygote | None = None
         self._false_starts = 0
         self._kills = memory.kills()
+        self._no_store = 0
         self._may_serve = -1
         self._checkpoints = Checkpoints(config, post)
         line = config.line or (lambda _rank, _local_rank, _line: None)
@@ -265,6 +268,7 @@ class Machine:
         if not told.isdecimal():
             self.zygote.end([name])
             return self._without_store(local, told)
+        self._no_store = 0
         store = RoundStore(
             action.round.incarnation,
             name,
@@ -281,7 +285,11 @@ class Machine:
 
     def _without_store(self, local: Local, why: str) -> Local:
         topic = f"no store: {why}"
-        if why and topic not in local.said:
+        if why and not self.config.master_port:
+            self._no_store += 1
+            if self._no_store >= STORE_TRIES:
+                raise EnvironmentFailure(f"the round's store cannot be started here: {why}")
+        elif why and topic not in local.said:
             self.config.say(
                 f"--master-port {self.config.master_port}: {why}: no round starts until the store "
                 "of the workers can listen there"

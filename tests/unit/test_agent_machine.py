@@ -1,5 +1,6 @@
 """What an agent's machine does when a process of it has gone just now, or refuses something."""
 
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from test_worker_environment import CONFIG, MEMBERS, ROUND
 from spotelastic.agent import actions
 from spotelastic.agent.act import Actor
 from spotelastic.agent.decide import decide
-from spotelastic.agent.machine import Machine
+from spotelastic.agent.machine import STORE_TRIES, Machine
 from spotelastic.agent.observe import Local, LocalEvent, Workers, observe
 from spotelastic.agent.workers.pool import Exited, Order
 from spotelastic.clock import unbroken
+from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.ids import new_id
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.rendezvous.view import Seen
@@ -109,3 +111,28 @@ def test_a_daemon_that_refuses_something_is_asked_again(
         actor.close()
         session.close()
     assert local.workers is not None and local.workers.epoch == 1
+
+
+class Refusing(Gone):
+    """A zygote whose stores tell why they cannot listen."""
+
+    def start(self, order: Order, *output: int) -> None:
+        os.write(output[0], b"Resource temporarily unavailable\n")
+
+    def end(self, ids: object, sig: int = signal.SIGKILL) -> None:
+        pass
+
+
+def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path) -> None:
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=lambda line: None)
+    machine: Any = Machine(config, lambda event: None)
+    machine._zygote, machine._checkpoints = Refusing(), Idle()
+    local, opens = Local(), actions.OpenStore(ROUND)
+    try:
+        for _ in range(STORE_TRIES - 1):
+            local = machine.do(opens, local, Seen(settings=config.settings))
+            assert local.store is None
+        with pytest.raises(EnvironmentFailure, match="cannot be started here: Resource temp"):
+            machine.do(opens, local, Seen(settings=config.settings))
+    finally:
+        machine.close()

@@ -97,13 +97,19 @@ def _serve_store(order: dict[str, Any]) -> None:
         if not os.read(order["errors"], 1):
             return  # the round never starts
         listener.listen(_BACKLOG)
-    else:
-        listener = addresses.listen(order["host"], 0, _BACKLOG)
-    port = listener.getsockname()[1]
-    fd = listener.detach()
-    store = TCPStore(
-        order["host"], port, is_master=True, wait_for_workers=False, master_listen_fd=fd
-    )
+    try:
+        if not order["port"]:
+            listener = addresses.listen(order["host"], 0, _BACKLOG)
+        port = listener.getsockname()[1]
+        fd = listener.detach()
+        store = TCPStore(
+            order["host"], port, is_master=True, wait_for_workers=False, master_listen_fd=fd
+        )
+    except (OSError, RuntimeError) as error:  # the machine lacks something
+        if order["port"]:
+            raise  # which ends it: its port is told already
+        os.write(order["log"], f"{' '.join(str(error).split())[:200]}\n".encode())
+        return
     if not order["port"]:
         os.write(order["log"], f"{port}\n".encode())
     os.close(order["log"])
