@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+from spotelastic_checkpoints.tenancy import KEY, tenant_here
 from support.etcd import wait_until
 from support.launcher import SCRIPT, NodeProcess, resumed_steps, vanish
 from support.patience import PATIENT
@@ -82,3 +84,17 @@ def test_a_folder_has_one_living_run_of_several_nodes(tmp_path: Path) -> None:
             assert "another run (" in refused.stderr
         finally:
             vanish(*nodes)
+
+
+def test_a_run_that_was_displaced_ends(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "default"
+    node = NodeProcess("one", ["--standalone", "--checkpoint-every", "5", str(SCRIPT)], tmp_path)
+    try:
+        committed(node, str(folder), 5)
+        other = msgspec.structs.replace(tenant_here("default", "b.py"), machine="elsewhere")
+        (folder / KEY).write_bytes(msgspec.json.encode(other))
+        assert node.wait() == 2
+        assert "another run (b.py, begun" in node.output and ": this one ends" in node.output
+        assert msgspec.json.decode((folder / KEY).read_bytes())["command"] == "b.py"
+    finally:
+        node.kill()

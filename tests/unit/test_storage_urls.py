@@ -7,6 +7,7 @@ from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
 from spotelastic_checkpoints.storage.room import check_room
 from spotelastic_checkpoints.wire import Resume, RoundInfo
+from support.small_disk import fill, make_read_only, small_disk
 
 from spotelastic.cli.storage_probe import probe
 from spotelastic.cli.stored import opened
@@ -47,6 +48,18 @@ def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path: Path) -> N
             probe(url, "run", chosen=False)
     probe(f"{tmp_path}/new/run", "run")
     probe(f"{tmp_path}/new/run", "run")
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_disk_that_takes_nothing_is_refused(tmp_path: Path, chosen: bool) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        ballast = fill(disk)
+        with pytest.raises(UsageError, match="No space left on device"):
+            probe(str(disk / "runs"), "run", chosen=chosen)
+        ballast.unlink()
+        make_read_only(disk)
+        with pytest.raises(UsageError, match="Read-only file system"):
+            probe(str(disk / "runs"), "run", chosen=chosen)
 
 
 def test_a_storage_whose_name_looks_like_a_step(tmp_path: Path) -> None:
