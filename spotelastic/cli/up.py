@@ -8,7 +8,6 @@ import typer
 
 from spotelastic.cli import script_args
 from spotelastic.cli import up_options as options
-from spotelastic.cli.options import AsJson, Region
 from spotelastic.cli.project import FILE, SCRIPT, template
 from spotelastic.errors import UsageError
 
@@ -42,7 +41,7 @@ def up(
     script: options.Script = None,
     args: options.ScriptArgs = None,
     local: options.Local = False,
-    region: Region = None,
+    region: options.UpRegion = None,
     minimum: options.Minimum = 1,
     maximum: options.Maximum = None,
     name: options.ClusterName = None,
@@ -50,7 +49,7 @@ def up(
     fresh: options.Fresh = False,
     plan: options.PlanOnly = False,
     yes: options.Yes = False,
-    json: AsJson = False,
+    json: options.PlanAsJson = False,
     types: options.InstanceTypes = None,
     gpus: options.Gpus = None,
     gpu_memory: options.GpuMemory = None,

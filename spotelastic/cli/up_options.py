@@ -34,14 +34,33 @@ Local = Annotated[
         rich_help_panel=MACHINES,
     ),
 ]
+UpRegion = Annotated[
+    str | None,
+    typer.Option(
+        "--region",
+        metavar="NAME",
+        help="AWS region.",
+        show_default="as AWS is configured",
+        rich_help_panel=MACHINES,
+    ),
+]
+PlanAsJson = Annotated[
+    bool, typer.Option("--json", help="Print the plan as JSON.", rich_help_panel=JOB)
+]
 Minimum = Annotated[
     int,
-    typer.Option("--min", help="Train with no fewer nodes than this.", rich_help_panel=MACHINES),
+    typer.Option(
+        "--min", metavar="N", help="Train with no fewer nodes than this.", rich_help_panel=MACHINES
+    ),
 ]
 Maximum = Annotated[
     int | None,
     typer.Option(
-        "--max", help="Train with at most so many.", show_default="--min", rich_help_panel=MACHINES
+        "--max",
+        metavar="N",
+        help="Train with at most so many.",
+        show_default="--min",
+        rich_help_panel=MACHINES,
     ),
 ]
 ClusterName = Annotated[
@@ -97,6 +116,7 @@ Gpus = Annotated[
     int | None,
     typer.Option(
         min=1,
+        metavar="N",
         help="Instead of types: GPUs that each node has.",
         show_default="any number",
         rich_help_panel=MACHINES,
@@ -120,7 +140,9 @@ Zones = Annotated[
 ]
 NprocPerNode = Annotated[
     int | None,
-    typer.Option(help="Workers per node.", show_default="one per GPU", rich_help_panel=MACHINES),
+    typer.Option(
+        metavar="N", help="Workers per node.", show_default="one per GPU", rich_help_panel=MACHINES
+    ),
 ]
 SnapshotEvery = Annotated[
     str,
