@@ -99,7 +99,7 @@ def verify(url: Url) -> None:
 
     `ls` shows since when it is verified.
     """
-    from spotelastic.cli import output
+    from spotelastic.model.counting import size
 
     with opened(url) as named:
         checkpoint = named.checkpoint
@@ -110,7 +110,7 @@ def verify(url: Url) -> None:
             typer.echo(complaint, err=True)
         if complaints:
             raise EnvironmentFailure(f"{named}: {len(complaints)} of its items are damaged")
-        typer.echo(f"{named}: {output.size(checkpoint.nbytes)} are as they were saved")
+        typer.echo(f"{named}: {size(checkpoint.nbytes)} are as they were saved")
 
 
 @app.command(epilog=EXPORT_EXAMPLES)
@@ -239,7 +239,7 @@ def _refuse(to: Path, as_torch: bool, force: bool) -> None:
 @contextmanager
 def _writing(to: Path, nbytes: int = 0) -> Iterator[None]:
     """What the file system has against it, in one line; it takes `nbytes` at most."""
-    from spotelastic.cli.output import size
+    from spotelastic.model.counting import size
 
     try:
         yield
@@ -290,7 +290,8 @@ def _progress(what: str, total: int) -> Iterator["Progress"]:
 def _entries_table(entries: "list[Entry]") -> "RenderableType":
     from rich.text import Text
 
-    from spotelastic.cli.output import size, table_of
+    from spotelastic.cli.output import table_of
+    from spotelastic.model.counting import size
 
     if not entries:
         return Text("no checkpoints")
@@ -318,7 +319,8 @@ def _entries_table(entries: "list[Entry]") -> "RenderableType":
 
 
 def _tensors_table(tensors: "list[Tensor]") -> "RenderableType":
-    from spotelastic.cli.output import size, table_of
+    from spotelastic.cli.output import table_of
+    from spotelastic.model.counting import size
 
     table = table_of("name", "dtype", "shape", "shards", "size", right=("shards", "size"))
     for tensor in tensors:

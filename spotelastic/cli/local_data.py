@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from spotelastic.aws.objects import CHECKPOINTS, JOB
-from spotelastic.cli.output import size
 from spotelastic.errors import UsageError
 from spotelastic.local import cloud, kept
+from spotelastic.model.counting import size
 from spotelastic.model.job import JobSpec
 
 Say = Callable[[str], None]

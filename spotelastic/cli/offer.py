@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from spotelastic.aws.estimate import AS_OF, Estimate, Line
 from spotelastic.aws.left_out import LeftOut
 from spotelastic.aws.survey import Survey
-from spotelastic.cli.output import size
 from spotelastic.cli.request import Checked, Request
 from spotelastic.controller import limits
 from spotelastic.controller.seen import Policy
 from spotelastic.errors import UsageError
+from spotelastic.model.counting import size
 from spotelastic.model.job import Capacity, JobSpec
 
 BESIDE = (

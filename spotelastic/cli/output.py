@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from spotelastic.model.counting import counted
+from spotelastic.model.counting import counted, size
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Cost, Event, Interruption, Listed, Report, Status, Upload
 
@@ -87,15 +87,6 @@ class Fitting:
                 yield table
                 return
         yield self.tables[-1]
-
-
-def size(nbytes: float) -> str:
-    """Three significant digits at most."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} TB"
 
 
 # -- status --------------------------------------------------------------------------------------

@@ -4,3 +4,12 @@
 def counted(number: int, noun: str) -> str:
     """`1 worker`, `2 workers`, `0 workers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def size(nbytes: float) -> str:
+    """Three significant digits at most."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} TB"

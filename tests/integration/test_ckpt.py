@@ -29,7 +29,8 @@ from support.ckpt import ckpt, fine, refused
 from torch.distributed.checkpoint import FileSystemReader
 
 from spotelastic.cli import ckpt as commands
-from spotelastic.cli import output, stored
+from spotelastic.cli import stored
+from spotelastic.model.counting import size
 
 STATE = {
     "model": {
@@ -166,7 +167,7 @@ def test_a_step_is_as_old_as_its_shards_whatever_was_pinned_since(saved: Path) -
         "committed",
         "2",
         "days",
-        *output.size(nbytes).split(),
+        *size(nbytes).split(),
         "2",
         "-",
         "pinned",
