@@ -12,7 +12,7 @@ SOAK ?= 10
 # Most tests wait for processes and leases: three files at a time keep two cores no more than busy.
 AT_ONCE ?= 3
 
-.PHONY: help install demo test test-examples test-programs test-aws soak bench clean lock
+.PHONY: help install demo test test-examples test-programs test-conformance test-aws soak bench clean lock
 
 help:
 	@echo "make install   build .venv with everything"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-examples  the examples, and exports to other libraries, which it installs into .venv"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
 	@echo "               and accelerate are installed into .venv; torchtitan<0.3 takes part if it is there)"
+	@echo "make test-conformance  some seventy scripts under python, torchrun and spotelastic run: 15 minutes"
 	@echo "make test-aws  a run on a real AWS account, which costs money: says how much first"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
@@ -64,6 +65,9 @@ test-examples: install
 test-programs: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
 	$(VENV)/bin/pytest -m programs --durations=0 tests/programs/test_programs.py
+
+test-conformance: install
+	$(VENV)/bin/pytest -n 2 -m 'programs or not programs' tests/programs/test_conformance.py
 
 test-aws: install
 	$(VENV)/bin/pytest -m aws -rs tests/aws

@@ -182,7 +182,13 @@ def test_links_folders_archives_and_modules_are_run_as_by_python(
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("__main__.py", show)
         archive.writestr("neighbour.py", "")
-    for script in ("link/train.py", "folder", "archive.zip"):
+    for script in (
+        "link/train.py",
+        "./link/../link/train.py",
+        "folder",
+        "./folder/",
+        "archive.zip",
+    ):
         mine = workers.run("script", script, "a", cwd=tmp_path)
         assert mine == python(script, "a", cwd=tmp_path), script
         assert mine[0] == 0, mine

@@ -1,7 +1,10 @@
 """`spotelastic run` used as other launchers are: modules, programs, streams, no etcd at hand."""
 
 import contextlib
+import os
+import pty
 import re
+import select
 import shutil
 import socket
 import subprocess
@@ -128,6 +131,30 @@ def test_training_goes_on_when_nobody_reads_what_is_printed(tmp_path: Path) -> N
     assert (tmp_path / "done").exists()
     log = tmp_path / folder / "n" / "logs" / "0001" / "rank-0.log"
     assert len(log.read_text().splitlines()) == 20_000
+
+
+def test_a_debugger_is_spoken_with_at_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("answer = 6 * 7\nbreakpoint()\nprint('on')\n")
+    command = [sys.executable, "-m", "spotelastic.run", "--standalone", "script.py"]
+    terminal, other = pty.openpty()
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdin=other, stdout=other, stderr=other, start_new_session=True
+    )
+    os.close(other)
+    try:
+        output = b""
+        for prompt, said in ((b"(Pdb) ", b"p answer\n"), (b"[0] 42", b""), (b"(Pdb) ", b"c\n")):
+            while prompt not in output:
+                assert select.select([terminal], [], [], 60.0)[0], output
+                output += os.read(terminal, 4096)
+            output = output.partition(prompt)[2]
+            os.write(terminal, said)
+        assert process.wait(60) == 0
+        assert b"[0] on" in os.read(terminal, 4096)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(terminal)
 
 
 @pytest.fixture

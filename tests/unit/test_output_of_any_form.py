@@ -2,6 +2,7 @@
 
 import io
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,13 +13,16 @@ import pytest
 
 from spotelastic.agent.workers import logs as logs_module
 from spotelastic.agent.workers.logs import LONGEST, LineSink, Logs
+from spotelastic.agent.workers.output import Output
 from spotelastic.cli import run
 
 
 @contextmanager
-def worker(folder: Path, sink: LineSink, said: list[str]) -> Iterator[int]:
+def worker(
+    folder: Path, sink: LineSink, said: list[str], *, prompts: bool = False
+) -> Iterator[int]:
     """What a worker writes to; all of it is read at the end of the block."""
-    logs = Logs(sink, said.append)
+    logs = Logs(sink, said.append, output=Output(prompts=prompts))
     streams = logs.open(folder, 0, 0)
     try:
         yield streams[0]
@@ -64,6 +68,20 @@ def test_an_update_appears_before_its_line_ends(tmp_path: Path) -> None:
     with worker(tmp_path, lambda _rank, _local, line: seen.set(), []) as stream:
         os.write(stream, b"\r10%\r")
         assert seen.wait(10.0)
+
+
+@pytest.mark.parametrize(("written", "told"), [(b"a\n(Pdb) ", "(Pdb) "), (b"\r10%\r20%", "20%\r")])
+def test_where_somebody_may_answer_a_prompt_appears_without_its_end(
+    written: bytes, told: str, tmp_path: Path
+) -> None:
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    sink: LineSink = lambda _rank, _local, line: lines.put(line)  # noqa: E731
+    with worker(tmp_path, sink, [], prompts=True) as stream:
+        os.write(stream, written)
+        while lines.get(timeout=10.0) != told:
+            pass
+        os.write(stream, b"42\n")
+        assert lines.get(timeout=10.0) == "42", "it is told once"
 
 
 def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(tmp_path: Path) -> None:

@@ -20,10 +20,15 @@ _kept: list[dict[str, Any]] = []
 
 def modules_folder(script: str) -> str:
     """Where a script's own modules are: beside the file that a link leads to."""
-    path = os.path.abspath(script)  # noqa: PTH100
+    path = _absolute(script)
     if pkgutil.get_importer(path) is not None:
         return path
     return os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+
+
+def _absolute(path: str) -> str:
+    """As it was typed otherwise, like `python`'s."""
+    return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
 
 
 def run(entry: str, argv: list[str], search_path: list[str]) -> None:
@@ -36,7 +41,7 @@ def run(entry: str, argv: list[str], search_path: list[str]) -> None:
 
 
 def _run_script(script: str) -> None:
-    path = os.path.abspath(script)  # noqa: PTH100
+    path = _absolute(script)
     folder = modules_folder(script)
     main = _new_main()
     if folder == path:  # a folder, or an archive: `python` prepends these in any case

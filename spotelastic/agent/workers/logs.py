@@ -8,6 +8,7 @@ Memory is bounded, whatever is written: a line longer than `LONGEST` reaches the
 """
 
 import contextlib
+import math
 import os
 import re
 import selectors
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from spotelastic.agent.workers.output import STREAMS, Output, Route, Stream
+from spotelastic.clock import steady
 
 LineSink = Callable[[int, int, str], None]
 """Receives (rank, local rank, line without its end). A line that ends in a carriage return, which
@@ -27,6 +29,8 @@ LONGEST = 65536
 """Bytes of a line; a longer one is told in pieces."""
 STUCK_AFTER = 5.0
 """Seconds without a byte after which whoever shows the output takes no more of it."""
+PROMPT_AFTER = 0.3
+"""Seconds without a byte after which a line without an end is taken to wait for an answer."""
 _CHUNK = 65536
 _END = re.compile(rb"\r?\n|\r")
 
@@ -42,18 +46,32 @@ class _Pipe:
     matches: BinaryIO | None = None
     """Receives the lines that hold one of `needles`."""
     rest: bytes = b""
+    over: bool = False
+    """`rest` goes over what was told last, as it stands behind a carriage return."""
+    heard: float = 0.0
+    """Steady time of its last bytes."""
 
     def take(self, data: bytes) -> None:
+        self.heard = steady()
         self.file = self._write(self.file, data)
         text, begin = self.rest + data, 0
         for end in _END.finditer(text):
-            self._tell(text[begin : end.start()], update=end.group() == b"\r")
+            self.over = end.group() == b"\r"
+            self._tell(text[begin : end.start()], update=self.over)
             begin = end.end()
         while len(text) - begin > LONGEST:
             cut = _boundary(text, begin + LONGEST)
             self._tell(text[begin:cut])
             begin = cut
         self.rest = text[begin:]
+
+    def wait_for(self, now: float) -> float:
+        """Seconds until a line that has no end yet is shown as it is."""
+        return self.heard + PROMPT_AFTER - now if self.rest else math.inf
+
+    def prompt(self) -> None:
+        self._tell(self.rest, update=self.over)
+        self.rest = b""
 
     def end(self) -> None:
         if self.rest:
@@ -188,7 +206,7 @@ class Logs:
 
     def _run(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._prompt()):
                 if key.fd == self._wake_read:
                     os.read(self._wake_read, _CHUNK)
                     self._adopt()
@@ -197,6 +215,20 @@ class Logs:
             if self._closing:
                 self._drain()
                 return
+
+    def _prompt(self) -> float | None:
+        """Show what waits for an answer; seconds until it may be time for more of it."""
+        if not self._output.prompts:
+            return None
+        now, soonest = steady(), math.inf
+        for key in self._selector.get_map().values():
+            if isinstance(key.data, _Pipe):
+                left = key.data.wait_for(now)
+                if left <= 0:
+                    key.data.prompt()
+                else:
+                    soonest = min(soonest, left)
+        return None if soonest == math.inf else soonest
 
     def _adopt(self) -> None:
         with self._lock:

@@ -34,6 +34,8 @@ class Output:
     """Local ranks whose lines are shown; None: all."""
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By stream: lines that hold one of these strings go to `filtered_<stream>.log` as well."""
+    prompts: bool = False
+    """Somebody may answer: a line without an end is shown once nothing follows."""
 
     def route(self, rank: int, local_rank: int, stream: Stream) -> "Route":
         teed = self.tee.holds(local_rank, stream)
