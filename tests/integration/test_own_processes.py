@@ -11,9 +11,7 @@ from spotelastic_checkpoints import isolated
 SHADOWED = ("signal", "socket", "random", "msgspec", "grpc", "selectors", "torch")
 IN_THE_WAY = {
     "PYTHONWARNINGS": "error",
-    "PYTHONOPTIMIZE": "2",
     "PYTHONIOENCODING": "ascii",
-    "PYTHONDEVMODE": "1",
     "ETCD_NAME": "other",
     "ETCD_DISCOVERY": "http://127.0.0.1:9/",
     "ETCD_FORCE_NEW_CLUSTER": "true",
