@@ -27,7 +27,7 @@ if sys.argv[1]:
         file.write(" ".join(sorted(os.listdir("/dev/shm"))))
 sys.exit(code if code >= 0 else 128 - code)
 """
-"""Waits for all that a launcher has started, and tells what is in a /dev/shm that they have alone."""
+"""Waits for all that a launcher starts, and tells what is in a /dev/shm that they have alone."""
 _LAUNCHERS_OWN = re.compile(rb"^[EWI]\d{4} \d\d:\d\d:\d\d.*", re.MULTILINE | re.DOTALL)
 """torchrun's report of a failure, which comes last."""
 _WARNING = re.compile(rb"\A\n\*+\nSetting OMP_NUM_THREADS.*\n\*+\n")
