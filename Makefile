@@ -18,7 +18,8 @@ help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make test      lint, types, import rules and all tests"
-	@echo "make test-examples  the examples, and exports to other libraries, which it installs into .venv"
+	@echo "make test-examples  the examples, exports to other libraries, and the states that ten of them make:"
+	@echo "               these are installed into .venv (timm takes part if it is there)"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
 	@echo "               and accelerate are installed into .venv; torchtitan<0.3 takes part if it is there)"
 	@echo "make test-conformance  some seventy scripts under python, torchrun and spotelastic run: 15 minutes"
@@ -58,8 +59,9 @@ test: install
 	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 test-examples: install
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,packages]'
 	$(VENV)/bin/pytest -m 'programs or not programs' tests/programs/test_examples.py \
+	  tests/programs/test_packages.py \
 	  tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py
 
 test-programs: install

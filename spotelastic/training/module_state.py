@@ -35,7 +35,12 @@ def set_model_state_dict(name: str, module: torch.nn.Module, state: Mapping[str,
     """Give a module, which is `name` in the state, some entries. Raises `UsageError` where it does
     not take them."""
     options = of_torch.StateDictOptions(strict=False)
-    refused = of_torch.set_model_state_dict(module, dict(state), options=options).unexpected_keys
+    try:
+        taken = of_torch.set_model_state_dict(module, dict(state), options=options)
+    except RuntimeError as error:
+        told = str(error).strip().replace("\n", " ")
+        raise UsageError(f"{name} does not load what was saved of it: {told}") from error
+    refused = taken.unexpected_keys
     left = {key: value for key, value in state.items() if _is_one_of(key, refused)}
     for prefix, part in reversed([*submodules(module)]):  # the innermost first
         own = {key[len(prefix) :]: left.pop(key) for key in [*left] if key.startswith(prefix)}
@@ -60,7 +65,8 @@ def _give(begin: str, part: torch.nn.Module, own: Mapping[str, Any]) -> None:
         if key in own and not _is_same(now.get(key), own[key]):
             raise UsageError(
                 f"{begin}{key} cannot be restored: {type(part).__name__} has it in its "
-                "state_dict(), but its load_state_dict() does not take it"
+                "state_dict(), but its load_state_dict() does not take it: build the module so "
+                "that it has the same"
             )
 
 

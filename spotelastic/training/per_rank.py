@@ -16,6 +16,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from spotelastic.errors import UsageError
+from spotelastic.training.following import apart
+from spotelastic.training.tensors import is_value
 
 T = TypeVar("T")
 Merge = Callable[[list[Any], int, int], Any]
@@ -67,7 +69,9 @@ def _apart(name: str, value: Any) -> Any:
             f"{name}: a sharded tensor is each rank's own already: leave se.PerRank(...) away"
         )
     if isinstance(value, torch.Tensor):
-        return value.detach().clone()
+        if is_value(value) or value.untyped_storage().nbytes() != value.nbytes:
+            return apart(value)
+        return value.detach()
     if type(value) is dict:
         return {key: _apart(name, entry) for key, entry in value.items()}
     if type(value) in (list, tuple):

@@ -79,6 +79,11 @@ def test_what_ranks_do_not_have_alike_is_refused_or_each_rank_s_own(tmp_path: Pa
     run(tmp_path, script="unlike_ranks")
 
 
+def test_pipeline_stages_that_are_replicated_come_back_on_fewer_copies(tmp_path: Path) -> None:
+    """Two stages on two ranks each, and then on one each."""
+    run(tmp_path, script="mixed_parallel")
+
+
 def begun(node: Node, incarnation: str) -> tuple[int, list[Worker]]:
     """The epoch of a round of this node alone, and its two workers."""
     epoch, plan = node.agent.claim("test", timeout=20).epoch, plan_of(2, 2)

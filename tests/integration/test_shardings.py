@@ -81,6 +81,45 @@ def test_every_sharding_is_resumed_from_the_memory_of_other_nodes(tmp_path: Path
             resume = Resume("memory", step + 1, incarnation, layout, tuple(holders))
 
 
+def test_what_is_each_rank_s_own_comes_from_the_memory_of_other_nodes(tmp_path: Path) -> None:
+    """Two of three nodes merge what all had. Before the next round one of them is lost: what only
+    it had is in no memory, but in the store."""
+    with cluster(tmp_path, 3) as (a, b, c):
+        lineage: list[Branch] = []
+        resume = Resume()
+        for turn, (members, expected) in enumerate(
+            (
+                ([a, b, c], [[-1], [-1], [-1]]),
+                ([a, c], [[10, 11, 12]] * 2),
+                ([a, b], [[20], [21]]),
+            )
+        ):
+            epoch = begin(tmp_path, members, f"r{turn}", resume, Schedule(1, 1), lineage)
+            run("per_rank_memory", tmp_path, turn, len(members))
+            for rank, own in enumerate(expected):
+                told = json.loads((tmp_path / f"restored-{rank}.json").read_text())
+                assert told == [turn, own], f"turn {turn}, rank {rank}"
+            lineage = [*lineage, Branch(f"r{turn}", turn + 1)]
+            for node in members:
+                node.agent.end()
+            if turn == 1:
+                c.kill()
+                members.remove(c)
+            resume = memory_of(members, f"r{turn}", turn + 1, epoch)
+
+
+def memory_of(members: Sequence[Node], incarnation: str, step: int, epoch: int) -> Resume:
+    holders, layouts = [], set()
+    for node in members:
+        status = node.agent.status()
+        newest = status.snapshots[-1]
+        assert newest.step == step
+        holders.append(Holder(node.name, status.listen, newest.ranks))
+        layouts.add(newest.layout)
+    [layout] = layouts
+    return Resume("memory", step, incarnation, layout, tuple(holders), epoch=epoch)
+
+
 def test_a_node_reads_from_s3_what_its_ranks_need_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

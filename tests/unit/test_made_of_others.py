@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from spotelastic_checkpoints.catalog import Catalog
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from support.one_slot import OneSlot, load, stream
 from torch import nn
+from torch.distributed.tensor import DeviceMesh, DTensor, Shard, init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 
 import spotelastic as se
+from spotelastic.errors import UsageError
 from spotelastic.training import convert
 from spotelastic.training.state import State
 
@@ -115,6 +119,20 @@ def test_an_optimizer_s_state_is_made_of_what_was_saved(tmp_path: Path, restore:
         left, right = (each["optimizer"].state.values() for each in (state, again))
         for expected, found in zip(left, right, strict=True):
             assert same(found["moment"], expected["moment"])
+
+
+def test_a_sharded_one_is_refused_by_name(two_ranks: DeviceMesh) -> None:
+    tensor = DTensor.from_local(two(1.0, 4), two_ranks, [Shard(0)], run_check=False)
+    for state in {"x": tensor}, {"x": [tensor]}:
+        with pytest.raises(UsageError, match=r"^x.* is a DTensor of TwoTensor.* fully_shard"):
+            State(state).view()
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[DeviceMesh]:
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
 
 
 def test_a_file_for_torch_has_them_whole(tmp_path: Path) -> None:
