@@ -143,10 +143,11 @@ def test_a_traceback_is_shown_whatever_the_script_has_replaced(
 
 
 def test_a_line_names_variables_that_come_too_late(workers: Workers, tmp_path: Path) -> None:
-    text = "import os\nos.environ |= {'KMP_BLOCKTIME': '0', 'MINE': '1'}\nimport torch.nn\nimport torch"
+    text = "import os\nos.environ |= {'KMP_BLOCKTIME': '0', 'MINE': '1', 'PYTORCH_ALLOC_CONF': 'backend:x'}\n"
+    text += "os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'a:b'\nimport torch.nn\nimport torch"
     (tmp_path / "script.py").write_text(text)
     code, _, err = workers.run("script", str(tmp_path / "script.py"), cwd=tmp_path)
-    assert code == 0 and err.count("KMP_BLOCKTIME: set by the script") == 1, err
+    assert code == 0 and err.count("KMP_BLOCKTIME, PYTORCH_ALLOC_CONF: set by the script") == 1, err
     assert "--no-warm" in err and "MINE" not in err
 
 

@@ -74,13 +74,18 @@ def _apply(changed: Mapping[str, str], say: Callable[[str], None]) -> None:
         if name in _APPLIED:
             with contextlib.suppress(ValueError):  # torch heeds no such value either
                 _APPLIED[name](sys.modules["torch"], value)
-        elif name.startswith(_WITHOUT_EFFECT):
+        elif name.startswith(_WITHOUT_EFFECT) or _chooses_an_allocator(name, value):
             late.append(name)
     if late:
         say(
             f"{', '.join(sorted(late))}: set by the script, after workers have imported torch: "
             "set it for the command, or let each worker import torch, with --no-warm"
         )
+
+
+def _chooses_an_allocator(name: str, value: str) -> bool:
+    """Which one it is, is settled as torch is imported; its settings are read at its first use."""
+    return name.endswith("_ALLOC_CONF") and "backend:" in value
 
 
 def _threads(torch: Any, value: str) -> None:
