@@ -1,9 +1,11 @@
 """What is there already when `up` is asked for a cluster: the cluster itself, or an earlier run."""
 
+from spotelastic_checkpoints.commits import LATEST
+
 from spotelastic.aws import account, networks
 from spotelastic.aws.cluster import Cluster
 from spotelastic.aws.objects import CHECKPOINTS, Objects
-from spotelastic.cli import asking
+from spotelastic.cli import asking, local_data
 from spotelastic.cli.place import Place, cost_of
 from spotelastic.cli.request import Checked, Request
 from spotelastic.controller.limits import is_spent
@@ -65,7 +67,8 @@ def _check_gone(place: Place, request: Request, checked: Checked) -> None:
     objects = Objects(place.aws, request.bucket or place.bucket, name)
     job = objects.job()
     other = None if job is None else asking.difference(job, checked.script, checked.folder)
-    if other is not None and objects.has(f"{CHECKPOINTS}LATEST"):
+    latest = objects.get(f"{CHECKPOINTS}{LATEST}") if other is not None else None
+    if latest is not None and local_data.committed(latest) is not None:
         asking.confirm_other(
             f"the checkpoints of {name} were made by {other}",
             "Go on from them?",

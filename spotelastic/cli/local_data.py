@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from spotelastic_checkpoints.commits import LATEST, Latest
 
 from spotelastic.aws.objects import CHECKPOINTS, JOB
 from spotelastic.errors import UsageError
@@ -31,6 +32,14 @@ class Kept:
         return self.bucket / kept.path_of(self.run) / CHECKPOINTS.rstrip("/")
 
     @property
+    def step(self) -> int | None:
+        """The newest one that is committed."""
+        try:
+            return committed((self.folder / LATEST).read_bytes())
+        except OSError:
+            return None
+
+    @property
     def nbytes(self) -> int:
         """Of the checkpoints."""
         return sum(
@@ -38,6 +47,15 @@ class Kept:
             for folder, _, files in os.walk(self.folder)
             for file in files
         )
+
+
+def committed(latest: bytes) -> int | None:
+    """The step that LATEST names; None where nothing is committed yet."""
+    try:
+        commit = msgspec.json.decode(latest, type=Latest).commit
+    except msgspec.DecodeError:
+        return None
+    return None if commit is None else commit.step
 
 
 def find(cluster: str) -> Kept | None:
@@ -60,12 +78,11 @@ def _run(folder: Path) -> str | None:
 def tell(cluster: str, say: Say) -> None:
     """Where the checkpoints are, and what can be done with them."""
     found = find(cluster)
-    nbytes = found.nbytes if found is not None else 0
-    if found is None or not nbytes:
+    if found is None or found.step is None:
         return
     say(
-        f"the checkpoints of {found.run} are kept in {found.folder}: {size(nbytes)}; the same "
-        f"`spotelastic up` goes on from them, `spotelastic ckpt ls {cluster}` lists them, "
+        f"the checkpoints of {found.run} are kept in {found.folder}: {size(found.nbytes)}, up to "
+        f"step {found.step}; the same `spotelastic up` goes on from them, `spotelastic ckpt ls {cluster}` lists them, "
         f"`spotelastic down {cluster} --local --delete-data` deletes them"
     )
 

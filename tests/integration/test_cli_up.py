@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.local_cloud import until
 
 UP = ("up", "--local", "--min", "1", "--max", "2", "--instance-types", "m5.large")
 SCRIPT = "import time\ntime.sleep(600)\n"
@@ -17,13 +20,16 @@ BROKEN = "print('as far as here')\nraise ValueError('the loss is not a number')\
 
 
 @contextmanager
-def spotelastic(folder: Path, *args: str) -> Iterator["subprocess.Popen[str]"]:
+def spotelastic(
+    folder: Path, *args: str, stdin: int = subprocess.DEVNULL
+) -> Iterator["subprocess.Popen[str]"]:
     """The command in a session of its own, as from a terminal that nothing else uses."""
     environment = os.environ | {"SPOTELASTIC_HOME": str(folder / "home")}
     process = subprocess.Popen(
         [sys.executable, "-m", "spotelastic", *args],
         cwd=folder,
         env=environment,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,3 +102,88 @@ def test_training_that_ends_before_the_drill_does_is_a_failure(tmp_path: Path) -
     assert "succeeded" in told
     assert "training ended before the drill did: no notice, loss, worker, etcd" in complaint
     assert (tmp_path / "loss.png").exists()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_two_jobs_that_start_at_once_share_a_cloud_and_neither_ends_the_other(
+    tmp_path: Path,
+) -> None:
+    """One of them is killed with its command; the other one trains on without any."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / ".spotelasticignore").write_text("home/\n")
+    with (
+        spotelastic(tmp_path, *UP, "--name", "a", "train.py") as attached,
+        spotelastic(tmp_path, *UP, "--name", "b", "--detach", "train.py") as detached,
+    ):
+        told, complaint = detached.communicate(timeout=200)
+        assert detached.returncode == 0, told + complaint
+        assert "b stays up" in told
+        read_until(attached, "round 1 started")
+        assert listed(tmp_path) == {"a", "b"}
+        attached.kill()
+        attached.communicate(timeout=60)
+    until(lambda: listed(tmp_path) == {"b"}, 60.0)
+    assert command(tmp_path, "status", "b", "--json")["state"] == "running"
+    with spotelastic(tmp_path, "down") as down:
+        told, complaint = down.communicate(timeout=120)
+    assert (down.returncode, complaint) == (0, ""), told
+    assert told == "ending the local cloud\nb is gone\n"
+    assert not (tmp_path / "home/local.json").exists()
+
+
+def listed(folder: Path) -> set[str]:
+    return {each["name"] for each in command(folder, "ls", "--json")}
+
+
+def command(folder: Path, *args: str) -> Any:
+    with spotelastic(folder, *args) as process:
+        told, complaint = process.communicate(timeout=60)
+    assert process.returncode == 0, complaint
+    return json.loads(told)
+
+
+TRAINS = """
+import torch
+import torch.distributed as dist
+import spotelastic as se
+
+dist.init_process_group("gloo")
+with se.Checkpointer({"model": torch.nn.Linear(2, 1)}) as checkpoint:
+    step = begun = checkpoint.restore()
+    while step < begun + 3:
+        step += 1
+        checkpoint.step(step)
+print("trained from", begun, flush=True)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_what_was_trained_is_kept_named_gone_on_from_exported_and_deleted(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / ".spotelasticignore").write_text("home/\n")
+    for begun in (0, 3):
+        with spotelastic(tmp_path, *UP, "--max", "1", "train.py") as process:
+            told, complaint = process.communicate(timeout=120)
+        assert process.returncode == 0, told + complaint
+        assert f"round 1 started at step {begun}" in told
+        named = re.search(
+            rf"the checkpoints of train are kept in (\S+): .*, up to step {begun + 3}; ", told
+        )
+        assert named is not None and Path(named[1]).is_relative_to(tmp_path / "home")
+    for where in ("train", named[1], "s3" + named[1].partition("/s3")[2].replace("/", "://", 1)):
+        steps = {
+            each["step"]: each["latest"]
+            for each in command(tmp_path, "ckpt", "ls", where, "--json")
+        }
+        assert steps == {3: False, 6: True}, where
+    with spotelastic(tmp_path, "ckpt", "export", "train", "model.pt") as process:
+        told, complaint = process.communicate(timeout=60)
+    assert process.returncode == 0, complaint
+    assert (tmp_path / "model.pt").stat().st_size
+    down = ("down", "train", "--local", "--delete-data")
+    with spotelastic(tmp_path, *down, stdin=subprocess.PIPE) as process:
+        told, complaint = process.communicate("train\n", timeout=60)
+    assert process.returncode == 0, complaint
+    assert f"deleting {named[1]}" in told and not Path(named[1]).parent.exists()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from spotelastic_checkpoints.commits import Latest
+from spotelastic_checkpoints.wire import Commit
 from support.account import CTRL_C, Laptop, account
 from support.asked import request
 
@@ -38,7 +40,8 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laptop]:
         gone = replace(made.spec, cluster=GONE, run=GONE)
         objects = replace(made, spec=gone).objects
         objects.put(JOB, msgspec.json.encode(gone))
-        objects.put("checkpoints/LATEST", b"1")
+        latest = Latest(GONE, 1, Commit(1, 20), "nonce")
+        objects.put("checkpoints/LATEST", msgspec.json.encode(latest))
         yield laptop
 
 
