@@ -295,6 +295,7 @@ def _bring_up_here(
 ) -> Cluster:
     """In the local cloud, which takes the cluster down when the command ends, however that is."""
     with local.making(lambda: say("waiting until another `up` has made its cluster")):
+        new = new and place.known(wanted.name) is None  # another `up` may have been faster
         use.works_on(wanted.name, stays=False if new else None)
         cluster = clusters.create(wanted, say, place.aws)
     if request.keep:

@@ -82,7 +82,8 @@ def tell(cluster: str, say: Say) -> None:
         return
     say(
         f"the checkpoints of {found.run} are kept in {found.folder}: {size(found.nbytes)}, up to "
-        f"step {found.step}; the same `spotelastic up` goes on from them, `spotelastic ckpt ls {cluster}` lists them, "
+        f"step {found.step}; the same `spotelastic up` goes on from them, "
+        f"`spotelastic ckpt ls {cluster}` lists them, "
         f"`spotelastic down {cluster} --local --delete-data` deletes them"
     )
 

@@ -212,7 +212,7 @@ def _check_combination(request: Request) -> None:
         )
     if request.keep_failed and request.local and not (request.detach or request.keep):
         raise UsageError(
-            "--keep-failed: a local cloud ends with the command that started it: add --detach or "
+            "--keep-failed: a local cluster ends with the command that made it: add --detach or "
             "--keep"
         )
     if request.drill and request.maximum < 2:

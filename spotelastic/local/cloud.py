@@ -258,7 +258,9 @@ def _check_machine() -> None:
         raise EnvironmentFailure(
             f"the local cloud needs moto {MOTO}, found {found}: pip install 'spotelastic[local]'"
         )
-    for place, needed in (("/dev/shm", _SHM_NEEDED), (tempfile.gettempdir(), _DISK_NEEDED)):
+    kept = next(str(folder) for folder in (home(), *home().parents) if folder.exists())
+    needs = ("/dev/shm", _SHM_NEEDED), (tempfile.gettempdir(), _DISK_NEEDED), (kept, _DISK_NEEDED)
+    for place, needed in needs:
         try:
             free = shutil.disk_usage(place).free
         except OSError as error:

@@ -168,9 +168,8 @@ def test_what_was_trained_is_kept_named_gone_on_from_exported_and_deleted(tmp_pa
             told, complaint = process.communicate(timeout=120)
         assert process.returncode == 0, told + complaint
         assert f"round 1 started at step {begun}" in told
-        named = re.search(
-            rf"the checkpoints of train are kept in (\S+): .*, up to step {begun + 3}; ", told
-        )
+        kept = rf"the checkpoints of train are kept in (\S+): .*, up to step {begun + 3}; "
+        named = re.search(kept, told)
         assert named is not None and Path(named[1]).is_relative_to(tmp_path / "home")
     for where in ("train", named[1], "s3" + named[1].partition("/s3")[2].replace("/", "://", 1)):
         steps = {

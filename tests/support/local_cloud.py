@@ -1,6 +1,7 @@
 """A local cloud for tests, with instances that do little, and what tests ask of it."""
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ def running_cloud(home: Path, boot: Sequence[str] = IDLE, **options: Any) -> Ite
             yield info
         finally:
             cloud.stop(info)
+            shutil.rmtree(cloud.buckets())
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 a test wants them."""
 
 import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -148,3 +149,4 @@ def running_trial(
             yield Trial(cluster, Faults(info), wanted, Tls(*found.write(folder / "tls")))
         finally:
             cloud.stop(info)
+            shutil.rmtree(cloud.buckets())
