@@ -87,8 +87,8 @@ SCRIPTS = {
     "where": "import os\nprint(os.getcwd())\nimport neighbour\nfrom lib import inner",
     "pickles of main": "import pickle\nclass A: x = 1\ndata = pickle.dumps(A())\n"
     "print(data, pickle.loads(data).x)",
-    "source": "import inspect\ndef f(): pass\nprint(inspect.getsource(f))\n"
-    "print(inspect.stack()[-1].filename, len(inspect.stack()))",
+    "source": "import inspect\ndef f(): pass\nprint(inspect.getsource(f))",
+    "the stack": "import inspect\nprint(inspect.stack()[-1].filename, len(inspect.stack()))",
     "interpreter": "import gc, sys, threading, signal, os, faulthandler, locale\n"
     "print(sys.flags, sys.warnoptions, sys._xoptions, sys.getrecursionlimit(), "
     "sys.getswitchinterval(), sys.dont_write_bytecode, sys.hexversion)\n"
@@ -199,6 +199,7 @@ socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT
 
 _OF_A_LAUNCHER = {"process", "a group of processes"}
 ROWS = {
+    "the stack": "the call stack of a script",
     "a hook": "a `sys.excepthook` that hides a failure",
     "descriptors": "standard output and standard error",
     "what an import of torch does": "before the script's first line",
