@@ -7,6 +7,8 @@ from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec
 
 YES = frozenset({"y", "yes"})
+SHOWN, HIDDEN = "\x1b[?25h", "\x1b[?25l"
+"""What terminals make of their cursor."""
 
 
 def somebody_is_there() -> bool:
@@ -15,10 +17,17 @@ def somebody_is_there() -> bool:
 
 def confirm(question: str, declined: str) -> None:
     """On a terminal. Raises `UsageError`, which says `declined`, for any other answer than yes."""
-    print(wrapped(f"{question} [y/N]", sys.stderr), end=" ", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    if not answer:  # Ctrl-D leaves the cursor where it is
-        print(file=sys.stderr)
+    # The live view colours what passes by it, and hides the cursor.
+    seen = getattr(sys.stderr, "rich_proxied_file", None)
+    to = seen or sys.stderr
+    show, hide = (SHOWN, HIDDEN) if seen else ("", "")
+    print(wrapped(f"{question} [y/N]", to), end=f" {show}", file=to, flush=True)
+    try:
+        answer = sys.stdin.readline()
+        if not answer:  # Ctrl-D leaves the cursor where it is
+            print(file=to)
+    finally:
+        print(hide, end="", file=to, flush=True)
     if answer.strip().lower() not in YES:
         raise UsageError(declined)
 
