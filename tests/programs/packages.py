@@ -504,7 +504,6 @@ CASES: dict[str, tuple[str, Callable[[], Running]]] = {
     "transformers-adafactor": ("transformers", transformers_adafactor),
     "timm-vit": ("timm", partial(timm_model, "vit_tiny_patch16_224", "lamb")),
     "timm-resnet": ("timm", partial(timm_model, "resnet10t", "madgrad")),
-    "timm-kron": ("timm", partial(timm_model, "vit_tiny_patch16_224", "kron")),
     "peft": ("peft", peft_lora),
     "swa": ("torch", swa),
     "ema": ("torch", partial(ema, sharded=False)),
