@@ -54,7 +54,7 @@ def up(
     monkeypatch.setattr(watch, "EVERY", 0.01)
 
     def run(*flags: str) -> Told:
-        monkeypatch.setattr(sys, "argv", ["spotelastic", "up", "--name", NAME, *flags])
+        monkeypatch.setattr(sys, "argv", ["spotelastic", "up", "--yes", "--name", NAME, *flags])
         with pytest.raises(SystemExit) as ended:
             main()
         told = capsys.readouterr()
