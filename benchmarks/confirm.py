@@ -24,13 +24,13 @@ from pathlib import Path
 
 from common.measuring import Stuck, conduct, until, where
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.compute import autoscaling
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.faults import Faults
+from spotelastic.local.fault_client import Faults
 from spotelastic.model.round import Schedule
 from spotelastic.replay.outcome import Bill, Outcome, Stretch, judge
 from spotelastic.replay.play import play

@@ -32,16 +32,16 @@ from light.store import LightStore
 
 from spotelastic.agent.observe import LocalEvent, Noticed
 from spotelastic.agent.watches import StoreChanged
-from spotelastic.aws.autoscaling import Group, Machine, Place
-from spotelastic.aws.events import SpotWarning
-from spotelastic.aws.names import MEMBERS
-from spotelastic.cli.instance import REFRESH
+from spotelastic.aws.base.names import MEMBERS
+from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.messaging.eventbridge import SpotWarning
+from spotelastic.bootstrap.context import REFRESH
 from spotelastic.clock import unbroken
-from spotelastic.controller.decide import decide
-from spotelastic.controller.run import LEASE
-from spotelastic.controller.seen import Left, Message, Policy, Seen
-from spotelastic.controller.term import BUSY
-from spotelastic.local.faults import Faults
+from spotelastic.controller.decisions.decide import decide
+from spotelastic.controller.loop.leader_loop import BUSY
+from spotelastic.controller.loop.run import LEASE
+from spotelastic.controller.model.observation import Left, Message, Policy, Seen
+from spotelastic.local.fault_client import Faults
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice

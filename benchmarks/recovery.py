@@ -38,9 +38,9 @@ from common.measuring import Stuck, conduct, where
 from spotelastic.model.round import Round
 from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.etcd_server.process import standalone
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, WatchItem
-from spotelastic.store.server import standalone
 
 LEASE = 2.0
 PATIENCE = {"crash": 30.0, "loss": 90.0, "vanish": 30.0, "arrival": 60.0, "leave": 90.0}

@@ -42,9 +42,9 @@ from spotelastic.model.job import Settings
 from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.etcd_server.process import EtcdMember
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, WatchItem
-from spotelastic.store.server import EtcdMember
 
 RUN = "scale"
 LEASE = 10.0

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spotelastic.errors import JobFailed as JobFailed
     from spotelastic.errors import WorkerFailed as WorkerFailed
-    from spotelastic.launcher import launch as launch
+    from spotelastic.launcher.api import launch as launch
     from spotelastic.training.checkpointer import Checkpointer as Checkpointer
-    from spotelastic.training.data import ElasticSampler as ElasticSampler
-    from spotelastic.training.data import microbatches as microbatches
-    from spotelastic.training.per_rank import PerRank as PerRank
-    from spotelastic.training.reader import CheckpointReader as CheckpointReader
-    from spotelastic.training.writer import CheckpointWriter as CheckpointWriter
+    from spotelastic.training.data.sampler import ElasticSampler as ElasticSampler
+    from spotelastic.training.data.sampler import microbatches as microbatches
+    from spotelastic.training.dcp.reader import CheckpointReader as CheckpointReader
+    from spotelastic.training.dcp.writer import CheckpointWriter as CheckpointWriter
+    from spotelastic.training.state.per_rank import PerRank as PerRank
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "JobFailed": "spotelastic.errors",
     "WorkerFailed": "spotelastic.errors",
-    "launch": "spotelastic.launcher",
-    "CheckpointReader": "spotelastic.training.reader",
-    "CheckpointWriter": "spotelastic.training.writer",
+    "launch": "spotelastic.launcher.api",
+    "CheckpointReader": "spotelastic.training.dcp.reader",
+    "CheckpointWriter": "spotelastic.training.dcp.writer",
     "Checkpointer": "spotelastic.training.checkpointer",
-    "ElasticSampler": "spotelastic.training.data",
-    "PerRank": "spotelastic.training.per_rank",
-    "microbatches": "spotelastic.training.data",
+    "ElasticSampler": "spotelastic.training.data.sampler",
+    "PerRank": "spotelastic.training.state.per_rank",
+    "microbatches": "spotelastic.training.data.sampler",
 }
 
 

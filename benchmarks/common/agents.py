@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from common.measuring import until
 
-from spotelastic.store.server import free_ports
+from spotelastic.store.etcd_server.process import free_ports
 
 SCRIPT = Path(__file__).parent.parent / "jobs" / "allreduce.py"
 HOST = "127.0.0.1"

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotelastic.store.server import EtcdMember, MemberConfig, free_ports
+from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, free_ports
 
 HOST = "127.0.0.1"
 

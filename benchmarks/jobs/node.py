@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 from spotelastic_checkpoints import wire
-from spotelastic_checkpoints.client import DaemonClient
-from spotelastic_checkpoints.launch import start_daemon
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.protocol.launch import start_daemon
 
 import spotelastic as se
 

@@ -24,7 +24,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
-from spotelastic.store.server import free_ports
+from spotelastic.store.etcd_server.process import free_ports
 
 BUCKET = "bench"
 KEY = "benchmark"

@@ -9,7 +9,9 @@ from jobs.node import DEADLINE, node
 from jobs.s3_servers import BUCKET, TENSORS, Server
 from jobs.states import Saves, Shape, WarmCopy
 from obstore.store import S3Store
-from spotelastic_checkpoints import restore, service, shards
+from spotelastic_checkpoints.daemon import service
+from spotelastic_checkpoints.format import shards
+from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.storage.s3 import S3Storage
 
 import spotelastic as se
@@ -89,7 +91,7 @@ def send(server: Server, shape: Shape, times: int) -> float:
 def receive(server: Server, shape: Shape) -> float:
     """Seconds that it takes to give them back, the first time."""
     send(server, shape, times=1)
-    store, most = S3Storage(server.url(_CEILING)), restore.STORE_RANGE
+    store, most = S3Storage(server.url(_CEILING)), sources.STORE_RANGE
 
     def read(number: int, start: int) -> None:
         length = min(most, sizes[number] - start)
@@ -97,7 +99,7 @@ def receive(server: Server, shape: Shape) -> float:
 
     sizes = _sizes(shape)
     begun = time.perf_counter()
-    with ThreadPoolExecutor(restore.STORE_AT_ONCE) as pool:
+    with ThreadPoolExecutor(sources.STORE_AT_ONCE) as pool:
         given = [
             pool.submit(read, number, start)
             for start in range(0, shards.FILE, most)

@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from jobs import peers
 from jobs.node import DEADLINE, Crash
 from jobs.states import Shape, State
-from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 

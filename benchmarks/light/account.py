@@ -17,23 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws.autoscaling import Group
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.identity import CLUSTER, ROLE
-from spotelastic.aws.names import MEMBERS, TERMINATE_HOOK, Names
-from spotelastic.aws.objects import Objects
-from spotelastic.controller.config import ControllerConfig
-from spotelastic.controller.run import run as run_controller
-from spotelastic.controller.seat import Seat, SeatConfig
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import CLUSTER, ROLE
+from spotelastic.aws.base.names import MEMBERS, TERMINATE_HOOK, Names
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.compute.autoscaling import Group
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.controller.etcd.member_lifecycle import Seat, SeatConfig
+from spotelastic.controller.loop.run import run as run_controller
+from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.store.codec import encode
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.etcd_server.process import MemberConfig
 from spotelastic.store.keys import Keys
-from spotelastic.store.server import MemberConfig
 
 NAME = "bench"
 TYPE = "g5.xlarge"

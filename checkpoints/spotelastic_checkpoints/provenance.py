@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from spotelastic_checkpoints import metadata
-from spotelastic_checkpoints.commits import Commits, folder
+from spotelastic_checkpoints.commit.commit_protocol import Commits, folder
 from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import Commit

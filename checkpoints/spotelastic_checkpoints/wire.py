@@ -1,4 +1,4 @@
-"""Pure: what the daemon, the agent and the workers say to each other; see `peer_wire.py` for what
+"""Pure: what the daemon, the agent and the workers say to each other; see `messages.py` for what
 daemons do.
 
 A frame is a little-endian uint32 length, then msgpack. A client sends `(id, request)` and gets one

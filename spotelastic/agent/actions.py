@@ -1,4 +1,4 @@
-"""What an agent can do, as values: decided by `decide.py`, performed by `act.py`."""
+"""What an agent can do, as values: decided by `decide.py`, performed by `executor.py`."""
 
 import signal
 from dataclasses import dataclass

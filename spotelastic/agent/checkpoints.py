@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 from spotelastic_checkpoints import addresses, wire
-from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
-from spotelastic_checkpoints.launch import start_daemon
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.protocol.launch import start_daemon
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.observe import (

@@ -1,8 +1,9 @@
-"""Pure: what a node's agent does next. `act.py` performs it; `observe.py` is what it knows.
+"""Pure: what a node's agent does next. `executor.py` performs it; `observe.py` is what it knows.
 
 Level-triggered: every call compares what should be with what is, so that it does not matter which
-event came first or whether one was missed. What a node does for the round is in `duties.py`, how it
-comes to its end in `leaving.py`; here is the order of these, and what it needs to belong to a run.
+event came first or whether one was missed. What a node does for the round is in `round_duties.py`,
+how it comes to its end in `shutdown.py`; here is the order of these, and what it needs to belong to
+a run.
 Must never happen: a node is admitted while it is not able to start at once. It registers only when
 its zygote is warm and its daemon answers.
 """
@@ -11,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from spotelastic.agent import duties, leaving
+from spotelastic.agent import round_duties, shutdown
 from spotelastic.agent.actions import (
     Action,
     AdoptEpoch,
@@ -123,19 +124,19 @@ _ASKS_THE_DAEMON = (
 def _steps(
     local: Local, seen: Seen, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
-    yield from leaving.grace(local, now)
-    yield from leaving.stuck(local, now)
+    yield from shutdown.grace(local, now)
+    yield from shutdown.stuck(local, now)
     job = seen.job
     if job is not None and job.state in ENDED:
-        yield from leaving.end(local, 0 if job.state == "succeeded" else 1)
+        yield from shutdown.end(local, 0 if job.state == "succeeded" else 1)
         return
     if local.leaving:
-        yield from leaving.leave(local, seen, now)
+        yield from shutdown.leave(local, seen, now)
     if not local.zygote:
         yield StartZygote()
     if not local.daemon:
         yield StartDaemon()
-    yield from duties.end_others(local, seen, now)
+    yield from round_duties.end_others(local, seen, now)
     if _is_outdated(local, seen) and local.workers is None:
         yield from _restart(local)
         return
@@ -143,16 +144,16 @@ def _steps(
     yield from _hold(local, seen, now, new_id)
     if local.notice is not None and not local.drained and local.registered:
         yield WriteDrain()
-    yield from duties.hurry(local, seen)
+    yield from round_duties.hurry(local, seen)
     round_ = seen.round
     if round_ is not None and local.node is not None and local.daemon:
         member = round_.member(local.node.id)
         if member is None or member.incarnation != local.node.incarnation:
-            yield from duties.left_out(local, round_)
+            yield from round_duties.left_out(local, round_)
         elif round_.phase == "proposed":
-            yield from duties.get_ready(local, round_, member, now)
+            yield from round_duties.get_ready(local, round_, member, now)
         else:
-            yield from duties.train(local, seen, round_, member, now)
+            yield from round_duties.train(local, seen, round_, member, now)
     yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
 
 

@@ -6,7 +6,7 @@ Trouble with the service (503, a hanging request) is waited out with a longer pa
 import threading
 from collections.abc import Callable
 
-from spotelastic.aws.imds import Imds
+from spotelastic.aws.base.imds import Imds
 from spotelastic.clock import unbroken, wall
 from spotelastic.errors import Unavailable
 from spotelastic.model.notice import Notice

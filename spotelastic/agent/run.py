@@ -14,10 +14,10 @@ from typing import Any
 
 from spotelastic_checkpoints.threads import minded
 
-from spotelastic.agent.act import Actor
 from spotelastic.agent.actions import Exit
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import decide
+from spotelastic.agent.executor import Actor
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.agent.observe import (
     Claimed,

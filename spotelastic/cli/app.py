@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from spotelastic import __version__
-from spotelastic.cli import ckpt, lifecycle, project, reach, replay, show, steer, up
+from spotelastic.cli.commands import ckpt, interrupt, lifecycle, replay, shell, status, up
+from spotelastic.client import config_file
 
 app = typer.Typer(
     name="spotelastic",
@@ -38,28 +39,28 @@ def _root(
 ) -> None:
     if context.invoked_subcommand == "up":
         parameters = context.command.commands["up"].params  # type: ignore[attr-defined]
-        said = project.defaults(parameters, context, Path.cwd(), os.environ)
+        said = config_file.defaults(parameters, context, Path.cwd(), os.environ)
         context.default_map = {"up": said}
 
 
 app.command("init", epilog=up.INIT_EXAMPLES)(up.init)
 # All that comes after the script is the script's.
 app.command("up", epilog=up.EXAMPLES, context_settings={"allow_interspersed_args": False})(up.up)
-app.command("ls", epilog=show.LS_EXAMPLES)(show.ls)
-app.command("status", epilog=show.STATUS_EXAMPLES)(show.status)
-app.command("logs", epilog=show.LOGS_EXAMPLES)(show.logs)
-app.command("events", epilog=show.EVENTS_EXAMPLES)(show.events)
-app.command("report", epilog=show.REPORT_EXAMPLES)(show.report)
-app.command("cost", epilog=show.COST_EXAMPLES)(show.cost)
+app.command("ls", epilog=status.LS_EXAMPLES)(status.ls)
+app.command("status", epilog=status.STATUS_EXAMPLES)(status.status)
+app.command("logs", epilog=status.LOGS_EXAMPLES)(status.logs)
+app.command("events", epilog=status.EVENTS_EXAMPLES)(status.events)
+app.command("report", epilog=status.REPORT_EXAMPLES)(status.report)
+app.command("cost", epilog=status.COST_EXAMPLES)(status.cost)
 app.command("stop", epilog=lifecycle.STOP_EXAMPLES)(lifecycle.stop)
 app.command("restart", epilog=lifecycle.RESTART_EXAMPLES)(lifecycle.restart)
 app.command("scale", epilog=lifecycle.SCALE_EXAMPLES)(lifecycle.scale)
-app.command("interrupt", epilog=steer.INTERRUPT_EXAMPLES)(steer.interrupt)
-app.command("drill", epilog=steer.DRILL_EXAMPLES)(steer.drill)
+app.command("interrupt", epilog=interrupt.INTERRUPT_EXAMPLES)(interrupt.interrupt)
+app.command("drill", epilog=interrupt.DRILL_EXAMPLES)(interrupt.drill)
 app.command("replay", epilog=replay.EXAMPLES)(replay.replay)
-app.command("down", epilog=steer.DOWN_EXAMPLES)(steer.down)
-app.command("shell", epilog=reach.SHELL_EXAMPLES)(reach.shell)
-app.command("forward", epilog=reach.FORWARD_EXAMPLES)(reach.forward)
+app.command("down", epilog=interrupt.DOWN_EXAMPLES)(interrupt.down)
+app.command("shell", epilog=shell.SHELL_EXAMPLES)(shell.shell)
+app.command("forward", epilog=shell.FORWARD_EXAMPLES)(shell.forward)
 app.add_typer(ckpt.app, name="ckpt")
 
 

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from spotelastic.cli.wrapping import note
 from spotelastic.errors import SpotelasticError, Unavailable
+from spotelastic.wrapping import note
 
-PROGRAMS = {"run": "spotelastic.cli.run", "boot": "spotelastic.cli.boot"}
+PROGRAMS = {"run": "spotelastic.launcher.run", "boot": "spotelastic.bootstrap.entrypoint"}
 """Commands that parse their arguments themselves and stay for as long as their node. They do
 without typer, which would keep 10 MB of every node's memory."""
 
@@ -86,7 +86,7 @@ def _told_by_parser(error: Exception) -> str | None:
     say = getattr(error, "format_message", None)
     if say is None:
         return None
-    from spotelastic.cli.mistakes import no_such_option, reworded
+    from spotelastic.usage_errors import no_such_option, reworded
 
     context = getattr(error, "ctx", None)
     missing = getattr(error, "option_name", "")
@@ -107,7 +107,7 @@ def _told_by_aws(error: Exception) -> str | None:
     exceptions = sys.modules.get("botocore.exceptions")
     if exceptions is None:
         return None
-    from spotelastic.aws.clients import wrong_configuration
+    from spotelastic.aws.base.clients import wrong_configuration
 
     if isinstance(error, exceptions.BotoCoreError | exceptions.ClientError):
         return wrong_configuration(error) or f"AWS: {error}"
@@ -116,7 +116,7 @@ def _told_by_aws(error: Exception) -> str | None:
 
 def _told_by_the_local_cloud(error: Exception) -> tuple[str, int] | None:
     """Line and exit code where a command found nobody there any more; None for anything else."""
-    place = sys.modules.get("spotelastic.cli.place")
+    place = sys.modules.get("spotelastic.client.target")
     exceptions = sys.modules.get("botocore.exceptions")
     if place is None or exceptions is None:
         return None

@@ -23,9 +23,9 @@ from typing import Any
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError
 from spotelastic.linux import name_process
-from spotelastic.local import processes
+from spotelastic.local.base import processes
+from spotelastic.local.base.remains import Remains, write_atomically
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.remains import Remains, write_atomically
 from spotelastic.local.server import Config, Server
 
 _IMDS_PORT = 1338

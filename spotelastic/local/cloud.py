@@ -21,8 +21,8 @@ from typing import IO
 from spotelastic_checkpoints import isolated
 
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
-from spotelastic.local import processes
-from spotelastic.local.remains import Remains
+from spotelastic.local.base import processes
+from spotelastic.local.base.remains import Remains
 
 MOTO = "5.2.5"
 ACCOUNT = "123456789012"  # moto's

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
-from spotelastic.local import cloud, processes, users
+from spotelastic.local import cloud, users
+from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.users import Ended
 

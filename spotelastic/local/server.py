@@ -11,21 +11,23 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from spotelastic.aws.identity import CLUSTER
-from spotelastic.local import cloud, events, faults, pricing
-from spotelastic.local.agenda import Agenda
-from spotelastic.local.authority import Authority
-from spotelastic.local.bus import Bus
-from spotelastic.local.capacity import Market
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.local import cloud, fault_client
+from spotelastic.local.autoscaling import pricing
+from spotelastic.local.base import eventbridge_messages
+from spotelastic.local.base.agenda import Agenda
+from spotelastic.local.base.bus import Bus
+from spotelastic.local.base.eventbridge_messages import CloudEvent
+from spotelastic.local.base.remains import Remains
 from spotelastic.local.cloud import ACCOUNT
-from spotelastic.local.events import CloudEvent
-from spotelastic.local.machines import Machines
-from spotelastic.local.power import Power
-from spotelastic.local.remains import Remains
+from spotelastic.local.iam.authority import Authority
+from spotelastic.local.instances.capacity import Market
+from spotelastic.local.instances.machines import Machines
+from spotelastic.local.instances.power import Power
 from spotelastic.local.users import Users
 
 if TYPE_CHECKING:
-    from spotelastic.local.autoscaling import AutoScaling
+    from spotelastic.local.autoscaling.groups import AutoScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Server:
         # moto reads its environment when it is imported
         from moto.server import ThreadedMotoServer
 
-        from spotelastic.local import completions
+        from spotelastic.local import moto_patches
 
         lock = RLock()
         self._config = config
@@ -81,7 +83,7 @@ class Server:
         )
         scaling = _scaling(config.region, self._machines, market, self._agenda, bus.emit)
         self._machines.changed = scaling.machine_changed
-        completions.install(
+        moto_patches.install(
             lock=lock,
             agenda=self._agenda,
             machines=self._machines,
@@ -95,7 +97,7 @@ class Server:
             buckets_folder=config.buckets,
             stack_deleted=self._look,
         )
-        self._desk = faults.Desk(
+        self._desk = fault_client.Desk(
             lock=lock,
             machines=self._machines,
             scaling=scaling,
@@ -109,7 +111,7 @@ class Server:
     def start(self) -> None:
         web = self._moto._server
         assert web is not None
-        web.app = faults.middleware(self._desk, self._priced(web.app))
+        web.app = fault_client.middleware(self._desk, self._priced(web.app))
         self._agenda.start()
         self._power.start()
         self._machines.start()
@@ -132,8 +134,8 @@ class Server:
 
     def _take_down(self, name: str, say: Callable[[str], None]) -> None:
         """As a laptop would, by the cloud's own endpoint."""
-        from spotelastic.aws import teardown
-        from spotelastic.aws.clients import Aws
+        from spotelastic.aws.base.clients import Aws
+        from spotelastic.aws.clusters import teardown
 
         os.environ.update(cloud.credentials(self.endpoint, self._config.region))
         teardown.delete(name, say=say, aws=Aws(self._config.region))
@@ -147,7 +149,7 @@ class Server:
 def _bus(region: str, agenda: Agenda) -> Bus:
     from moto.events.models import events_backends
 
-    return Bus(partial(events.put, events_backends[ACCOUNT][region]), agenda)
+    return Bus(partial(eventbridge_messages.put, events_backends[ACCOUNT][region]), agenda)
 
 
 def _clusters(region: str) -> frozenset[str]:
@@ -171,8 +173,8 @@ def _scaling(
 ) -> "AutoScaling":
     from moto.autoscaling.models import autoscaling_backends
 
-    from spotelastic.local.autoscaling import AutoScaling
-    from spotelastic.local.launches import Launcher
+    from spotelastic.local.autoscaling.groups import AutoScaling
+    from spotelastic.local.autoscaling.launches import Launcher
 
     return AutoScaling(
         backend=autoscaling_backends[ACCOUNT][region],

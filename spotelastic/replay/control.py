@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from spotelastic.controller import usage
-from spotelastic.controller.decide import decide
-from spotelastic.controller.seen import (
+from spotelastic.controller.accounting import usage
+from spotelastic.controller.accounting.usage import Usage
+from spotelastic.controller.decisions.decide import decide
+from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
     CompleteDrain,
@@ -22,7 +23,6 @@ from spotelastic.controller.seen import (
     WriteDrain,
     account,
 )
-from spotelastic.controller.usage import Usage
 from spotelastic.model.progress import Event
 from spotelastic.replay.market import ON_DEMAND, SPOT, Market
 from spotelastic.replay.nodes import Nodes

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from spotelastic.aws.autoscaling import ALIVE, Group, Machine, Place
-from spotelastic.aws.events import AwsEvent, SpotWarning, StateChange
-from spotelastic.controller.seen import Message
+from spotelastic.aws.compute.autoscaling import ALIVE, Group, Machine, Place
+from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning, StateChange
+from spotelastic.controller.model.observation import Message
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.replay.nodes import Nodes
 from spotelastic.replay.scenario import Scenario

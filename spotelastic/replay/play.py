@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spotelastic.controller.usage import Usage
+from spotelastic.controller.accounting.usage import Usage
 from spotelastic.replay.control import Controller
 from spotelastic.replay.market import Market
 from spotelastic.replay.nodes import Nodes

@@ -18,24 +18,25 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 import torch.distributed as dist
-from spotelastic_checkpoints import stages, wire
+from spotelastic_checkpoints import crash_points, wire
+from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, StorageRefused
-from spotelastic_checkpoints.layout import SHARED
-from spotelastic_checkpoints.stages import Stage
-from spotelastic_checkpoints.worker import WorkerClient
+from spotelastic_checkpoints.format.layout import SHARED
+from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.training import counting, cycles, last_step, randomness
-from spotelastic.training.environment import Session, open_session
-from spotelastic.training.losses import Losses
-from spotelastic.training.overlap import Copying
-from spotelastic.training.restoring import Restored
-from spotelastic.training.resuming import BRANCH, NO_BRANCH, open_source
-from spotelastic.training.saving import LayoutChanged, Saver
-from spotelastic.training.state import OWN, Cell, State, View
-from spotelastic.training.telling import tell_mistakes_in_a_line
+from spotelastic.training.restore.restored import Restored
+from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH, open_source
+from spotelastic.training.runtime import gc_pause, last_step, step_numbers
+from spotelastic.training.runtime.losses import Losses
+from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
+from spotelastic.training.runtime.session import Session, open_session
+from spotelastic.training.save.overlap import Copying
+from spotelastic.training.save.saver import LayoutChanged, Saver
+from spotelastic.training.state import randomness
+from spotelastic.training.state.state import OWN, Cell, State, View
 
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit, and without a byte going up after which the last save is
@@ -176,7 +177,7 @@ class Checkpointer:
             "sent to another: keep it out of data sets and of what is pickled"
         )
 
-    @cycles.not_searched_for()
+    @gc_pause.not_searched_for()
     def restore(self, step: int | None = None) -> int:
         """Load the state that this round resumes from; its step, 0 on a fresh run.
 
@@ -217,7 +218,7 @@ class Checkpointer:
         assert self._losses is not None
         if not self._restored and session.resume.kind != "fresh":
             raise UsageError("call checkpoint.restore() before the first checkpoint.step(...)")
-        step = counting.checked(step, self._last_step)
+        step = step_numbers.checked(step, self._last_step)
         is_new, self._told_step = step != self._told_step, step
         if is_new:
             self._losses.publish(step, loss, time.time())
@@ -350,7 +351,7 @@ class Checkpointer:
             client.page.saved(self.stall)
         else:
             self._call = self.stall
-            stages.reached(Stage.OVERLAP_BEGUN)
+            crash_points.reached(Stage.OVERLAP_BEGUN)
         return True
 
     def _before_step(self, *_: Any) -> None:
@@ -395,7 +396,7 @@ class Checkpointer:
             if len(self._compared) > 2:  # ranks are no two saves apart
                 store.delete_key(self._compared.popleft())
 
-    @cycles.not_searched_for()
+    @gc_pause.not_searched_for()
     def _plan(self, session: Session, client: WorkerClient) -> None:
         """All ranks at the same step: gather what everybody has."""
         self._view = self._whole_view(session)

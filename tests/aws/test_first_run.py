@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 import boto3
 import pytest
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.identity import CLUSTER
-from spotelastic.aws.names import SWITCH, Names
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.base.names import SWITCH, Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.model.progress import Status
 
 NAME = "first-run"

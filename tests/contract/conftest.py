@@ -6,9 +6,9 @@ from support.s3 import s3_endpoint
 
 from spotelastic.clock import steady
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.etcd_server.process import EtcdMember
 from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Store
-from spotelastic.store.server import EtcdMember
 
 __all__ = ["etcd_member", "etcd_store", "no_leftover_threads", "prefix", "s3_endpoint", "store"]
 

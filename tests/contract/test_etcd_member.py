@@ -13,9 +13,9 @@ from support.etcd import EtcdMember, wait_until
 from support.ports import HOST, held_ports
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
-from spotelastic.store import server
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import MemberConfig, find_binary, find_leader, status
+from spotelastic.store.etcd_server import process
+from spotelastic.store.etcd_server.process import MemberConfig, find_binary, find_leader, status
 
 
 def put_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> Path:
@@ -45,7 +45,7 @@ def test_a_missing_binary_is_one_clear_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(process.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EnvironmentFailure, match="install etcd") as failure:
         find_binary()
     assert "\n" not in str(failure.value)
@@ -88,7 +88,7 @@ def test_a_member_without_its_cluster_is_unavailable_in_time(tmp_path: Path) -> 
 
 def test_data_survives_a_restart_and_a_frozen_member_can_be_stopped(tmp_path: Path) -> None:
     with (
-        server.standalone(tmp_path) as member,
+        process.standalone(tmp_path) as member,
         contextlib.closing(EtcdStore([member.endpoint], timeout=10)) as store,
     ):
         made = store.put("a", b"1")
@@ -105,7 +105,7 @@ def test_data_survives_a_restart_and_a_frozen_member_can_be_stopped(tmp_path: Pa
 def test_a_member_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "import pathlib, signal, sys\n"
-        "from spotelastic.store.server import standalone\n"
+        "from spotelastic.store.etcd_server.process import standalone\n"
         "print(standalone(pathlib.Path(sys.argv[1])).pid, flush=True)\n"
         "signal.pause()\n"
     )

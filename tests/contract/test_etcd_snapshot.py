@@ -10,12 +10,12 @@ from support.bucket import Bucket
 from support.etcd import EtcdMember
 from support.ports import HOST, held_ports
 
-from spotelastic.controller import snapshots
-from spotelastic.controller.generations import GENERATIONS, Generation
+from spotelastic.controller.etcd import snapshots
+from spotelastic.controller.etcd.generations import GENERATIONS, Generation
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import MemberConfig, find_binary
-from spotelastic.store.snapshot import restore, take
+from spotelastic.store.etcd_server.process import MemberConfig, find_binary
+from spotelastic.store.etcd_server.snapshot import restore, take
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from support.sinks import Recorder
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.store.diagnose import diagnose, read
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import EtcdMember, MemberConfig, status
+from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, status
 from spotelastic.store.session import Session
 from spotelastic.store.tls import Tls, tls_of
 

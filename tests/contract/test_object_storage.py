@@ -11,7 +11,7 @@ from pathlib import Path
 
 import boto3
 import pytest
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import ranges, s3, s3fs_adapter
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage

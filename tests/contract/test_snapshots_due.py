@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from support.bucket import Bucket
 from support.etcd import EtcdMember, wait_until
 
-from spotelastic.controller.snapshots import EVERY, PREFIX, Snapshots
+from spotelastic.controller.etcd.snapshots import EVERY, PREFIX, Snapshots
 
 
 def times(bucket: Bucket) -> list[int]:

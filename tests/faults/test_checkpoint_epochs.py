@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import (

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from spotelastic_checkpoints.client import DaemonClient
-from spotelastic_checkpoints.commits import folder
-from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
-from spotelastic_checkpoints.stages import (
+from spotelastic_checkpoints.commit.commit_protocol import folder
+from spotelastic_checkpoints.crash_points import (
     COMMIT_STAGES,
     FETCH_STAGES,
     FURNISH_STAGES,
@@ -18,6 +16,8 @@ from spotelastic_checkpoints.stages import (
     WORKER_STAGES,
     Stage,
 )
+from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import (
     Branch,

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints import handshake, peers
-from spotelastic_checkpoints.arena import Arena
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.handshake import Credentials
-from spotelastic_checkpoints.layout import Plan
-from spotelastic_checkpoints.peer_wire import Read
-from spotelastic_checkpoints.peers import PeerServer
+from spotelastic_checkpoints.format.layout import Plan
+from spotelastic_checkpoints.memory.arena import Arena
+from spotelastic_checkpoints.peers import handshake, transfers
+from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.messages import Read
+from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.wire import FRAME, Branch, Holder, Resume, frame
 from support.checkpoints import (
     TOKEN,
@@ -133,10 +133,10 @@ def test_a_token_is_compared_in_constant_time_and_never_said(
     server = PeerServer(Arena(tmp_path, 1), Credentials(TOKEN), "127.0.0.1", 0)
     try:
         with pytest.raises(RestoreFailed) as refused:
-            peers.Peer(server.address, Credentials("guessed"))
+            transfers.Peer(server.address, Credentials("guessed"))
         assert TOKEN not in str(refused.value)
         assert "guessed" not in str(refused.value)
-        peers.Peer(server.address, Credentials(TOKEN)).close()
+        transfers.Peer(server.address, Credentials(TOKEN)).close()
     finally:
         server.close()
     # Both sides, and never the token itself: a MAC over what both have drawn.
@@ -147,8 +147,8 @@ def test_a_token_is_compared_in_constant_time_and_never_said(
 def test_a_request_that_is_too_long_ends_the_connection(tmp_path: Path) -> None:
     server = PeerServer(Arena(tmp_path, 1), Credentials(TOKEN), "127.0.0.1", 0)
     try:
-        peer = peers.Peer(server.address, Credentials(TOKEN))
-        peer._socket.sendall(FRAME.pack(peers.LONGEST_REQUEST + 1))
+        peer = transfers.Peer(server.address, Credentials(TOKEN))
+        peer._socket.sendall(FRAME.pack(transfers.LONGEST_REQUEST + 1))
         assert peer._socket.recv(1) == b""
         peer.close()
     finally:

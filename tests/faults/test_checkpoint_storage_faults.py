@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.launcher import Run, running
 
-from spotelastic.store.server import EtcdMember, standalone
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
 

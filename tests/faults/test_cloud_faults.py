@@ -23,15 +23,17 @@ from support.own_network import ZONES, Own
 from support.remains import kinds, remains
 from support.soak import meets
 
-from spotelastic.aws import autoscaling, stack, teardown
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.names import SWITCH, Names
-from spotelastic.aws.objects import STATUS, Objects
-from spotelastic.aws.request import Request
-from spotelastic.aws.survey import Wish, survey
-from spotelastic.cli import existing
-from spotelastic.cli.place import Place
+from spotelastic.aws.base.names import SWITCH, Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.messaging.bucket import STATUS, Objects
+from spotelastic.aws.network import cloudformation
+from spotelastic.aws.planning.plan import Request
+from spotelastic.aws.planning.survey import Wish, survey
+from spotelastic.client import preflight
+from spotelastic.client.target import Place
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
@@ -156,8 +158,8 @@ def test_an_up_that_is_interrupted_leaves_alone_what_another_one_has_made(trial:
     with pytest.raises(KeyboardInterrupt):
         clusters.create(REQUEST, say, trial.laptop.aws)
     assert told[-1] == f"another `up` has made {NAME} meanwhile: it is left as it is"
-    found = stack.describe(trial.laptop.aws, Names(NAME).stack)
-    assert found is not None and stack.stands(found)
+    found = cloudformation.describe(trial.laptop.aws, Names(NAME).stack)
+    assert found is not None and cloudformation.stands(found)
     assert autoscaling.group(trial.laptop.aws, Names(NAME).workers) is not None
     trial.down()
     trial.nothing_is_left()
@@ -248,7 +250,9 @@ def as_asked(trial: Trial, told: str) -> None:
     spec = cluster.spec
     assert (spec.code, spec.read, spec.instance_types) == (wanted.code, wanted.read, types), told
     assert cluster.objects.has(f"code/{spec.code}.tar.gz"), told
-    policy = stack.parameters(stack.describe(aws, Names(NAME).stack) or {})["ReadObjects"]
+    policy = cloudformation.parameters(cloudformation.describe(aws, Names(NAME).stack) or {})[
+        "ReadObjects"
+    ]
     assert ("datasets" in policy) == bool(wanted.read), told
 
 
@@ -347,7 +351,7 @@ def test_a_look_at_what_is_there_already_that_goes_wrong_is_one_line(trial: Tria
         checked: Any = SimpleNamespace(name=name, capacity=Capacity(max_cost=100.0))
 
         def look(request: Any = request, checked: Any = checked) -> None:
-            existing.find(place, request, checked)
+            preflight.find(place, request, checked)
 
         calls = trial.calls(look)
         assert len(calls) > 3

@@ -9,10 +9,10 @@ import pytest
 from support.asked import request
 from support.local_cloud import environment, running_cloud
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute import autoscaling
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
 
@@ -23,7 +23,7 @@ TESTS = Path(__file__).parent.parent
 CHILD = """
 import sys
 from support.asked import request
-from spotelastic.aws import cluster as clusters
+from spotelastic.aws.clusters import lifecycle as cluster as clusters
 what, name, network = sys.argv[1:]
 say = lambda line: print(line, flush=True)
 if what == "up":

@@ -26,23 +26,26 @@ from support.patience import PATIENT
 from support.permissions import keeps_to_its_cluster, role_of, signed_in
 from support.remains import remains
 
-from spotelastic.aws import autoscaling, commands, stack, workers
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.identity import CLUSTER, ROLE
-from spotelastic.aws.names import Names
-from spotelastic.aws.objects import Objects
-from spotelastic.aws.prices import AwsPrices
-from spotelastic.aws.request import Request
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import CLUSTER, ROLE
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.compute.prices import AwsPrices
+from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.network import cloudformation
+from spotelastic.aws.planning.plan import Request
 from spotelastic.clock import unbroken
-from spotelastic.controller import inbox, orders, publish
-from spotelastic.controller import term as terms
-from spotelastic.controller.config import ControllerConfig
-from spotelastic.controller.observe import Mirror
-from spotelastic.controller.seen import Policy
-from spotelastic.controller.tariff import Tariff
-from spotelastic.controller.term import Term
+from spotelastic.controller.decisions import commands as decisions_commands
+from spotelastic.controller.effects import inbox, publisher
+from spotelastic.controller.effects.price_cache import Tariff
+from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.loop import leader_loop as terms
+from spotelastic.controller.loop.leader_loop import Term
+from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.controller.model.observation import Policy
 from spotelastic.model.command import Command
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -148,13 +151,13 @@ class Story:
         until(look, PATIENT)
 
     def tell(self, queue: str, body: str) -> None:
-        url = commands.queue_url(self.aws, queue)
+        url = command_queue.queue_url(self.aws, queue)
         self.aws.sqs.send_message(QueueUrl=url, MessageBody=body)
 
     def heard_all(self) -> bool:
         """Of the events: none waits, and none is being dealt with."""
         counts = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        url = commands.queue_url(self.aws, ITS.queue)
+        url = command_queue.queue_url(self.aws, ITS.queue)
         found = self.aws.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=counts)
         return all(found["Attributes"][name] == "0" for name in counts)
 
@@ -191,10 +194,10 @@ def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Ite
 def test_every_call_of_a_controller_fails_once_and_all_comes_right(
     fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for where, name in ((terms, "BUSY"), (terms, "SOON"), (inbox, "RETRY"), (publish, "EVERY")):
+    for where, name in ((terms, "BUSY"), (terms, "SOON"), (inbox, "RETRY"), (publisher, "EVERY")):
         monkeypatch.setattr(where, name, 0.25)
     monkeypatch.setattr(inbox, "LONG_POLL", 1)
-    monkeypatch.setattr(orders, "LIFETIME", PATIENT)
+    monkeypatch.setattr(decisions_commands, "LIFETIME", PATIENT)
     with account(tmp_path) as authority:
         cluster = clusters.create(REQUEST, lambda _: None, Aws())
         role = role_of(cluster.aws, NAME, "ControlRole")
@@ -209,7 +212,7 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
             an_instance_that_does_not_come_up_is_examined(story)
             it_is_scaled_down_and_ends(story)
             until(lambda: remains_of_workers(story) == [], PATIENT)
-            until(lambda: stack.describe(cluster.aws, ITS.stack) is None, PATIENT)
+            until(lambda: cloudformation.describe(cluster.aws, ITS.stack) is None, PATIENT)
         assert calls.struck >= {
             "autoscaling.UpdateAutoScalingGroup",
             "ec2.GetConsoleOutput",
@@ -267,7 +270,7 @@ def it_is_scaled_into_another_zone(story: Story) -> None:
         story.tell(ITS.queue, NO_CAPACITY.format(number, ITS.workers, zone))
     story.until(story.heard_all)
     assert story.group().subnets == before, "nothing is missing there"
-    workers.allow(story.aws, ITS.workers, 3)
+    worker_groups.allow(story.aws, ITS.workers, 3)
     is_scaled_to(story, 3)
     story.until(lambda: len(story.staying()) == 3)
     assert story.group().subnets != before
@@ -276,9 +279,9 @@ def it_is_scaled_into_another_zone(story: Story) -> None:
 def is_scaled_to(story: Story, count: int) -> None:
     """Done already, when only its answer failed, is a success as well."""
     command = Command(f"to-{count}", "scale", None, count)
-    commands.send(story.aws, NAME, command)
-    story.until(lambda: commands.answer_to(story.cluster.objects, command.id))
-    answer = commands.answer_to(story.cluster.objects, command.id)
+    command_queue.send(story.aws, NAME, command)
+    story.until(lambda: command_queue.answer_to(story.cluster.objects, command.id))
+    answer = command_queue.answer_to(story.cluster.objects, command.id)
     assert answer is not None
     wanted = f"1 to {count} nodes" if count > 1 else "1 node"
     assert (wanted in answer.text, answer.accepted) == (True, True)

@@ -12,8 +12,8 @@ import pytest
 from support.etcd import wait_until
 from support.launcher import NodeProcess, Run, comm, descendants, running
 
-from spotelastic.store import roster
-from spotelastic.store.server import find_leader
+from spotelastic.store.etcd_server import roster
+from spotelastic.store.etcd_server.process import find_leader
 
 pytestmark = pytest.mark.faults
 

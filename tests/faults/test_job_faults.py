@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.catalog.catalog import Catalog
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.wire import Commit
 from support import exactly
@@ -24,7 +24,7 @@ from support.launcher import Run, resumed_steps, running, vanish
 from support.patience import PATIENT
 from support.verifying import never_went_back, nothing_is_half_uploaded, verified
 
-from spotelastic.store.server import EtcdMember, standalone
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
 

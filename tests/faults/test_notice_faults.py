@@ -12,8 +12,9 @@ import pytest
 from support.running_job import SAVES, finishes, is_whole, machines, running_job, training
 from support.trial import NAME, Trial, eventually
 
-from spotelastic.aws import commands, workers
-from spotelastic.aws.names import Names
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.compute import worker_groups
+from spotelastic.aws.messaging import command_queue
 from spotelastic.model.command import Command
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Interruption, Report, Status
@@ -72,7 +73,7 @@ def rank_0(status: Status) -> str:
 
 
 def send(trial: Trial, body: str) -> None:
-    url = commands.queue_url(trial.cluster.aws, Names(NAME).queue)
+    url = command_queue.queue_url(trial.cluster.aws, Names(NAME).queue)
     trial.cluster.aws.sqs.send_message(QueueUrl=url, MessageBody=body)
 
 
@@ -133,8 +134,8 @@ def a_notice_is_withdrawn(trial: Trial, now: Status) -> str:
 
 
 def rank_0_has_notice_while_others_join(trial: Trial, now: Status) -> str:
-    workers.allow(trial.cluster.aws, Names(NAME).workers, 4)
-    commands.send(trial.cluster.aws, NAME, Command("larger", "scale", max_nodes=4))
+    worker_groups.allow(trial.cluster.aws, Names(NAME).workers, 4)
+    command_queue.send(trial.cluster.aws, NAME, Command("larger", "scale", max_nodes=4))
     old = training(now)
 
     def joining(status: Status) -> Set[str]:
@@ -151,7 +152,7 @@ def nothing_is_queued(trial: Trial) -> None:
 
     def look() -> bool | None:
         sqs = trial.cluster.aws.sqs
-        url = commands.queue_url(trial.cluster.aws, Names(NAME).queue)
+        url = command_queue.queue_url(trial.cluster.aws, Names(NAME).queue)
         found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=counts)["Attributes"]
         return all(found[count] == "0" for count in counts) or None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.json import encode
-from spotelastic_checkpoints.stages import OVERLAP_STAGES, WORKER_STAGES
+from spotelastic_checkpoints.crash_points import OVERLAP_STAGES, WORKER_STAGES
 from spotelastic_checkpoints.wire import Branch, Resume, Schedule, Snapshot
 from support.checkpoints import Node, cluster, round_info
 from support.patience import PATIENT

@@ -12,7 +12,7 @@ from support.launcher import SCRIPT, Run, running
 from support.netns import Network, network, sweep, why_not
 from support.proxy import Proxy
 
-from spotelastic.store.server import EtcdMember, MemberConfig
+from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
 
 pytestmark = pytest.mark.faults
 

@@ -10,7 +10,7 @@ import pytest
 from support.etcd import EtcdCluster, wait_until
 from support.launcher import Run, comm, descendants, running
 
-from spotelastic.store.server import EtcdMember, standalone
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
 

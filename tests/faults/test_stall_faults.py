@@ -9,7 +9,7 @@ from support.etcd import wait_until
 from support.launcher import Run, running
 from support.patience import PATIENT
 
-from spotelastic.store.server import EtcdMember, standalone
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 pytestmark = pytest.mark.faults
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.handshake import Credentials
-from spotelastic_checkpoints.peers import Peer
-from spotelastic_checkpoints.tls import Tls
+from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.transfers import Peer
 from support.certificates import certificates
 from support.etcd import wait_until
 from support.launcher import comm

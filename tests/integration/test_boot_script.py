@@ -19,12 +19,13 @@ import pytest
 import torch
 from support.local_cloud import Laptop, environment, running_cloud, until
 
-from spotelastic.aws import provisions
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.objects import Objects
-from spotelastic.aws.template import infra
-from spotelastic.cli import boot as boot_command
-from spotelastic.local import cloud, hypervisor
+from spotelastic.aws.artifacts import boot_artifacts
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.infra_files import infra
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.bootstrap import entrypoint as boot_command
+from spotelastic.local import cloud
+from spotelastic.local.instances import hypervisor
 
 BUCKET, CLUSTER = "bucket", "demo"
 USER_DATA = """
@@ -102,8 +103,8 @@ def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Pa
     boto3.client("s3").create_bucket(Bucket=BUCKET)
     where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop)
     objects = Objects(Aws(laptop.info.region), BUCKET, CLUSTER)
-    provisions.ship(objects, None, print)
-    current = (objects.get(provisions.CURRENT) or b"").decode()
+    boot_artifacts.ship(objects, None, print)
+    current = (objects.get(boot_artifacts.CURRENT) or b"").decode()
     root = tmp_path / "root"
 
     has_torch_of_its_own(root)
@@ -143,7 +144,7 @@ def a_worker_without_torch_installs_the_callers(
     assert (objects.get(name) or b"").decode() == f"torch=={torch.__version__.partition('+')[0]}\n"
     # What `up` says later on changes nothing. There is no such version, here or anywhere.
     objects.put(name, b"torch==0.0.1\n")
-    provisions.ship(objects, None, print)
+    boot_artifacts.ship(objects, None, print)
     assert "ERROR: Cannot install spotelastic[train]" in boot(laptop, "worker")
     shadow.unlink()
 

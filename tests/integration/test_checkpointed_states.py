@@ -14,10 +14,11 @@ from torch import nn
 
 import spotelastic as se
 from spotelastic.errors import UsageError
-from spotelastic.training import following, streaming
-from spotelastic.training import state as training_state
-from spotelastic.training.environment import Ranks
-from spotelastic.training.restoring import Restored
+from spotelastic.training.restore import streaming
+from spotelastic.training.restore.restored import Restored
+from spotelastic.training.runtime.session import Ranks
+from spotelastic.training.state import derived
+from spotelastic.training.state import state as training_state
 
 
 def test_a_state_of_several_files_is_read_by_us_and_by_stock_dcp(tmp_path: Path) -> None:
@@ -113,8 +114,8 @@ def test_a_save_of_an_unchanged_layout_asks_nobody_for_a_state_dict(
     for module, name in (
         (training_state, "get_model_state_dict"),
         (training_state, "get_optimizer_state_dict"),
-        (following, "get_model_state_dict"),
-        (following, "traverse_state_dict"),
+        (derived, "get_model_state_dict"),
+        (derived, "traverse_state_dict"),
     ):
         monkeypatch.setattr(module, name, counted(module, name))
     monkeypatch.setattr(Ranks, "gather", lambda _, value: asked.append("gather") or [value])

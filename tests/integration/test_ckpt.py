@@ -16,20 +16,22 @@ import msgspec
 import pytest
 import torch
 import xxhash
-from spotelastic_checkpoints import catalog, encoding, layout, manifest, patience, safetensors
-from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.catalog import catalog, safetensors_export
+from spotelastic_checkpoints.catalog.catalog import Catalog
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.layout import Declaration, Declared
-from spotelastic_checkpoints.manifest import Manifest, Shard
+from spotelastic_checkpoints.format import encoding, layout, manifest
+from spotelastic_checkpoints.format.layout import Declaration, Declared
+from spotelastic_checkpoints.format.manifest import Manifest, Shard
+from spotelastic_checkpoints.storage import outage_retry
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.port import Blob, unseen
 from spotelastic_checkpoints.wire import Commit
 from support.ckpt import ckpt, fine, refused
 from torch.distributed.checkpoint import FileSystemReader
 
-from spotelastic.cli import ckpt as commands
-from spotelastic.cli import stored
+from spotelastic.cli.commands import ckpt as commands
+from spotelastic.cli.commands import ckpt_target
 from spotelastic.model.counting import size
 
 STATE = {
@@ -336,8 +338,8 @@ def unsteady(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Unsteady]:
         return opened[-1]
 
     monkeypatch.setattr("spotelastic_checkpoints.storage.open.open_storage", open_unsteady)
-    monkeypatch.setattr(patience, "RETRY_FIRST", 0.001)
-    monkeypatch.setattr(patience, "RETRY_MOST", 0.002)
+    monkeypatch.setattr(outage_retry, "RETRY_FIRST", 0.001)
+    monkeypatch.setattr(outage_retry, "RETRY_MOST", 0.002)
     return opened
 
 
@@ -365,8 +367,8 @@ def test_a_store_that_stays_away_ends_the_command_with_its_words(
         raise StorageUnavailable("503 SlowDown")
 
     monkeypatch.setattr(Unsteady, "times", away)
-    monkeypatch.setattr(stored, "WITHIN", 0.01)
-    monkeypatch.setattr(stored, "WORTH_A_WORD", 0.002)
+    monkeypatch.setattr(ckpt_target, "WITHIN", 0.01)
+    monkeypatch.setattr(ckpt_target, "WORTH_A_WORD", 0.002)
     done = ckpt("ls", f"unsteady://{saved.name}")
     assert done.code != 0 and not done.out
     first, last = done.err.splitlines()
@@ -409,8 +411,8 @@ def test_after_an_error_nothing_more_is_read(
         if what == "verify":
             there.verify(checkpoint, unseen)
         else:
-            files = safetensors.plan(tensors, 1 << 20)
-            safetensors.export(there, checkpoint, files, tmp_path / "out", unseen)
+            files = safetensors_export.plan(tensors, 1 << 20)
+            safetensors_export.export(there, checkpoint, files, tmp_path / "out", unseen)
     assert time.monotonic() - before < 5, "nor waited for"
     storage.known.set()
     assert storage.begun <= 3 < len(tensors)

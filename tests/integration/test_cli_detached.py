@@ -14,7 +14,7 @@ import pytest
 from support.local_cloud import environment
 
 from spotelastic.local import cloud
-from spotelastic.local.faults import Faults
+from spotelastic.local.fault_client import Faults
 
 SCRIPT = """
 import os, time

@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spotelastic_checkpoints.client import DaemonClient
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.handshake import Credentials
-from spotelastic_checkpoints.peers import Peer
-from spotelastic_checkpoints.tls import Tls
+from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.transfers import Peer
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from support.local_cloud import environment, running_cloud, until
 from support.permissions import keeps_to_its_cluster, role_of
 from support.wheels import tiny
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws import teardown
-from spotelastic.aws.certificates import WORKER_NAME
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.names import Names
-from spotelastic.aws.objects import Objects
-from spotelastic.cli.tail import tail
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.security.certificates import WORKER_NAME
+from spotelastic.client.logs import tail
 from spotelastic.local import cloud
-from spotelastic.local.faults import Faults
+from spotelastic.local.fault_client import Faults
 
 BOOTS = 300.0
 """Seconds that a job may take to start, of which there are three: its nodes boot, build its

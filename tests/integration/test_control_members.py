@@ -5,13 +5,14 @@ from pathlib import Path
 
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
-from spotelastic.aws import autoscaling, certificates
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.security import certificates
 from spotelastic.clock import wall
-from spotelastic.controller import snapshots
-from spotelastic.controller.generations import Generation, Generations
+from spotelastic.controller.etcd import snapshots
+from spotelastic.controller.etcd.generations import Generation, Generations
 from spotelastic.errors import Unavailable
-from spotelastic.store import roster
 from spotelastic.store.diagnose import diagnose
+from spotelastic.store.etcd_server import roster
 from spotelastic.store.tls import Tls
 
 

@@ -21,16 +21,16 @@ from support.trial import (
     running_trial,
 )
 
-from spotelastic.aws import autoscaling, workers
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.autoscaling import ALIVE
-from spotelastic.aws.estimate import besides
-from spotelastic.aws.names import CONTROL_TYPE, Names
-from spotelastic.aws.prices import shipped_table
+from spotelastic.aws.base.names import CONTROL_TYPE, Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.compute.autoscaling import ALIVE
+from spotelastic.aws.compute.estimate import besides
+from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.model.job import Job
 from spotelastic.store.codec import encode
+from spotelastic.store.etcd_server.process import find_leader
 from spotelastic.store.keys import Keys
-from spotelastic.store.server import find_leader
 
 KEYS = Keys(NAME)
 
@@ -176,9 +176,9 @@ def nobody_looks_after_the_workers_and_aws_ends_them(trial: Trial) -> None:
         "ScheduledUpdateGroupActions"
     ]
     assert switch["DesiredCapacity"] == 0
-    assert switch["StartTime"].timestamp() > time.time() + workers.UNATTENDED / 2
+    assert switch["StartTime"].timestamp() > time.time() + worker_groups.UNATTENDED / 2
     scaling.suspend_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
-    workers.postpone(trial.cluster.aws, group, time.time() + 1.0)
+    worker_groups.postpone(trial.cluster.aws, group, time.time() + 1.0)
     eventually(lambda: None if trial.group().places else True, "workers that AWS has ended")
     scaling.resume_processes(AutoScalingGroupName=group, ScalingProcesses=["Launch"])
     eventually(
@@ -239,7 +239,7 @@ def where_creating_fails_half_way_nothing_is_left(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workers, "ensure", interrupted)
+    monkeypatch.setattr(worker_groups, "ensure", interrupted)
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         clusters.create(trial.request, said.append, trial.cluster.aws)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from spotelastic_checkpoints.catalog import Catalog
+from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from support.ckpt import ckpt
 from support.small_model import make, one_step, weights

@@ -84,9 +84,9 @@ def test_what_stock_writers_write_is_read_by_ours(tmp_path: Path) -> None:
 def test_a_large_state_goes_to_several_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotelastic.training.writer.FILE", 4096)
-    monkeypatch.setattr("spotelastic.training.reader.RANGE", 1000)
-    monkeypatch.setattr("spotelastic.training.reader.BUDGET", 5000)
+    monkeypatch.setattr("spotelastic.training.dcp.writer.FILE", 4096)
+    monkeypatch.setattr("spotelastic.training.dcp.reader.RANGE", 1000)
+    monkeypatch.setattr("spotelastic.training.dcp.reader.BUDGET", 5000)
     state = {f"t{i}": torch.randn(200 * (i + 1)) for i in range(12)}
     save(state, se.CheckpointWriter(tmp_path))
     assert len(list(tmp_path.glob("__0_*.distcp"))) > 3

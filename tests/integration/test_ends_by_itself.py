@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from support.trial import NAME, Trial, eventually, nothing_is_left, running_trial
 
-from spotelastic.aws import autoscaling, stack
-from spotelastic.aws.names import Names
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.network import cloudformation
 from spotelastic.local import cloud
 from spotelastic.model.job import Settings
 
@@ -37,7 +38,9 @@ def test_after_the_job_the_workers_go_at_once_and_later_all_but_the_checkpoints(
     with running_trial(tmp_path, **CLUSTER, script=SCRIPT) as trial:
         ended = trial.status(lambda status: status.state == "succeeded", "the end of the job")
         eventually(lambda: launches_nothing(trial), "an end of launches")
-        assert stack.describe(trial.cluster.aws, Names(NAME).stack) is not None  # it lingers
+        assert (
+            cloudformation.describe(trial.cluster.aws, Names(NAME).stack) is not None
+        )  # it lingers
         is_dissolved(trial)
         left = trial.cluster.objects.names("checkpoints/")
     assert ended.step == 10

@@ -8,11 +8,11 @@ import pytest
 from support.account import REGION, account
 from support.asked import request
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.objects import STATUS
-from spotelastic.cli import tail
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.messaging.bucket import STATUS
+from spotelastic.client import logs as client_logs
 from spotelastic.clock import wall
 from spotelastic.model.progress import Status
 
@@ -25,7 +25,7 @@ def cluster(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Cluster]:
     """One whose job runs."""
-    monkeypatch.setattr(tail, "EVERY", 0.01)
+    monkeypatch.setattr(client_logs, "EVERY", 0.01)
     with account(tmp_path_factory.mktemp("account")):
         cluster = clusters.create(request(NAME), lambda _: None, Aws(REGION))
         tell(cluster, RUNNING)
@@ -47,7 +47,7 @@ def write(cluster: Cluster, stream: str, *lines: str, ago: float = 0.0) -> None:
 
 
 def follow(cluster: Cluster, rank: int | None = None) -> Iterator[str]:
-    return tail.tail(cluster, tail.Wanted(rank), follow=True)
+    return client_logs.tail(cluster, client_logs.Wanted(rank), follow=True)
 
 
 def test_lines_are_told_once_as_they_arrive_also_those_that_are_late(cluster: Cluster) -> None:
@@ -71,7 +71,7 @@ def test_of_one_rank_nothing_else_is_told(cluster: Cluster) -> None:
 def test_the_last_lines_may_come_after_the_end(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "LATE", 500)
+    monkeypatch.setattr(client_logs, "LATE", 500)
     lines = follow(cluster)
     write(cluster, "i-1/rank-0", "one")
     assert next(lines) == "i-1 rank 0: one"

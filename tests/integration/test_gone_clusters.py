@@ -9,12 +9,12 @@ import pytest
 from support.account import REGION, account
 from support.asked import request
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.identity import CLUSTER
-from spotelastic.aws.objects import STATUS, Objects
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.messaging.bucket import STATUS, Objects
 from spotelastic.cli.main import main
-from spotelastic.cli.place import Place
+from spotelastic.client.target import Place
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import Status
 

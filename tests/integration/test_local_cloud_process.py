@@ -13,7 +13,8 @@ from support.local_cloud import Laptop, environment, python, running_cloud, unti
 
 from spotelastic.cli.main import main
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.local import cloud, processes
+from spotelastic.local import cloud
+from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo
 
 STARTER = """

@@ -14,9 +14,10 @@ import pytest
 from support.asked import request
 from support.local_cloud import IDLE, environment, until
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.local import cloud, joining, processes
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.local import cloud, joining
+from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.local.joining import Use
 

@@ -13,10 +13,10 @@ import pytest
 from botocore.exceptions import ClientError
 from support.local_cloud import Laptop, environment, until
 
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.identity import from_imds
-from spotelastic.aws.imds import Imds
-from spotelastic.aws.packing import Zones
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import from_imds
+from spotelastic.aws.base.imds import Imds
+from spotelastic.aws.compute.zone_ranking import Zones
 from spotelastic.errors import Unavailable, UsageError
 from spotelastic.local import cloud
 

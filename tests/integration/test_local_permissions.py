@@ -18,17 +18,18 @@ from support.permissions import (
     signed_in,
 )
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws import commands, teardown
-from spotelastic.aws.clients import Aws, Rejected
-from spotelastic.aws.identity import CLUSTER, MEMBER
-from spotelastic.aws.names import Names
-from spotelastic.aws.rehearsal import SERVICE_ROLES, ensure_service_roles
-from spotelastic.aws.survey import Wish, survey
-from spotelastic.cli.given import folders
-from spotelastic.cli.place import Place, status_of
-from spotelastic.cli.tail import tail
-from spotelastic.local.authority import Authority
+from spotelastic.aws.base.clients import Aws, Rejected
+from spotelastic.aws.base.identity import CLUSTER, MEMBER
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.planning.dry_run import SERVICE_ROLES, ensure_service_roles
+from spotelastic.aws.planning.survey import Wish, survey
+from spotelastic.client.logs import tail
+from spotelastic.client.target import Place, status_of
+from spotelastic.client.variables import folders
+from spotelastic.local.iam.authority import Authority
 from spotelastic.model.command import Command
 
 Policy = dict[str, Any]
@@ -318,7 +319,7 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
         cluster = clusters.create(wanted, lambda _: None, place.aws)
     assert [each.name for each in place.listing()] == ["engineered", OURS, THEIRS]
     assert list(tail(cluster)) == []
-    commands.send(place.aws, "engineered", Command("1", "stop"))
+    command_queue.send(place.aws, "engineered", Command("1", "stop"))
     cluster.objects.put("checkpoints/1", b"state")
     place.aws.s3.create_multipart_upload(Bucket=BUCKET, Key="engineered/checkpoints/2")
     place.down("engineered", told.append, keep_data=False)

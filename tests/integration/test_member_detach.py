@@ -11,11 +11,12 @@ from support.asked import request
 from support.permissions import keeps_to_its_cluster, role_of, signed_in
 from support.template import ACCOUNT
 
-from spotelastic.aws import autoscaling, member
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.identity import CLUSTER, MEMBER, ROLE, Identity
-from spotelastic.local.authority import Authority
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import CLUSTER, MEMBER, ROLE, Identity
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.node import etcd_identity
+from spotelastic.local.iam.authority import Authority
 
 NAME, OTHER = "quokka", "wombat"
 
@@ -37,11 +38,11 @@ def test_the_interface_and_the_disk_of_a_terminated_instance_are_taken_over(
     role = role_of(admin, NAME, "ControlRole")
     aws, told = signed_in(admin, role), list[str]()
     first = before(admin)
-    place = member.take(aws, NAME, "a", first, told.append)
+    place = etcd_identity.take(aws, NAME, "a", first, told.append)
     assert told == []
     successor = replace(first, instance=another(admin, first.instance))
     terminate_lingering(first.instance)
-    assert member.take(aws, NAME, "a", successor, told.append) == place
+    assert etcd_identity.take(aws, NAME, "a", successor, told.append) == place
     lingers = f"is still attached to {first.instance}, which is terminated"
     assert [line.endswith(lingers) for line in told] == [True, True]
     held = admin.ec2.describe_volumes(VolumeIds=[place.volume])["Volumes"][0]["Attachments"]

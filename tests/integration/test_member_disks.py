@@ -9,10 +9,11 @@ from support.asked import request
 from support.local_cloud import until
 from support.remains import remains
 
-from spotelastic.aws import autoscaling, member
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.identity import CLUSTER, MEMBER
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import CLUSTER, MEMBER
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.node import etcd_identity
 
 NAME = "quokka"
 
@@ -30,7 +31,7 @@ def test_the_leader_gives_up_what_only_it_can_know_of(aws: Aws) -> None:
     held, free = disk(aws, holder.zone), disk(aws, holder.zone)
     aws.ec2.attach_volume(VolumeId=held, InstanceId=holder.id, Device="/dev/sdz")
 
-    member.give_up_disks(aws, NAME)
+    etcd_identity.give_up_disks(aws, NAME)
     assert {each["VolumeId"] for each in volumes(aws)} == {*of_the_stack, held}
     with pytest.raises(ClientError, match=r"InvalidVolume\.NotFound"):
         aws.ec2.describe_volumes(VolumeIds=[free])

@@ -12,7 +12,7 @@ from support.checkpoints import cluster, under_agent
 from support.patience import PATIENT
 
 import spotelastic as se
-from spotelastic.training.overlap import FromDevice
+from spotelastic.training.save.overlap import FromDevice
 
 pytestmark = [
     pytest.mark.gpu,

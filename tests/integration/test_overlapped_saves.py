@@ -16,7 +16,7 @@ from support.patience import PATIENT
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
 import spotelastic as se
-from spotelastic.training.overlap import Copying
+from spotelastic.training.save.overlap import Copying
 
 TESTS = Path(__file__).parent.parent
 OPTIMIZERS = {

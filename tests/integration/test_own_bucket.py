@@ -13,13 +13,13 @@ from support.account import REGION, account
 from support.asked import request
 from support.remains import remains
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws import stack
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.names import Names
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.network import cloudformation
 from spotelastic.cli.main import main
-from spotelastic.cli.place import Place
+from spotelastic.client.target import Place
 from spotelastic.errors import UsageError
 
 NAME, BUCKET, FOREIGN = "quokka", "our-team", "their-team"
@@ -130,7 +130,7 @@ def test_a_stack_that_only_has_the_name_of_a_cluster_is_left_as_it_is(
         assert told.count("\n") == 1
     with pytest.raises(UsageError, match="there is a stack spotelastic-numbat"):
         clusters.delete("numbat", bucket=BUCKET, keep_data=False, aws=place.aws)
-    assert stack.describe(place.aws, "spotelastic-numbat") is not None
+    assert cloudformation.describe(place.aws, "spotelastic-numbat") is not None
     assert {key for key in keys(place) if key.startswith("numbat/")} == {
         "numbat/checkpoints/LATEST"
     }

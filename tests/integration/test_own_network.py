@@ -8,11 +8,12 @@ from support.account import REGION, account
 from support.own_network import ZONES, Own
 from support.remains import remains
 
-from spotelastic.aws import autoscaling, networks
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
-from spotelastic.aws.survey import Wish, survey
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.network import existing_vpc
+from spotelastic.aws.planning.survey import Wish, survey
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Settings
 
@@ -77,7 +78,7 @@ def test_a_network_that_cannot_be_used_is_refused_and_nothing_is_made(own: Own) 
 
 
 def test_what_keeps_nodes_from_working_is_seen_in_the_routes(own: Own) -> None:
-    found = networks.look(own.aws, own.vpc, (own.beside, *own.subnets[1:]))
+    found = existing_vpc.look(own.aws, own.vpc, (own.beside, *own.subnets[1:]))
     private, public = found.subnets[:2]
     assert (private.way_out, private.public, private.endpoints) == ("", False, frozenset())
     assert (public.way_out[:4], public.public, public.endpoints) == ("igw-", True, {"s3"})

@@ -70,7 +70,7 @@ def test_a_process_of_ours_has_the_library_first_and_is_not_in_the_working_folde
     env = isolated.environment({**os.environ, **given})
     assert not {"PYTHONWARNINGS", "ETCD_NAME"} & env.keys()
     done = subprocess.run(
-        isolated.command("spotelastic_checkpoints.daemon", "--help"),
+        isolated.command("spotelastic_checkpoints.daemon.process", "--help"),
         cwd=strewn, env=env, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0 and "--arena" in done.stdout, done.stderr

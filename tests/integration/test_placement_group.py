@@ -10,10 +10,10 @@ from support.asked import request
 from support.local_cloud import until
 from support.remains import kinds, remains
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute import autoscaling
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, Settings
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.layout import SHARED
+from spotelastic_checkpoints.catalog.catalog import Catalog
+from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.wire import Commit, Resume
 from support.agreeing import SAVED_AT, SEED, STEPS, WAKES
@@ -21,7 +21,7 @@ from support.patience import PATIENT
 from torch.distributed import checkpoint as dcp
 
 import spotelastic as se
-from spotelastic.training import randomness
+from spotelastic.training.state import randomness
 
 TESTS = Path(__file__).parent.parent
 
@@ -126,7 +126,7 @@ STRANGER = """\
 import os
 import support.forked
 from spotelastic.errors import SpotelasticError
-from spotelastic.training import environment
+from spotelastic.training.runtime import session as environment
 
 def restore(rank, world):
     round_ = "old" if rank == 1 else "new"

@@ -12,8 +12,8 @@ import pytest
 from spotelastic_checkpoints.addresses import is_free
 from support.launcher import SCRIPT, NodeProcess, resumed_steps, running
 
-from spotelastic.cli.run import PREFIX, SHARED_MEMORY
-from spotelastic.store.server import EtcdMember, standalone
+from spotelastic.launcher.run import PREFIX, SHARED_MEMORY
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
 
 TWO = ("--nproc-per-node", "2")
 """Machines need not be alike."""

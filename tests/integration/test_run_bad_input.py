@@ -15,7 +15,7 @@ import pytest
 from support.certificates import certificates
 from support.ports import held_ports
 
-from spotelastic.store.server import EtcdMember, MemberConfig
+from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
 from spotelastic.store.tls import Tls
 
 WITHIN = 60.0

@@ -17,10 +17,10 @@ from support.certificates import certificates
 from support.launcher import SCRIPT, resumed_steps
 from support.ports import held_ports
 
-from spotelastic.cli import meet
-from spotelastic.cli.meeting import Meeting
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.store.server import standalone
+from spotelastic.launcher import etcd_bootstrap
+from spotelastic.launcher.rendezvous_config import Meeting
+from spotelastic.store.etcd_server.process import standalone
 
 SHOW = """\
 import os, sys
@@ -220,7 +220,7 @@ def test_a_master_port_that_is_in_use_is_refused(tmp_path: Path) -> None:
         port = int(silent.rpartition(":")[2])
         asked = Meeting("alone", master_port=port)
         told = f"--master-port {port}: is in use"
-        with pytest.raises(UsageError, match=told), meet.meet(asked, tmp_path, print):
+        with pytest.raises(UsageError, match=told), etcd_bootstrap.meet(asked, tmp_path, print):
             pass
 
 
@@ -233,19 +233,25 @@ def silent_server() -> Iterator[str]:
 def test_what_answers_nothing_or_no_etcd_is_named(
     monkeypatch: pytest.MonkeyPatch, port: int, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(meet, "ANSWER_WITHIN", 0.5)
+    monkeypatch.setattr(etcd_bootstrap, "ANSWER_WITHIN", 0.5)
     with silent_server() as silent:
         closed = f"127.0.0.1:{port}"
         asked = Meeting("client", (closed, silent))
         named = f"--rdzv-endpoint {closed},{silent}: no etcd"
-        with pytest.raises(EnvironmentFailure, match=named), meet.meet(asked, tmp_path, print):
+        with (
+            pytest.raises(EnvironmentFailure, match=named),
+            etcd_bootstrap.meet(asked, tmp_path, print),
+        ):
             pass
         master = Meeting("host", (silent,), "--master-addr")
-        with pytest.raises(UsageError, match="port is in use"), meet.meet(master, tmp_path, print):
+        with (
+            pytest.raises(UsageError, match="port is in use"),
+            etcd_bootstrap.meet(master, tmp_path, print),
+        ):
             pass
     with (
         pytest.raises(UsageError, match=r"--master-addr 192\.0\.2\.7:5"),
-        meet.meet(Meeting("host", ("192.0.2.7:5",), "--master-addr"), tmp_path, print),
+        etcd_bootstrap.meet(Meeting("host", ("192.0.2.7:5",), "--master-addr"), tmp_path, print),
     ):
         pass
 
@@ -253,7 +259,7 @@ def test_what_answers_nothing_or_no_etcd_is_named(
 def test_one_member_that_answers_is_enough(port: int, tmp_path: Path) -> None:
     with standalone(tmp_path) as member:
         asked = Meeting("client", (f"127.0.0.1:{port}", member.endpoint))
-        with meet.meet(asked, tmp_path, print) as place:
+        with etcd_bootstrap.meet(asked, tmp_path, print) as place:
             assert place.endpoints == asked.endpoints and place.member is None
 
 
@@ -262,8 +268,8 @@ def test_the_first_of_a_machine_runs_the_etcd_and_the_next_one_finds_it(
 ) -> None:
     asked = Meeting("either", (f"localhost:{port}",))
     with (
-        meet.meet(asked, tmp_path / "a", print) as first,
-        meet.meet(asked, tmp_path / "b", print) as second,
+        etcd_bootstrap.meet(asked, tmp_path / "a", print) as first,
+        etcd_bootstrap.meet(asked, tmp_path / "b", print) as second,
     ):
         assert first.member is not None and second.member is None
         assert first.address == second.address == "127.0.0.1"

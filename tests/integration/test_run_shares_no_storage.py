@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from spotelastic_checkpoints.tenancy import KEY, tenant_here
+from spotelastic_checkpoints.commit.tenancy import KEY, tenant_here
 from support.etcd import wait_until
 from support.launcher import SCRIPT, NodeProcess, resumed_steps, vanish
 from support.patience import PATIENT
@@ -30,7 +30,7 @@ def run(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def committed(node: NodeProcess, url: str, step: int) -> None:
-    from spotelastic_checkpoints.commits import Commits
+    from spotelastic_checkpoints.commit.commit_protocol import Commits
     from spotelastic_checkpoints.storage.open import open_storage
 
     commits = Commits(open_storage(url), "default")

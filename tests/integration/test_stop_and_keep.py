@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws.autoscaling import ALIVE
-from spotelastic.cli import orders
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.compute.autoscaling import ALIVE
+from spotelastic.client import commands
 from spotelastic.local import cloud
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, Settings
@@ -59,7 +59,7 @@ def commits(trial: Trial) -> set[int]:
 
 
 def restart(trial: Trial, folder: Path) -> None:
-    told = orders.restart(
+    told = commands.restart(
         trial.cluster, folder, same_code=True, environment=None, deadline=None, max_cost=None
     )
     assert told.text == "is restarted from its newest checkpoint"
@@ -69,7 +69,7 @@ def test_a_stopped_job_has_committed_its_last_step_and_goes_on_after_it(tmp_path
     script = SCRIPT.format(folder=str(tmp_path))
     with running_trial(tmp_path, boot=cloud.BOOT, script=script, settings=SETTINGS) as trial:
         trial.status(lambda status: status.step > 20, "a job that trains")
-        done = orders.stop(trial.cluster, wait=True, say=lambda _: None)
+        done = commands.stop(trial.cluster, wait=True, say=lambda _: None)
         last = executed(tmp_path)[-1]
         assert done.text == f"has stopped: stopped by command; step {last} is committed"
         eventually(lambda: None if alive(trial) else True, "an end of all workers")

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from support.local_cloud import Laptop, environment, running_cloud
 
-from spotelastic.aws import rehearsal
-from spotelastic.aws.choice import Requirement
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.prices import shipped_table
-from spotelastic.aws.survey import Survey, Wish, survey
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.aws.planning import dry_run
+from spotelastic.aws.planning.survey import Survey, Wish, survey
+from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.local import cloud
 
@@ -208,15 +208,15 @@ def test_other_types_must_fit_those_that_the_cluster_has(aws: Aws) -> None:
 
 
 def test_roles_that_aws_needs_are_made_once(laptop: Laptop, aws: Aws) -> None:
-    rehearsal.ensure_service_roles(aws)
-    rehearsal.ensure_service_roles(aws)
+    dry_run.ensure_service_roles(aws)
+    dry_run.ensure_service_roles(aws)
     made = {role["RoleName"] for role in laptop.client("iam").list_roles()["Roles"]}
-    assert made >= set(rehearsal.SERVICE_ROLES)
+    assert made >= set(dry_run.SERVICE_ROLES)
 
 
 def test_a_rehearsal_makes_nothing(laptop: Laptop, aws: Aws) -> None:
     before = laptop.ec2.describe_vpcs()["Vpcs"]
-    rehearsal.dry_run(aws, "ami-12345678", "g5.xlarge", block=laptop.info.net)
+    dry_run.dry_run(aws, "ami-12345678", "g5.xlarge", block=laptop.info.net)
     assert laptop.ec2.describe_vpcs()["Vpcs"] == before
     templates = laptop.ec2.describe_launch_templates()["LaunchTemplates"]
     assert "spotelastic" not in {template["LaunchTemplateName"] for template in templates}

@@ -18,9 +18,9 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.rendezvous import membership
 from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.etcd_server.process import EtcdMember, standalone
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Value
-from spotelastic.store.server import EtcdMember, standalone
 
 SCRIPT = Path(__file__).parent.parent / "support" / "train_plain.py"
 

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from spotelastic_checkpoints.commits import Latest
+from spotelastic_checkpoints.commit.commit_protocol import Latest
 from spotelastic_checkpoints.wire import Commit
 from support.account import CTRL_C, Laptop, account
 from support.asked import request
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.account import default_bucket
-from spotelastic.aws.objects import JOB, STATUS, Objects
-from spotelastic.cli import asking, launch, orders, watch
+from spotelastic.aws.base.account import default_bucket
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.messaging.bucket import JOB, STATUS, Objects
+from spotelastic.cli.commands import bring_up, watch
 from spotelastic.cli.main import main
-from spotelastic.cli.place import Place
+from spotelastic.client import commands, confirmation
+from spotelastic.client.target import Place
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import Status
 
@@ -56,7 +57,7 @@ def up(
         (tmp_path / script).write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Place, "find", lambda *_: Place(laptop.aws, None))
-    monkeypatch.setattr(launch, "ETCD", None)  # it would be fetched
+    monkeypatch.setattr(bring_up, "ETCD", None)  # it would be fetched
     monkeypatch.setattr(watch, "EVERY", 0.01)
 
     def run(*args: str) -> Told:
@@ -77,7 +78,7 @@ def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
 
     def typed(text: str) -> None:
         monkeypatch.setattr(sys, "stdin", opened[0])
-        monkeypatch.setattr(asking, "somebody_is_there", sys.stdin.isatty)
+        monkeypatch.setattr(confirmation, "somebody_is_there", sys.stdin.isatty)
         os.write(keys, text.encode())
 
     yield typed
@@ -182,5 +183,5 @@ def test_a_restart_from_another_folder_is_meant_by_who_says_so(
     cluster = clusters.Cluster(laptop.aws, job, objects.bucket)
     refused = "quokka has run train.py of /elsewhere, not .* go to its folder, or add --same-code"
     with pytest.raises(UsageError, match=refused):
-        orders._check_meant(cluster, tmp_path, yes=False)
-    orders._check_meant(cluster, tmp_path, yes=True)
+        commands._check_meant(cluster, tmp_path, yes=False)
+    commands._check_meant(cluster, tmp_path, yes=True)

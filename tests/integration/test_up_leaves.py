@@ -10,17 +10,17 @@ import pytest
 from support.account import CTRL_C, EXPIRED, Laptop, account
 from support.asked import request
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import SignedOut
-from spotelastic.aws.objects import STATUS
-from spotelastic.cli import launch, watch
+from spotelastic.aws.base.clients import SignedOut
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.messaging.bucket import STATUS
+from spotelastic.cli.commands import bring_up, watch
+from spotelastic.cli.commands.detach import Staying
 from spotelastic.cli.main import main
-from spotelastic.cli.place import Place
-from spotelastic.cli.signals import Signals
-from spotelastic.cli.staying import Staying
+from spotelastic.client.target import Place
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Status
+from spotelastic.signals import Signals
 
 pytestmark = pytest.mark.timeout(120)  # a watch that nothing ends lasts for ever
 
@@ -50,7 +50,7 @@ def up(
     (tmp_path / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Place, "find", lambda *_: Place(laptop.aws, None))
-    monkeypatch.setattr(launch, "ETCD", None)  # it would be fetched
+    monkeypatch.setattr(bring_up, "ETCD", None)  # it would be fetched
     monkeypatch.setattr(watch, "EVERY", 0.01)
 
     def run(*flags: str) -> Told:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from support.faulty_s3 import FaultyS3
 from support.launcher import comm, descendants
@@ -199,7 +199,7 @@ from pathlib import Path
 import torch
 import spotelastic as se
 import support.forked
-from spotelastic.training import environment
+from spotelastic.training.runtime import session as environment
 
 
 def train(rank, world, *folders):
@@ -242,7 +242,7 @@ import torch
 import spotelastic as se
 import support.forked
 from spotelastic.training import checkpointer
-from spotelastic_checkpoints.client import DaemonClient
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from support.patience import eventually
 
 checkpointer.PATIENCE = 60.0  # on a machine with much to do a slot may come late

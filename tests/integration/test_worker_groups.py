@@ -10,10 +10,10 @@ from support.account import REGION, account
 from support.asked import request
 from support.remains import remains
 
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.account import default_bucket
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
+from spotelastic.aws.base.account import default_bucket
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, Settings
 

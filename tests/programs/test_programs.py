@@ -17,7 +17,7 @@ from milestones import MILESTONES
 from support.etcd import wait_until
 from support.launcher import NodeProcess, Run, running, vanish
 
-from spotelastic.store.server import EtcdMember
+from spotelastic.store.etcd_server.process import EtcdMember
 
 pytestmark = [pytest.mark.programs, pytest.mark.timeout(900)]
 

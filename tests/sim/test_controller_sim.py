@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotelastic.aws.autoscaling import Group, Machine, Place
-from spotelastic.aws.events import AwsEvent, SpotWarning, StateChange
-from spotelastic.controller.decide import decide, settled
-from spotelastic.controller.seen import (
+from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning, StateChange
+from spotelastic.controller.decisions.decide import decide, settled
+from spotelastic.controller.model.observation import (
     Action,
     CompleteDrain,
     Discard,

@@ -11,9 +11,9 @@ import pytest
 from test_controller_sim import BOOT, LEASE, POLICY, WARNING, World
 from test_rounds_sim import SETTINGS, cluster, finish
 
-from spotelastic.aws.events import AwsEvent
-from spotelastic.controller.decide import decide, settled
-from spotelastic.controller.seen import EndJob, Message
+from spotelastic.aws.messaging.eventbridge import AwsEvent
+from spotelastic.controller.decisions.decide import decide, settled
+from spotelastic.controller.model.observation import EndJob, Message
 
 
 @dataclass

@@ -7,8 +7,8 @@ import pytest
 from support.virtual import World
 from support.virtual_node import WARM
 
-from spotelastic.agent.duties import ATTACH_PATIENCE
 from spotelastic.agent.observe import Attached, LeftCheckpointer
+from spotelastic.agent.round_duties import ATTACH_PATIENCE
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.notice import Drain, Notice

@@ -18,8 +18,8 @@ from typing import Any
 from botocore.exceptions import ReadTimeoutError
 
 from spotelastic.clock import wall
-from spotelastic.local.authority import Authority
-from spotelastic.local.power import Layout
+from spotelastic.local.iam.authority import Authority
+from spotelastic.local.instances.power import Layout
 
 REGION = "us-east-1"
 NETWORK = "127.96.0.0/16"
@@ -62,11 +62,13 @@ def account(folder: Path) -> Iterator[Authority]:
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.events.models import events_backends
 
-    from spotelastic.local import completions, events, machines
-    from spotelastic.local.agenda import Agenda
-    from spotelastic.local.autoscaling import AutoScaling
-    from spotelastic.local.capacity import Market
-    from spotelastic.local.launches import Launcher
+    from spotelastic.local import moto_patches
+    from spotelastic.local.autoscaling.groups import AutoScaling
+    from spotelastic.local.autoscaling.launches import Launcher
+    from spotelastic.local.base import eventbridge_messages as events
+    from spotelastic.local.base.agenda import Agenda
+    from spotelastic.local.instances import machines
+    from spotelastic.local.instances.capacity import Market
 
     lock, market, power, authority = RLock(), Market(), Still(folder), Authority()
     agenda = Agenda(lock)
@@ -92,7 +94,7 @@ def account(folder: Path) -> Iterator[Authority]:
             launch=Launcher(all_machines),
         )
         all_machines.changed = scaling.machine_changed
-        patches = completions.install(
+        patches = moto_patches.install(
             lock=lock,
             agenda=agenda,
             machines=all_machines,
@@ -183,7 +185,7 @@ class Laptop:
     """boto3 as one process has it. Its calls are counted from 1 for every `trial`."""
 
     def __init__(self) -> None:
-        from spotelastic.aws.clients import Aws
+        from spotelastic.aws.base.clients import Aws
 
         self.aws = Aws(REGION)
         self.calls: list[str] = []

@@ -4,7 +4,7 @@ from typing import Any
 
 from support.account import NETWORK
 
-from spotelastic.aws.request import Request
+from spotelastic.aws.planning.plan import Request
 from spotelastic.model.job import Settings
 
 

@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.json import decode, encode
-from spotelastic_checkpoints import arena, encoding, layout, wire
-from spotelastic_checkpoints.client import DaemonClient
-from spotelastic_checkpoints.contents import Contents
+from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import DaemonUnavailable
-from spotelastic_checkpoints.launch import start_daemon
-from spotelastic_checkpoints.layout import Declaration, Declared, Plan
-from spotelastic_checkpoints.worker import OpenSlot, WorkerClient
+from spotelastic_checkpoints.format import encoding, layout
+from spotelastic_checkpoints.format.layout import Declaration, Declared, Plan
+from spotelastic_checkpoints.memory import arena
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.protocol.launch import start_daemon
+from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
+from spotelastic_checkpoints.restore.contents import Contents
 from support.patience import PATIENT
 
 if TYPE_CHECKING:

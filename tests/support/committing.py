@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import msgspec
-from spotelastic_checkpoints import layout, manifest, metadata, retention
-from spotelastic_checkpoints.commits import LATEST, Commits, Latest
+from spotelastic_checkpoints.commit import retention
+from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits, Latest
+from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
-from spotelastic_checkpoints.layout import Declaration, Declared
-from spotelastic_checkpoints.retention import Keep
+from spotelastic_checkpoints.format import layout, manifest, metadata
+from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import Commit
 

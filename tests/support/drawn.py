@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
-from spotelastic_checkpoints import encoding
+from spotelastic_checkpoints.format import encoding
 from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
 from torch.testing._internal.two_tensor import TwoTensor
 
-from spotelastic.training.tensors import bits
+from spotelastic.training.state.tensors import bits
 
 Make = Callable[[int], Any]
 """Of a seed: the same thing with another content."""

@@ -17,7 +17,7 @@ from support.ports import HOST, held_ports
 
 from spotelastic.clock import steady
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import (
+from spotelastic.store.etcd_server.process import (
     EtcdMember,
     MemberConfig,
     find_binary,

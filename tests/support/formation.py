@@ -13,8 +13,8 @@ from typing import Any
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from support.template import CLUSTER, REGION, arn, resources
 
-from spotelastic.aws.identity import CLUSTER as TAG
-from spotelastic.local.iam import Access, Resource
+from spotelastic.aws.base.identity import CLUSTER as TAG
+from spotelastic.local.iam.evaluation import Access, Resource
 
 NOT_OURS = {
     "autoscaling:*InstanceRefresh": "control nodes are replaced by nobody's order",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from spotelastic.training import overlap
+from spotelastic.training.save import overlap
 
 WIDTH = 512
 """A weight is 1 MiB."""

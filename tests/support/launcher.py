@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spotelastic_checkpoints.commits import Commits
+from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
 from support.committing import retried
 from support.etcd import wait_until
@@ -21,9 +21,9 @@ from support.history import Recorder, violations
 from support.netns import Host
 from support.patience import PATIENT
 
-from spotelastic.cli.run import PREFIX, SHARED_MEMORY
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable
+from spotelastic.launcher.run import PREFIX, SHARED_MEMORY
 from spotelastic.model.round import Commit, Round, RoundRecord
 from spotelastic.rendezvous.view import Seen, fold
 from spotelastic.store.codec import decode

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from spotelastic.aws.events import SpotWarning
+from spotelastic.aws.messaging.eventbridge import SpotWarning
 from spotelastic.clock import steady, unbroken
-from spotelastic.controller import term as terms
-from spotelastic.controller.seen import Discard, Message, Reply
-from spotelastic.controller.term import Term
+from spotelastic.controller.loop import leader_loop as terms
+from spotelastic.controller.loop.leader_loop import Term
+from spotelastic.controller.model.observation import Discard, Message, Reply
 from spotelastic.errors import Unavailable
 from spotelastic.model.job import JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node

@@ -14,7 +14,7 @@ import boto3
 
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.faults import Faults
+from spotelastic.local.fault_client import Faults
 
 T = TypeVar("T")
 

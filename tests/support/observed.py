@@ -1,9 +1,9 @@
 """What a controller has observed of a cluster whose nodes all train, and what it decides then."""
 
-from spotelastic.aws.autoscaling import Group, Machine, Place
-from spotelastic.controller.capacity import sizes
-from spotelastic.controller.decide import decide
-from spotelastic.controller.seen import (
+from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.controller.decisions.capacity import sizes
+from spotelastic.controller.decisions.decide import decide
+from spotelastic.controller.model.observation import (
     Action,
     Policy,
     Seen,

@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from spotelastic_checkpoints.arena import HEADER, Slot, slot_bytes
-from spotelastic_checkpoints.contents import Contents
+from spotelastic_checkpoints.memory.arena import HEADER, Slot, slot_bytes
+from spotelastic_checkpoints.protocol.worker_client import OpenSlot
+from spotelastic_checkpoints.restore.contents import Contents
 from spotelastic_checkpoints.wire import RestoreSet, Resume
-from spotelastic_checkpoints.worker import OpenSlot
 
-from spotelastic.training.environment import Ranks
-from spotelastic.training.restoring import Restored
-from spotelastic.training.saving import Saver
-from spotelastic.training.state import State
+from spotelastic.training.restore.restored import Restored
+from spotelastic.training.runtime.session import Ranks
+from spotelastic.training.save.saver import Saver
+from spotelastic.training.state.state import State
 
 
 class OneSlot:

@@ -5,8 +5,8 @@ from typing import Any
 from support.account import NETWORK, REGION
 from support.asked import request
 
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.request import Request
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.planning.plan import Request
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d")
 

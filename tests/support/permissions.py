@@ -8,27 +8,27 @@ from pathlib import Path
 import boto3
 from support.template import ACCOUNT, REGION
 
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
-from spotelastic.aws.template import infra
-from spotelastic.local import iam
-from spotelastic.local.authority import Call
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.infra_files import infra
+from spotelastic.aws.base.names import Names
+from spotelastic.local.iam import evaluation
+from spotelastic.local.iam.authority import Call
 
 DOCUMENT = Path(__file__).parents[2] / "docs/aws.md"
 
 
-def shipped() -> iam.Policy:
+def shipped() -> evaluation.Policy:
     """Of whoever runs the commands."""
     return dict(json.loads(infra("laptop.json").read_text()))
 
 
-def documented() -> iam.Policy:
+def documented() -> evaluation.Policy:
     """The short list for the same, which a reader of the documentation copies."""
     text = DOCUMENT.read_text().partition("```json")[2].partition("```")[0]
     return dict(json.loads(text.replace("ACCOUNT", ACCOUNT).replace("REGION", REGION)))
 
 
-def deletion() -> iam.Policy:
+def deletion() -> evaluation.Policy:
     """Of the role that CloudFormation deletes a stack with."""
     return dict(json.loads(infra("deletion.json").read_text()))
 
@@ -39,7 +39,7 @@ class Role:
 
     name: str
     arn: str
-    policies: tuple[iam.Policy, ...]
+    policies: tuple[evaluation.Policy, ...]
 
 
 def role_of(aws: Aws, cluster: str, logical: str) -> Role:
@@ -84,24 +84,26 @@ def keeps_to_its_cluster(
     for call in calls:
         elsewhere = of_another(call.access, cluster)
         if elsewhere != call.access:
-            assert not iam.permits(role.policies, elsewhere), elsewhere
+            assert not evaluation.permits(role.policies, elsewhere), elsewhere
 
 
-def came_late(access: iam.Access) -> bool:
+def came_late(access: evaluation.Access) -> bool:
     """Its instance was in no group any more: AWS was ending it on its own, as a test let it do.
     There is no group's tag then that could permit it, and nothing left to be done."""
     ends = access.action == "autoscaling:TerminateInstanceInAutoScalingGroup"
     return ends and [each.arn for each in access.resources] == ["*"]
 
 
-def of_another(access: iam.Access, name: str) -> iam.Access:
+def of_another(access: evaluation.Access, name: str) -> evaluation.Access:
     """The same call about the same things of a cluster, or a run, with another name."""
 
     def other(text: str) -> str:
         return text.replace(name, "another")
 
     resources = tuple(
-        iam.Resource(other(each.arn), {key: other(value) for key, value in each.tags.items()})
+        evaluation.Resource(
+            other(each.arn), {key: other(value) for key, value in each.tags.items()}
+        )
         for each in access.resources
     )
     context = {key: other(value) for key, value in access.context.items()}

@@ -11,14 +11,14 @@ from support import exactly
 from support.exactly import SCRIPT, TESTS
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
-from spotelastic.aws import autoscaling
-from spotelastic.aws.autoscaling import ALIVE, Machine
-from spotelastic.aws.objects import USAGE
-from spotelastic.aws.prices import AwsPrices
-from spotelastic.cli.place import cost_of
-from spotelastic.controller.entries import LEDGER, entries
-from spotelastic.controller.seen import account
-from spotelastic.controller.usage import Usage
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.compute.autoscaling import ALIVE, Machine
+from spotelastic.aws.compute.prices import AwsPrices
+from spotelastic.aws.messaging.bucket import USAGE
+from spotelastic.client.target import cost_of
+from spotelastic.controller.accounting.ledger_events import LEDGER, entries
+from spotelastic.controller.accounting.usage import Usage
+from spotelastic.controller.model.observation import account
 from spotelastic.local import cloud
 from spotelastic.model.interval import Interval
 from spotelastic.model.progress import Event, Report, Status

@@ -1,8 +1,8 @@
 """What a store holds: every commit, each after a check that it is complete and can be restored."""
 
-from spotelastic_checkpoints import metadata
-from spotelastic_checkpoints.commits import Commits, folder, step_folders
+from spotelastic_checkpoints.commit.commit_protocol import Commits, folder, step_folders
 from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.wire import (

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from spotelastic.controller.ledger import report
-from spotelastic.controller.usage import Usage
+from spotelastic.controller.accounting.ledger import report
+from spotelastic.controller.accounting.usage import Usage
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Event, Interruption, Point, Report
 from spotelastic.model.round import Cause, Member, Resume, Round, RoundRecord

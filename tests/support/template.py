@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from spotelastic.aws.names import Names, bucket
-from spotelastic.aws.template import infra
-from spotelastic.local.iam import Policy
+from spotelastic.aws.base.infra_files import infra
+from spotelastic.aws.base.names import Names, bucket
+from spotelastic.local.iam.evaluation import Policy
 
 REGION, ACCOUNT = "us-east-1", "123456789012"
 CLUSTER, RUN = "quokka", "numbat"

@@ -14,27 +14,28 @@ from typing import Any, TypeVar
 import pytest
 from support.patience import PATIENT
 
-from spotelastic.aws import autoscaling, certificates
-from spotelastic.aws import cluster as clusters
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.cluster import Cluster
-from spotelastic.aws.names import Names
-from spotelastic.aws.request import Request
-from spotelastic.aws.workdir import pack
+from spotelastic.aws.artifacts.code_archive import pack
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.planning.plan import Request
+from spotelastic.aws.security import certificates
 from spotelastic.local import cloud
-from spotelastic.local.faults import Faults
+from spotelastic.local.fault_client import Faults
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event, Status
 from spotelastic.store.etcd import EtcdStore
-from spotelastic.store.server import status
+from spotelastic.store.etcd_server.process import status
 from spotelastic.store.tls import Tls
 
 NAME = "trial"
 DEADLINE = PATIENT
 CONTROL_ONLY = """
 import os, signal
-from spotelastic.aws.identity import ROLE, from_imds
-from spotelastic.cli.boot import boot
+from spotelastic.aws.base.identity import ROLE, from_imds
+from spotelastic.bootstrap.entrypoint import boot
 me = from_imds(os.environ["AWS_EC2_METADATA_SERVICE_ENDPOINT"])
 raise SystemExit(boot() if me.tag(ROLE) == "control" else signal.pause())
 """

@@ -9,7 +9,7 @@ import pytest
 import support.forked
 import torch
 import torch.distributed as dist
-from spotelastic_checkpoints.catalog import Catalog
+from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel

@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints import arena, encoding, layout, shards, wire
-from spotelastic_checkpoints.arena import Slot, SlotHeader
-from spotelastic_checkpoints.layout import Declaration, Declared
-from spotelastic_checkpoints.pipeline import Pipeline, Save
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
+from spotelastic_checkpoints.format import encoding, layout, shards
+from spotelastic_checkpoints.format.layout import Declaration, Declared
+from spotelastic_checkpoints.memory import arena
+from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
 from spotelastic_checkpoints.wire import Commit
 
 ROWS = 1000

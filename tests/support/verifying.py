@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Sequence
 
 import msgspec
-from spotelastic_checkpoints.catalog import Catalog
-from spotelastic_checkpoints.commits import Commits, Latest
+from spotelastic_checkpoints.catalog.catalog import Catalog
+from spotelastic_checkpoints.commit.commit_protocol import Commits, Latest
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import unseen
 from spotelastic_checkpoints.wire import Commit

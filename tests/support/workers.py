@@ -1,8 +1,8 @@
 """A group of two workers, asked for in an account of moto's."""
 
-from spotelastic.aws.clients import Aws
-from spotelastic.aws.names import Names
-from spotelastic.aws.workers import Workers
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.compute.worker_groups import Workers
 
 ITS = Names("demo")
 

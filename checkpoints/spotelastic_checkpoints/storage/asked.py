@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from spotelastic_checkpoints.patience import Patience
+from spotelastic_checkpoints.storage.outage_retry import Patience
 from spotelastic_checkpoints.storage.port import Blob, Storage, unseen
 
 

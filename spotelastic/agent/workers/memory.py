@@ -6,7 +6,7 @@ The kernel sends SIGKILL and tells nobody; it counts such kills, per cgroup and 
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotelastic_checkpoints.cgroups import Limit, oom_kills, tightest
+from spotelastic_checkpoints.memory.cgroups import Limit, oom_kills, tightest
 
 _PROC = Path("/proc")
 

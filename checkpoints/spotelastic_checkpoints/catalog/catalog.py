@@ -1,0 +1,293 @@
+"""A run's checkpoints as people look at them: listed, described, read again to the last byte.
+
+Only reads, but for the note that a checkpoint was verified, so that it may look at a run that
+trains. A step is complete when its commit record is there (docs/protocols.md, Commit).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+import xxhash
+
+from spotelastic_checkpoints.commit import verification as verified
+from spotelastic_checkpoints.commit.commit_protocol import Commits, StepFolder, folder, step_folders
+from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.format import encoding, manifest, metadata
+from spotelastic_checkpoints.format.layout import SHARED
+from spotelastic_checkpoints.format.manifest import Manifest
+from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.wire import Commit, Item
+
+AT_ONCE = 8
+"""Requests in flight."""
+
+Progress = Callable[[int], None]
+"""Told of every further so many bytes."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One step of a run. `nbytes` and `world_size` are 0 where a step is not complete."""
+
+    epoch: int
+    step: int
+    state: str
+    """committed, incomplete (never recorded), retired (its tombstone), damaged (its manifests)."""
+    latest: bool = False
+    pinned: bool = False
+    world_size: int = 0
+    nbytes: int = 0
+    written: datetime | None = None
+    """When the last of its shards and manifests was; None where the store does not tell."""
+    verified: datetime | None = None
+    """When all its bytes were last read again, and were as they were saved."""
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """A tensor, or a value that is not one: `dtype` is "value" then."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shards: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An item, and the key of the object that it lies in."""
+
+    key: str
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed step: what its manifests say."""
+
+    commit: Commit
+    manifests: Sequence[Manifest]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(content.nbytes for content in self.manifests)
+
+    @property
+    def item_bytes(self) -> int:
+        """Without what lies between the items."""
+        return sum(placed.item.length for placed in self.items)
+
+    @property
+    def items(self) -> Iterator[Placed]:
+        for content in self.manifests:
+            for shard in content.shards:
+                key = f"{folder(self.commit)}/{shard.name}"
+                for item in shard.items:
+                    yield Placed(key, item)
+
+    def tensors(self) -> list[Tensor]:
+        """By name; values are listed with them."""
+        shards: dict[str, list[Item]] = {}
+        for placed in self.items:
+            shards.setdefault(placed.item.fqn, []).append(placed.item)
+        return [
+            Tensor(
+                name,
+                items[0].dtype or "value",
+                items[0].shape,
+                len(items),
+                sum(map(_payload, items)),
+            )
+            for name, items in sorted(shards.items())
+        ]
+
+
+class Catalog:
+    """The checkpoints under one URL."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._commits = Commits(storage, "")
+
+    def entries(self) -> list[Entry]:
+        """Oldest first; what was collected is left out."""
+        times = self.storage.times()
+        latest = self._commits.latest()
+        late = {metadata.NAME, verified.NAME}
+        shown = [found for found in step_folders(times).values() if found.names - late]
+
+        def entry(found: StepFolder) -> Entry:
+            # Pinning writes the record anew, so that it does not count, and nor does verifying.
+            place = folder(found.commit)
+            at = max(times[f"{place}/{name}"] for name in found.names - late)
+            written = datetime.fromtimestamp(at, UTC) if at else None
+            return msgspec.structs.replace(self._entry(found, latest), written=written)
+
+        with _several() as pool:
+            return list(pool.map(entry, shown))
+
+    def find(self, step: int | None, epoch: int | None = None) -> Checkpoint:
+        """The step asked for, of its newest epoch; None: the one that LATEST names.
+
+        Raises `RestoreFailed`, naming what is there.
+        """
+        if step is None:
+            commit = self._commits.latest()
+            if commit is None:
+                raise RestoreFailed(f"{self.storage.url}: no checkpoint was committed there")
+            return Checkpoint(commit, self._commits.checkpoint(commit))
+        committed = [
+            Commit(entry.epoch, entry.step)
+            for entry in self.entries()
+            if entry.state == "committed"
+        ]
+        wanted = [c for c in committed if c.step == step and epoch in (None, c.epoch)]
+        if not wanted:
+            there = ", ".join(str(commit.step) for commit in committed) or "none"
+            raise RestoreFailed(f"{self.storage.url}: no committed step {step} (there: {there})")
+        return Checkpoint(wanted[-1], self._commits.checkpoint(wanted[-1]))
+
+    def verify(self, checkpoint: Checkpoint, progress: Progress) -> list[str]:
+        """Reads every byte; what is wrong, naming file and item. Empty: all is as it was saved.
+
+        Leaves no note of it: see `note`.
+        """
+        found = []
+        record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
+        if record is None or metadata.unpinned(record.data) != metadata.write(checkpoint.manifests):
+            found.append(f"{metadata.NAME} does not say what the manifests say")
+        with _several() as pool:
+            jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
+            found += [complaint for job in jobs if (complaint := job.result())]
+        return found
+
+    def note(self, checkpoint: Checkpoint, found: Sequence[str], now: datetime) -> None:
+        """What `verify` found, for `entries`. Raises `CheckpointsError` where the store takes no
+        note."""
+        if found:
+            verified.withdraw(self.storage, checkpoint.commit)
+        else:
+            verified.leave(self.storage, checkpoint.commit, now)
+
+    def read(self, placed: Placed) -> memoryview:
+        """The item's bytes, verified. Raises `RestoreFailed`."""
+        item = placed.item
+        data = memoryview(bytearray(item.length))
+        where = f"{self.storage.url}/{placed.key}: {item.fqn}"
+        count = self.storage.read(placed.key, item.offset, data)
+        if count != item.length:
+            raise RestoreFailed(f"{where} ends after {count} of {item.length} bytes")
+        if xxhash.xxh3_64_hexdigest(data) != item.checksum:
+            raise RestoreFailed(f"{where} does not match its checksum")
+        return data
+
+    def _check(self, placed: Placed, progress: Progress) -> str:
+        try:
+            self.read(placed)
+        except RestoreFailed as error:
+            return str(error)
+        finally:
+            progress(placed.item.length)
+        return ""
+
+    def _entry(self, found: StepFolder, latest: Commit | None) -> Entry:
+        epoch, step = found.commit.epoch, found.commit.step
+        if not found.has_record:
+            return Entry(epoch, step, "incomplete")
+        record = self.storage.get(f"{folder(found.commit)}/{metadata.NAME}")
+        if record is None or metadata.is_tombstone(record.data):
+            return Entry(epoch, step, "retired")
+        try:
+            manifests = self._commits.manifests(found.commit, found.ranks)
+        except CheckpointsError:
+            return Entry(epoch, step, "damaged", latest=found.commit == latest)
+        return Entry(
+            epoch,
+            step,
+            "damaged" if manifest.complaint(manifests) else "committed",
+            latest=found.commit == latest,
+            pinned=metadata.is_pinned(record.data),
+            world_size=len(manifests),
+            nbytes=sum(content.nbytes for content in manifests),
+            verified=self._verified(found),
+        )
+
+    def _verified(self, found: StepFolder) -> datetime | None:
+        return verified.since(self.storage, found.commit) if verified.NAME in found.names else None
+
+
+def assemble(
+    catalog: Catalog,
+    checkpoint: Checkpoint,
+    targets: Mapping[str, memoryview],
+    progress: Progress,
+) -> None:
+    """Copy each named tensor's chunks into its target, the tensor's bytes in C order.
+
+    No more than `AT_ONCE` chunks are in memory at a time. `progress` hears of as many bytes as the
+    targets have.
+    """
+
+    def copy(placed: Placed) -> None:
+        item = placed.item
+        raw = catalog.read(placed)[item.length - _payload(item) :]
+        place(targets[item.fqn], raw, item)
+        progress(_payload(item))
+
+    with _several() as pool:
+        wanted = (p for p in checkpoint.items if p.item.is_tensor and p.item.fqn in targets)
+        for done in [pool.submit(copy, placed) for placed in wanted]:
+            done.result()
+
+
+def place(target: memoryview, raw: memoryview, item: Item) -> None:
+    """Pure but for the target: a chunk's rows go to where they belong in the whole tensor."""
+    axis, run = len(item.shape), encoding.ITEM_SIZES[item.dtype]
+    while axis and item.sizes[axis - 1] == item.shape[axis - 1]:
+        axis -= 1
+        run *= item.shape[axis]
+    stride, strides = run, [0] * axis
+    for number in reversed(range(axis)):
+        strides[number] = stride
+        stride *= item.shape[number]
+    if axis:  # the last axis that is cut: its part is in one piece too
+        run *= item.sizes[axis - 1]
+        axis -= 1
+    start = sum(o * s for o, s in zip(item.offsets, strides, strict=False))
+    for number, at in enumerate(_starts(item.sizes[:axis], strides[:axis])):
+        target[start + at : start + at + run] = raw[number * run : (number + 1) * run]
+
+
+def _starts(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
+    """Where each run begins, in C order."""
+    if not sizes:
+        yield 0
+        return
+    for index in range(sizes[0]):
+        for inner in _starts(sizes[1:], strides[1:]):
+            yield index * strides[0] + inner
+
+
+def shared(checkpoint: Checkpoint) -> Iterator[Placed]:
+    """What does not belong to a single rank."""
+    return (placed for placed in checkpoint.items if placed.item.rank == SHARED)
+
+
+@contextmanager
+def _several() -> Iterator[ThreadPoolExecutor]:
+    """On an error nobody waits for the rest, and what has not begun never does."""
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _payload(item: Item) -> int:
+    """Bytes of the tensor itself, or of the whole pickled value."""
+    return encoding.nbytes(item.dtype, item.sizes) if item.is_tensor else item.length

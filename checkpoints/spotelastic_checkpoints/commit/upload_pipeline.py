@@ -1,0 +1,482 @@
+"""Uploads: the newest save that is due, one at a time, until it is committed or of no use.
+
+    wanted -> hashed -> shards -> manifests -> complete -> recorded -> LATEST
+
+Must never happen: training waits for the store. So the pipeline only reads slots, which it pins,
+and a newer save takes the place of one that has not begun or does not get on.
+"""
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from spotelastic_checkpoints import crash_points, wire
+from spotelastic_checkpoints.commit import upload_cadence
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.crash_points import Stage
+from spotelastic_checkpoints.errors import CheckpointsError, Fenced, Outrun, StorageUnavailable
+from spotelastic_checkpoints.format import manifest, shards
+from spotelastic_checkpoints.format.manifest import Manifest, Shard
+from spotelastic_checkpoints.format.shards import Cut
+from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
+from spotelastic_checkpoints.wire import Commit, Item
+
+T = TypeVar("T")
+
+_RETRY_FIRST, _RETRY_MOST = 0.2, 5.0
+"""Seconds between attempts while the store is away."""
+AWAY_AFTER = 10.0
+"""Seconds without a file that goes up, after which a save that fails gives its slots to others."""
+_LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
+"""Seconds between looks for the other nodes' manifests."""
+
+
+class _Left(CheckpointsError):
+    """The save is of no use any more, which is nobody's loss."""
+
+
+class _Overwritten(CheckpointsError):
+    """The save's slot holds another by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """One step's slots on this node."""
+
+    commit: Commit
+    incarnation: str
+    slots: tuple[tuple[Slot, SlotHeader], ...]
+
+    @property
+    def paths(self) -> set[Path]:
+        return {slot.path for slot, _ in self.slots}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(header.owned_bytes for _, header in self.slots)
+
+
+class Progress:
+    """Of one attempt at an upload; told from several threads."""
+
+    def __init__(self, found: int = 0) -> None:
+        """`found` bytes are in the store already."""
+        self._lock = threading.Lock()
+        self._begun = time.monotonic()
+        self._found = self.done = found
+        self.error: Exception | None = None
+        """Of the first file that did not go up, or why the save was given up before; no files are
+        begun then."""
+
+    def add(self, nbytes: int) -> None:
+        with self._lock:
+            self.done += nbytes
+
+    def find(self, nbytes: int) -> None:
+        """They are in the store already."""
+        with self._lock:
+            self.done += nbytes
+            self._found += nbytes
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second since the attempt began."""
+        return (self.done - self._found) / max(time.monotonic() - self._begun, 1e-3)
+
+
+class Files:
+    """Of one save, those that are in the store: an attempt goes on where the one before it ended.
+
+    They count while the slot holds what they were sent from.
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, tuple[int, dict[int, Shard]]] = {}
+
+    def of(self, rank: int, generation: int) -> dict[int, Shard]:
+        """By number; to be added to."""
+        known = self._ranks.get(rank)
+        if known is None or known[0] != generation:
+            known = self._ranks[rank] = generation, {}
+        return known[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(_nbytes, (files for _, files in self._ranks.values())))
+
+    def __len__(self) -> int:
+        return sum(len(files) for _, files in self._ranks.values())
+
+
+def _nbytes(files: Mapping[int, Shard]) -> int:
+    return sum(file.nbytes for file in files.values())
+
+
+async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
+    """The results, or the first error, once everything has ended: what goes on reading a slot that
+    is given up would send what is written there next, under the name of what was there."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+def _overwritten(header: SlotHeader) -> _Overwritten:
+    return _Overwritten(f"the slot of rank {header.rank} was overwritten meanwhile")
+
+
+def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
+    data = slot.data
+    return tuple(
+        manifest.checksummed(item, data[item.offset : item.offset + item.length]) for item in items
+    )
+
+
+class Pipeline:
+    """Lives in the daemon's event loop; what takes time runs in `executor`, files go up in
+    `uploads`, which has as many threads as may be on their way at a time."""
+
+    def __init__(
+        self,
+        commits: Callable[[], Commits],
+        emit: Callable[[wire.DaemonEvent], None],
+        moved_on: Callable[[], None],
+        executor: Executor,
+        uploads: Executor,
+        committed: Callable[[Commit], None],
+        overwritten: Callable[[], None],
+    ) -> None:
+        """`committed` hears of each commit of ours, `moved_on` of each save that needs no slot
+        any more, `overwritten` when a save lost its slot and nothing newer waits."""
+        self._commits = commits
+        self._emit = emit
+        self._moved_on = moved_on
+        self._executor = executor
+        self._uploads = uploads
+        self._committed = committed
+        self._lost_slot = overwritten
+        self._changed = asyncio.Event()
+        self._wanted: Save | None = None
+        self._active: Save | None = None
+        self._sent = False
+        """All of the active save's parts are in the store, with their manifests."""
+        self._resting = False
+        """The store is away, and nothing of the active save is read until it is tried again."""
+        self._outrun: Save | None = None
+        self._progress = Progress()
+        self._files = Files()
+        """Of the active save."""
+        self._outage = ""
+        self._away = False
+        """It has been told that the store is."""
+        self.commit_time = 0.0
+        """Seconds that the last commit of ours took, without what an outage took before."""
+        self._begun = 0.0
+        self._sent_in = 0.0
+        """Seconds that the last upload of our parts took,"""
+        self._last_rate = 0.0
+        """and bytes per second in it."""
+        self.deadline = 0.0
+        """Epoch seconds at which this node will be gone; 0: none known."""
+        self.newest: Commit | None = None
+        """The newest commit that LATEST is known to name."""
+        self.settled: Commit | None = None
+        """The newest save of ours that needs nothing more: committed, or of no use."""
+        self.epoch = 0
+        """Of the current round; moves LATEST."""
+
+    @property
+    def pinned(self) -> set[Path]:
+        """Slots that are on their way to the store, and to be overwritten last.
+
+        What was sent is no longer read. A node that has died, or has left this save out, never
+        sends its part: with two slots nobody could save again if this one waited for it.
+        """
+        active = None if self._sent else self._active
+        return {path for save in (active, self._wanted) if save for path in save.paths}
+
+    @property
+    def in_use(self) -> set[Path]:
+        """Those of them that must not be overwritten even where there is no other. While the store
+        is away nothing is read, and with two slots nobody could save: what is overwritten gives
+        way to the newest."""
+        resting = self._active.paths if self._resting and self._active else ()
+        return self.pinned - set(resting)
+
+    @property
+    def upload(self) -> wire.Upload | None:
+        save = self._active or self._wanted
+        if save is None:
+            return None
+        progress = self._progress if self._active else Progress()
+        return wire.Upload(
+            save.commit.epoch, save.commit.step, progress.done, save.nbytes, progress.rate
+        )
+
+    @property
+    def upload_time(self) -> float:
+        """Seconds that an upload of our parts takes, by the last one and the one under way."""
+        under_way = self._active is not None and not self._sent
+        return max(self._sent_in, time.monotonic() - self._begun if under_way else 0.0)
+
+    @property
+    def outage(self) -> str:
+        """Why uploads do not get on at the moment; empty when they do."""
+        return self._outage
+
+    def want(self, save: Save) -> bool:
+        """Upload this save next, instead of what waits. False when it is old or known."""
+        known = [s.commit for s in (self._active, self._wanted) if s]
+        if self.settled is not None:
+            known.append(self.settled)
+        is_new = not known or save.commit > max(known)
+        if is_new:
+            self._wanted = save
+            if self._active is not None and not self._sent and self._goes_first(save, self._active):
+                why = "the node goes, and there is time for the later one alone"
+                self._leave_active(CheckpointsError(why))
+            self._changed.set()
+        return is_new
+
+    def _goes_first(self, later: Save, active: Save) -> bool:
+        if not self.deadline:
+            return False
+        rate = self._progress.rate or self._last_rate
+        room = rate * (self.deadline - time.time())
+        return upload_cadence.goes_first(later.nbytes, active.nbytes - self._progress.done, room)
+
+    def adopt(self, epoch: int, keep: Callable[[Save], bool]) -> None:
+        """A round with this epoch began: give up saves that are not part of its history, and
+        record what the claim of its epoch outran."""
+        self.epoch = epoch
+        self._forget(keep)
+        outrun, self._outrun = self._outrun, None
+        if outrun is not None and self._wanted is None and keep(outrun):
+            self._wanted = outrun
+            self._changed.set()
+
+    def _forget(self, keep: Callable[[Save], bool]) -> None:
+        if self._wanted is not None and not keep(self._wanted):
+            self._wanted = None
+        if self._active is not None and not keep(self._active):
+            self._leave_active(_Left(f"step {self._active.commit.step} is another history's"))
+
+    def give_way(self) -> bool:
+        """Give up the save that would be committed last: a later one must come about, and has no
+        other slot. False when there is none that holds a slot."""
+        if self._wanted is not None:
+            self._wanted = None
+        elif self._active is not None and not self._sent:
+            self._leave_active(CheckpointsError("its slot was needed for a later one"))
+        else:
+            return False
+        return True
+
+    def _leave_active(self, why: CheckpointsError) -> None:
+        """What is on its way ends by itself."""
+        self._progress.error = why
+        self._active = None
+        self._changed.set()
+
+    def learned(self, commit: Commit | None) -> None:
+        """A commit that somebody else made."""
+        if commit is not None and (self.newest is None or commit > self.newest):
+            self.newest = commit
+
+    def busy(self) -> bool:
+        return self._active is not None or self._wanted is not None
+
+    async def run(self) -> None:
+        while True:
+            while self._wanted is None:
+                self._changed.clear()
+                await self._changed.wait()
+            save, self._wanted = self._wanted, None
+            self._active, self._sent, self._files = save, False, Files()
+            try:
+                await self._finish(save)
+            finally:
+                self._files = Files()
+                if self._active is save:
+                    self._active = None
+                self._moved_on()
+
+    async def _finish(self, save: Save) -> None:
+        """Until the save is committed, given up, or replaced by a newer one."""
+        wait, spent, got_on = _RETRY_FIRST, 0.0, time.monotonic()
+        while self._active is save:
+            before = len(self._files)
+            self._begun = time.monotonic() - spent
+            try:
+                await self._shards(save)
+                self._sent, self._sent_in = True, time.monotonic() - self._begun
+                self._last_rate = save.nbytes / max(self._sent_in, 1e-3)
+                self._moved_on()
+                committed = await self._record(save)
+            except StorageUnavailable as error:
+                if len(self._files) > before:  # of thousands of files some fail: it gets on
+                    wait, got_on = _RETRY_FIRST, time.monotonic()
+                    spent = got_on - self._begun
+                else:
+                    self._tell_away(str(error))
+                    if self._wanted is not None:
+                        return
+                # With jitter: all nodes of a cluster lose the store at the same moment.
+                away = time.monotonic() - got_on > AWAY_AFTER
+                await self._rest(wait * random.uniform(0.5, 1.5), away=away)
+                wait = min(wait * 2, _RETRY_MOST)
+                continue
+            except Outrun:
+                # A round claims the store when it is proposed, and we hear of its epoch when it
+                # starts. All our parts are there, so that only LATEST is left to be moved.
+                self._outrun = save
+                self._settle(save.commit)
+                self._emit(wire.Outrun(max(self.epoch, save.commit.epoch)))
+                return
+            except _Left:
+                return
+            except Fenced as error:
+                self._complain(str(error))
+                self._settle(save.commit)
+                return
+            except CheckpointsError as error:
+                overwritten = isinstance(error, _Overwritten)
+                if not (overwritten and self._away):
+                    self._complain(f"step {save.commit.step} was not committed: {error}")
+                self._settle(save.commit)
+                if overwritten and self._wanted is None:
+                    self._lost_slot()
+                return
+            self._outage, self._away = "", False
+            if committed:
+                self.commit_time = time.monotonic() - self._begun
+                self._settle(save.commit)
+                self.learned(save.commit)
+                self._emit(wire.Committed(save.commit.epoch, save.commit.step, time.time()))
+                self._active = None
+                self._committed(save.commit)
+                self._moved_on()
+            return
+
+    async def _shards(self, save: Save) -> None:
+        crash_points.reached(Stage.UPLOAD_STARTED)
+        self._progress = Progress(self._files.nbytes)
+        try:
+            await _all(self._rank(save, slot, header) for slot, header in save.slots)
+        except CheckpointsError as error:
+            raise self._progress.error or error from None
+
+    async def _rank(self, save: Save, slot: Slot, header: SlotHeader) -> None:
+        generation, progress = slot.generation, self._progress
+        sent = self._files.of(header.rank, generation)
+        files = await self._in_thread(self._missing, save.commit, slot, header)
+        if files is None:
+            progress.find(header.owned_bytes - _nbytes(sent))
+            return
+        loop = asyncio.get_running_loop()
+
+        async def put(number: int, file: Cut) -> None:
+            name = manifest.shard_name(header.rank, number)
+            sent[number] = await loop.run_in_executor(
+                self._uploads, self._put, save.commit, name, slot, file, progress
+            )
+
+        await _all(put(number, file) for number, file in enumerate(files) if number not in sent)
+        if slot.generation != generation or slot.header() != header:
+            # A worker may still hold a grant of the daemon before us.
+            raise _overwritten(header)
+        content = Manifest(
+            version=manifest.VERSION,
+            epoch=save.commit.epoch,
+            step=save.commit.step,
+            incarnation=save.incarnation,
+            layout=header.layout,
+            rank=header.rank,
+            world_size=header.world_size,
+            chunks=header.chunks,
+            shards=tuple(sent[number] for number in range(len(files))),
+        )
+        await self._in_thread(self._commits().put_manifest, content)
+
+    def _missing(self, commit: Commit, slot: Slot, header: SlotHeader) -> list[Cut] | None:
+        """The files that the slot makes; None where they are there already."""
+        if self._commits().has_manifest(commit, header.rank):
+            return None
+        if slot.header() != header:
+            raise _overwritten(header)
+        return shards.cut(slot.items(header)[: header.owned], header.owned_bytes)
+
+    def _put(self, commit: Commit, name: str, slot: Slot, file: Cut, progress: Progress) -> Shard:
+        if progress.error is not None:
+            raise progress.error
+        try:
+            hashed = replace(file, items=checksummed(slot, file.items))
+            crash_points.reached(Stage.SHARD_HASHED)
+            data = slot.data[file.start : file.end]
+            self._commits().put_shard(commit, name, data, progress.add)
+        except Exception as error:
+            if isinstance(error, CheckpointsError):
+                # It is kept until all files have ended, and what led to it may know what was sent.
+                error.__cause__ = error.__context__ = error.__traceback__ = None
+            progress.error = progress.error or error
+            raise
+        return Shard(name, len(data), hashed.placed())
+
+    async def _record(self, save: Save) -> bool:
+        """Wait for the other nodes' manifests; False when a newer save is to go first."""
+        wait = _LOOK_FIRST
+        while self._active is save:
+            epoch = max(self.epoch, save.commit.epoch)
+            try:
+                if await self._in_thread(self._commits().commit, save.commit, epoch):
+                    return True
+            except Outrun:
+                if self.epoch <= epoch:
+                    raise
+                continue  # the round that claimed it has begun here meanwhile
+            if self._wanted is not None:
+                return False
+            await self._pause(wait)
+            wait = min(wait * 1.5, _LOOK_MOST)
+        return False
+
+    def _settle(self, commit: Commit) -> None:
+        self.settled = max(filter(None, (self.settled, commit)))
+
+    def _complain(self, message: str) -> None:
+        """Once in a row."""
+        if message != self._outage:
+            self._emit(wire.Failed(message))
+        self._outage, self._away = message, False
+
+    def _tell_away(self, message: str) -> None:
+        """Once per outage, whichever saves it meets."""
+        if not self._away:
+            self._complain(message)
+        self._outage, self._away = message, True
+
+    async def _rest(self, seconds: float, *, away: bool) -> None:
+        """Until the store is tried again; where it is `away`, the slots are free meanwhile."""
+        if away:
+            self._resting = True
+            self._moved_on()
+        await self._pause(seconds)
+        self._resting = False
+
+    async def _pause(self, seconds: float) -> None:
+        self._changed.clear()
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, *arguments)

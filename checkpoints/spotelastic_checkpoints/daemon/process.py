@@ -1,0 +1,254 @@
+"""The checkpoint daemon's process: `python -m spotelastic_checkpoints.daemon.process`.
+
+Serves the node's agent and workers on a Unix socket, other daemons on TCP, until SIGTERM, the end
+of its lifeline or a byte from there. The socket appears when it is ready. One daemon per arena: a
+lock says so.
+
+Must never happen: a script that dies takes along what it had sealed. So the end of the lifeline is
+followed by a last upload, of the newest save whether it was due or not, and only after that, the
+arena goes. SIGTERM leaves the arena to whoever started it, and lives; SIGINT is how that one ends
+both: it may be killed before it has removed anything itself.
+"""
+
+import argparse
+import asyncio
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from spotelastic_checkpoints import addresses, wire
+from spotelastic_checkpoints.commit.retention import Keep
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
+from spotelastic_checkpoints.daemon import handover
+from spotelastic_checkpoints.daemon.connections import Client
+from spotelastic_checkpoints.daemon.service import Service
+from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.memory.arena import MOST_SLOTS, PRIVATE, Arena
+from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.transfers import PeerServer
+from spotelastic_checkpoints.threads import minded
+
+NAME = b"se-daemon"
+_PR_SET_NAME = 15
+LAST_UPLOAD = 30.0
+"""Seconds without a byte going up after which a daemon whose lifeline has ended gives up."""
+LAST_RECORD = 10.0
+"""Seconds that it then waits for the commit, in which other nodes may have a part."""
+LOOK_EVERY = 0.05
+
+
+def main() -> int:
+    options = _options()
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
+    try:
+        return asyncio.run(_serve(options))
+    except CheckpointsError as error:
+        print(f"spotelastic: {error}", file=sys.stderr, flush=True)
+        return 2
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="spotelastic_checkpoints.daemon.process", description=__doc__
+    )
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--arena", type=Path, required=True, help="a folder in shared memory")
+    parser.add_argument("--storage", required=True, help="s3://bucket/prefix or a folder")
+    parser.add_argument("--owner", required=True, help="the run that LATEST belongs to")
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for other daemons")
+    parser.add_argument("--cacert", type=Path, help="whose certificates daemons have, for TLS")
+    parser.add_argument("--cert", type=Path, help="this node's own, as server and as client")
+    parser.add_argument("--key", type=Path)
+    parser.add_argument("--peer-name", default="", help="the common name in them; empty: any")
+    parser.add_argument("--workers", type=int, default=1, help="workers on this node")
+    parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
+    parser.add_argument("--keep-every", type=int, help="keep multiples of this step")
+    parser.add_argument("--lifeline", type=int, help="descriptor whose end or first byte ends it")
+    parser.add_argument("--outlasts", action="store_true", help="only the lifeline ends it")
+    return parser.parse_args()
+
+
+async def _serve(options: argparse.Namespace) -> int:
+    options.arena.mkdir(PRIVATE, parents=True, exist_ok=True)
+    lock = _lock(options.arena)
+    credentials = Credentials(os.environ.get("SPOTELASTIC_TOKEN", ""), _tls(options))
+    service = Service(
+        Arena(options.arena, options.workers),
+        storage=options.storage,
+        owner=options.owner,
+        node=options.node,
+        credentials=credentials,
+        most_slots=_number("SPOTELASTIC_SLOTS", None, least=1, default=MOST_SLOTS),
+        keep=Keep(
+            _number("SPOTELASTIC_KEEP_LAST", options.keep_last, least=1, default=3),
+            _number("SPOTELASTIC_KEEP_EVERY", options.keep_every, least=0, default=0),
+        ),
+    )
+    over, deserted = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def give_up() -> None:
+        deserted.set()
+        over.set()
+
+    if options.outlasts:
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+    else:
+        loop.add_signal_handler(signal.SIGTERM, over.set)
+    loop.add_signal_handler(signal.SIGINT, give_up)
+    running = loop.create_task(service.run())
+    running.add_done_callback(lambda _: over.set())
+
+    def warn(message: str) -> None:
+        loop.call_soon_threadsafe(service.tell_problem, message)
+
+    failed: list[str] = []
+
+    def fail(thread: str, error: str) -> None:
+        """Other nodes would ask in vain. The next daemon finds what is sealed."""
+        failed.append(f"its thread “{thread}” ended: {error}")
+        loop.call_soon_threadsafe(over.set)
+
+    with minded(("peers",), fail):
+        host, port = addresses.split(options.listen)
+        peers = PeerServer(service.arena, credentials, host, port, warn)
+        service.listen = peers.address
+        unix = await _listen(options.socket, service)
+        lifeline = loop.create_task(_watch(options, service, deserted, over))
+        await over.wait()
+    lifeline.cancel()
+    unix.close()
+    peers.close()
+    options.socket.unlink(missing_ok=True)
+    if running.done() and not running.cancelled() and (error := running.exception()):
+        raise error
+    if failed:
+        print(f"spotelastic: the checkpoint daemon ends: {failed[0]}", file=sys.stderr, flush=True)
+        os._exit(1)
+    running.cancel()
+    service.close()
+    if deserted.is_set() and options.lifeline is not None:
+        shutil.rmtree(options.arena, ignore_errors=True)
+    lock.close()
+    sys.stdout.flush()
+    # A thread that waits for a store which does not answer must not hold the process up.
+    os._exit(0)
+
+
+def _tls(options: argparse.Namespace) -> Tls | None:
+    files = options.cacert, options.cert, options.key
+    if files == (None, None, None):
+        return None
+    if None in files:
+        raise CheckpointsError("--cacert, --cert and --key belong together")
+    return Tls(*files, options.peer_name)
+
+
+def _number(name: str, given: int | None, *, least: int, default: int) -> int:
+    """As given, or else as the environment says."""
+    told = os.environ.get(name, str(default)) if given is None else str(given)
+    if not told.isdigit() or int(told) < least:
+        raise CheckpointsError(f"{name}={told}: a number of at least {least} is needed")
+    return int(told)
+
+
+def _lock(arena: Path) -> IO[str]:
+    lock = (arena / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise CheckpointsError(f"another checkpoint daemon serves {arena}") from None
+    return lock
+
+
+async def _listen(path: Path, service: Service) -> asyncio.Server:
+    """The lock is ours, so that a socket that is there already is a dead daemon's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if len(os.fsencode(path)) > 100:
+        raise CheckpointsError(f"the socket's path is longer than Unix allows: {path}")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = Client(writer.write)
+        service.clients.add(client)
+        try:
+            while True:
+                (length,) = wire.FRAME.unpack(await reader.readexactly(wire.FRAME.size))
+                ident, request = wire.decode_request(await reader.readexactly(length))
+                service.handle(client, ident, request)
+        except (OSError, EOFError, msgspec.MsgspecError):
+            pass
+        finally:
+            service.disconnected(client)
+            writer.close()
+
+    # Bound under another name first: the socket appears when it listens.
+    early = path.with_name(path.name + ".new")
+    early.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(serve, early)
+    early.rename(path)
+    return server
+
+
+async def _watch(
+    options: argparse.Namespace, service: Service, deserted: asyncio.Event, over: asyncio.Event
+) -> None:
+    """When whoever started us is gone, workers that are still there end with us, not without us:
+    they ask whether all is committed."""
+    if options.lifeline is None:
+        return
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    with os.fdopen(options.lifeline, "rb", buffering=0) as pipe, suppress(OSError):
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        await reader.read(1)
+    deserted.set()
+    try:
+        handover.mark(options.arena, options.owner, options.storage)
+        await service.clients.deserted(LAST_UPLOAD)
+        service.end()
+        await _upload_all(service)
+    finally:
+        over.set()
+
+
+async def _upload_all(service: Service) -> None:
+    """What was due first: of several nodes not all need have sealed the same step as their newest.
+    A part that is there without the others' may be committed by them, or by the next claim."""
+    if not await _sent(service.pipeline):
+        return
+    service.want_due(every_save=True)
+    if not await _sent(service.pipeline):
+        return
+    deadline = time.monotonic() + LAST_RECORD
+    while service.pipeline.busy() and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_EVERY)
+
+
+async def _sent(pipeline: Pipeline) -> bool:
+    """Whether no slot is needed any more; False when nothing gets on."""
+    most, deadline = (0, 0, 0), time.monotonic() + LAST_UPLOAD
+    while pipeline.pinned:
+        if (upload := pipeline.upload) is not None:
+            far = upload.epoch, upload.step, upload.done
+            if far > most:
+                most, deadline = far, time.monotonic() + LAST_UPLOAD
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(LOOK_EVERY)
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,508 @@
+"""The daemon's state and what it answers; everything here runs in one event loop.
+
+Requests arrive from the agent and the workers, each is answered by the handler for its type.
+Reading shared memory and bookkeeping is done at once; what talks to the store, to peers, or waits
+for somebody runs beside it.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from inspect import isawaitable
+from typing import Any, TypeVar
+
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.commit import retention
+from spotelastic_checkpoints.commit.collector import Collector
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.retention import Keep
+from spotelastic_checkpoints.commit.upload_cadence import Cadence
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
+from spotelastic_checkpoints.daemon import daemon_state
+from spotelastic_checkpoints.daemon.connections import Client, Connections
+from spotelastic_checkpoints.daemon.slot_allocator import Grants
+from spotelastic_checkpoints.daemon.slot_prefault import Furnishing
+from spotelastic_checkpoints.errors import (
+    CheckpointsError,
+    DaemonUnavailable,
+    StorageUnavailable,
+)
+from spotelastic_checkpoints.memory import fence, slots
+from spotelastic_checkpoints.memory.arena import Arena
+from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.restore import sources
+from spotelastic_checkpoints.restore.shared_restores import Restores
+from spotelastic_checkpoints.restore.sources import Surroundings
+from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.storage.outage_retry import Patience
+from spotelastic_checkpoints.storage.room import check_room
+from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
+
+T = TypeVar("T")
+
+POINTS_EVERY = 0.25
+UPLOADS, MOST_UPLOADS = 4, 32
+"""Files on their way to the store at a time: per worker, and on a node."""
+NICENESS = 10
+"""Of threads that talk to the store: where processors are short, training goes first."""
+
+
+class Service:
+    def __init__(
+        self,
+        arena: Arena,
+        *,
+        storage: str,
+        owner: str,
+        node: str,
+        credentials: Credentials,
+        most_slots: int,
+        keep: Keep,
+    ) -> None:
+        self.arena = arena
+        self._furnishing = Furnishing(arena, most_slots, self._grant_waiting, self.tell_problem)
+        self._warned = False
+        self._hurried = 0.0
+        """Epoch seconds at which this node will be gone; 0: none known."""
+        self.clients = Connections()
+        self.owner = owner
+        self._node = node
+        self._credentials = credentials
+        self.listen = ""
+        self._storage = storage
+        self._commits: Commits | None = None
+        self._opening = threading.Lock()
+        self._executor = _stepping_back(8, "store")
+        self._remembered = daemon_state.recall(arena.folder)
+        self._restores = Restores(arena.workers, self._surroundings)
+        self._settled = asyncio.Event()
+        self._cadence = Cadence()
+        self._waited_for = 0
+        """Flushes under way."""
+        self._overdue = False
+        """What was to be committed has been overwritten: the next save is sent in its place."""
+        self.pipeline = Pipeline(
+            self.commits,
+            self.clients.emit,
+            self._uploads_changed,
+            self._executor,
+            _stepping_back(min(UPLOADS * arena.workers, MOST_UPLOADS), "upload"),
+            self._committed,
+            self._take_newest,
+        )
+        self._grants = Grants(arena, self._furnishing, self.pipeline)
+        self._collector = Collector(self.commits, self.tell_problem, self._executor, keep)
+        self._handlers = self._table()
+        sources.forget_copies(arena)
+        self._adopt_round()
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self.want_due()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._upload())
+            group.create_task(self._collector.run())
+            group.create_task(self._pass_on_points())
+
+    async def _upload(self) -> None:
+        """After what a daemon that was killed here had begun is ended: later it could be ours."""
+        round_ = self.round
+        if round_ is not None and round_.epoch:
+            with suppress(CheckpointsError, OSError):  # a later epoch's sweep finds them, too
+                await self._in_thread(
+                    lambda: retention.end_uploads(self.commits(), round_.epoch, round_.ranks)
+                )
+        await self.pipeline.run()
+
+    def commits(self) -> Commits:
+        """Opened at first use, in any thread: the storage packages take a second to import. All
+        must have the same one: what a claim has learned, it alone knows."""
+        with self._opening:
+            if self._commits is None:
+                self._commits = Commits(open_storage(self._storage), self.owner)
+            return self._commits
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._restores.forget()
+
+    def disconnected(self, client: Client) -> None:
+        """A worker that went without a word may have sealed a slot without a word, too."""
+        self.clients.remove(client)
+        if client.attached:
+            self.want_due()
+            self._grant_waiting()
+
+    def tell_problem(self, message: str) -> None:
+        self.clients.emit(wire.Failed(message))
+
+    def _committed(self, commit: Commit) -> None:
+        self._collector.committed(commit, self.pipeline.epoch)
+
+    def _uploads_changed(self) -> None:
+        """A save was settled or given up: its slots may be overwritten."""
+        self._settled.set()
+        self._grant_waiting()
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def handle(self, client: Client, ident: int, request: wire.Request) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(client, ident, request))
+        client.tasks.add(task)
+        task.add_done_callback(client.tasks.discard)
+
+    async def _answer(self, client: Client, ident: int, request: wire.Request) -> None:
+        try:
+            result = self._handlers[type(request)](client, ident, request)
+            if isawaitable(result):
+                result = await result
+        except CheckpointsError as error:
+            client.send(wire.frame(ident, f"{type(error).__name__}: {error}", None))
+        except Exception as error:
+            # Who asked would wait until its deadline; the daemon's log has the traceback.
+            client.send(wire.frame(ident, f"{type(error).__name__}: {error!r}", None))
+            raise
+        else:
+            if result is not _LATER:
+                client.send(wire.frame(ident, "", result))
+
+    def _table(self) -> dict[type, Callable[[Client, int, Any], Any]]:
+        """The handler of each request; a coroutine is one that waits for something."""
+        return {
+            wire.Begin: lambda client, ident, r: self.begin(r.round),
+            wire.ClaimEpoch: lambda client, ident, r: self._claim(r),
+            wire.GetStatus: lambda client, ident, r: self._status(),
+            wire.SetTarget: lambda client, ident, r: self._set_target(r),
+            wire.End: lambda client, ident, r: self.end(),
+            wire.Flush: lambda client, ident, r: self.flush(r.timeout),
+            wire.Hurry: lambda client, ident, r: self._hurry(r.deadline),
+            wire.Subscribe: lambda client, ident, r: self.clients.subscribe(client),
+            wire.Attach: lambda client, ident, r: self._attach(client, r),
+            wire.Open: lambda client, ident, r: self._open(client, r.resume),
+            wire.Fetch: lambda client, ident, r: self._restores.fetch(r, client.local_rank),
+            wire.FindCommit: lambda client, ident, r: self._restores.find(r.step, r.before),
+            wire.Restored: lambda client, ident, r: self._restores.done(r.id, client.local_rank),
+            wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
+            wire.AwaitSlots: lambda client, ident, r: self._furnishing.wait(r.local_rank),
+            wire.Reserve: lambda client, ident, r: self._reserve(client, ident, r.urgent),
+            wire.Sealing: lambda client, ident, r: self._sealing(client, r),
+            wire.Await: lambda client, ident, r: self._await(client, ident, r.target),
+            wire.Complain: lambda client, ident, r: self._complain(r.message),
+            wire.Urge: lambda client, ident, r: self._urge(),
+            wire.Leave: lambda client, ident, r: self._leave(client, r),
+        }
+
+    # -- the round --------------------------------------------------------------------------------
+
+    @property
+    def round(self) -> RoundInfo | None:
+        return self._remembered.round
+
+    def begin(self, round_: RoundInfo) -> None:
+        known = self.round is not None and self.round.incarnation == round_.incarnation
+        self._remembered = self._remembered.begun(round_)
+        if not known:
+            self._restores.forget()
+            self._cadence = Cadence()
+        # The pages say themselves of which round they are: its workers may be at them already,
+        # where the daemon before this one could not write down what it was told.
+        for page, rank in zip(self.arena.pages, round_.ranks, strict=False):
+            if not page.is_of(round_.incarnation):
+                page.reset(round_.incarnation, rank, round_.schedule, self._hurried)
+        self._adopt_round()
+        self.want_due()
+        self._grant_waiting()
+        self._keep()
+
+    def _keep(self) -> None:
+        """Last, as it is only for the next daemon. One that finds an earlier round does nothing for
+        this one until it is told of it; what that round may still commit, its epoch limits."""
+        try:
+            daemon_state.keep(self.arena.folder, self._remembered)
+        except OSError as error:
+            self.tell_problem(
+                f"{self.arena.folder}: {error.strerror}: a daemon that takes this one's place waits"
+                " to be told of the round"
+            )
+
+    def _adopt_round(self) -> None:
+        round_ = self.round
+        if round_ is None:
+            return
+        self._collector.on = round_.slot == 0 and not self._hurried
+        self.pipeline.adopt(
+            round_.epoch,
+            lambda save: slots.on_lineage(round_, save.incarnation, save.commit.step),
+        )
+
+    def end(self) -> None:
+        """The workers are dead."""
+        for client in self.clients:
+            client.rank, client.awaiting = -1, None
+        self.arena.drop_torn()
+        self._emit_points(all_written=True)
+        self._restores.forget()
+        self.want_due()
+
+    def _set_target(self, request: wire.SetTarget) -> list[wire.WorkerStep]:
+        self._check_current(request.round)
+        if request.schedule is not None:
+            for page in self.arena.pages:
+                page.set_schedule(request.schedule)
+            fence.raise_everywhere()
+        for page in self.arena.pages:
+            page.set_target(request.proposal, request.target)
+        fence.raise_everywhere()
+        for client in self.clients:
+            if client.awaiting is not None and client.awaiting[1] != request.target:
+                client.send(wire.frame(client.awaiting[0], "", request.target))
+                client.awaiting, client.waiting = None, False
+        return self._workers()
+
+    def _workers(self) -> list[wire.WorkerStep]:
+        waiting = {c.local_rank for c in self.clients.workers if c.awaiting or c.tasks}
+        return [page.read(local, local in waiting) for local, page in enumerate(self.arena.pages)]
+
+    def _check_current(self, incarnation: str) -> None:
+        if self.round is None or self.round.incarnation != incarnation:
+            raise DaemonUnavailable(f"round {incarnation} is not the current one on this node")
+
+    async def _claim(self, request: wire.ClaimEpoch) -> wire.Claim:
+        self.owner = request.owner
+        deadline = time.monotonic() + request.timeout
+        wait = 0.2
+        while True:
+            try:
+                claim = await self._in_thread(lambda: self._claim_once(request))
+            except StorageUnavailable:
+                if time.monotonic() + wait > deadline:
+                    raise
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, 2.0)
+            else:
+                self.pipeline.learned(claim.commit)
+                self._warn(self.commits().storage.weaker)
+                return claim
+
+    def _warn(self, weaker: str) -> None:
+        """Once per daemon."""
+        if weaker and not self._warned:
+            self._warned = True
+            self.tell_problem(weaker)
+
+    def _claim_once(self, request: wire.ClaimEpoch) -> wire.Claim:
+        commits = self.commits()
+        commits.owner = request.owner
+        return commits.claim(take_over=request.take_over)
+
+    def _status(self) -> wire.DaemonStatus:
+        upload = self.pipeline.upload
+        return wire.DaemonStatus(
+            listen=self.listen,
+            snapshots=tuple(slots.snapshots(header for _, header in self.arena.sealed())),
+            commit=self.pipeline.newest,
+            workers=tuple(self._workers()),
+            upload=upload,
+            error=self.pipeline.outage or self._collector.problem,
+            ready=self._furnishing.done,
+            arena=sum(slot.size for slot in self.arena.slots()),
+            commit_time=self.pipeline.commit_time,
+            collecting=self._collector.busy,
+        )
+
+    async def flush(self, timeout: float) -> bool:
+        """Wait until what is due is committed; False when it was not, or time (s) ran out."""
+        self._waited_for += 1
+        self.want_due()
+        try:
+            return await self._committed_within(timeout)
+        finally:
+            self._waited_for -= 1
+
+    async def _committed_within(self, timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        while True:
+            due, done = self._newest_due(), self.pipeline.settled
+            if due is None and not self.pipeline.busy():
+                return True
+            if due is not None and done is not None and done >= due and due.epoch:
+                newest = self.pipeline.newest
+                return newest is not None and newest >= due
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._settled.clear()
+            try:
+                await asyncio.wait_for(self._settled.wait(), left)
+            except TimeoutError:
+                pass
+
+    def _newest_due(self) -> Commit | None:
+        """Of the current round, whether all local ranks have sealed it or not; epoch 0: not yet."""
+        round_ = self.round
+        if round_ is None:
+            return None
+        steps = [
+            header.step
+            for _, header in self.arena.sealed()
+            if header.incarnation == round_.incarnation and header.due
+        ]
+        return Commit(round_.epoch, max(steps)) if steps else None
+
+    def _hurry(self, deadline: float) -> None:
+        self._hurried, self._collector.on, self.pipeline.deadline = deadline, False, deadline
+        for page in self.arena.pages:
+            page.set_deadline(deadline)
+        self.want_due(every_save=True)
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def _attach(self, client: Client, request: wire.Attach) -> str:
+        self._check_current(request.round)
+        local = request.local_rank
+        if not 0 <= local < self.arena.workers:
+            raise CheckpointsError(
+                f"local rank {local}: this daemon was started for {self.arena.workers} workers"
+            )
+        client.rank, client.local_rank, client.round = request.rank, local, request.round
+        self.clients.emit(wire.Attached(request.rank))
+        return str(self.arena.page_path(local))
+
+    async def _open(self, client: Client, resume: Resume) -> RestoreSet:
+        opened = await self._restores.open(resume, client.local_rank)
+        if opened.items and not any(each.slots for each in self.clients):
+            self._grants.make_room(resume, self.round)
+        return opened
+
+    def _surroundings(self) -> Surroundings:
+        loop = asyncio.get_running_loop()
+
+        def warn(message: str) -> None:
+            loop.call_soon_threadsafe(self.tell_problem, message)
+
+        return Surroundings(
+            self.arena, self.commits, self._node, self._credentials, warn, Patience(warn)
+        )
+
+    def _prepare(self, client: Client, nbytes: int) -> None:
+        check_room(self._storage, self.round, nbytes)
+        client.slots = self._grants.prepare(client.local_rank, nbytes, self.round)
+
+    def _reserve(self, client: Client, ident: int, urgent: bool) -> object:
+        path = self._grants.next(client, self.round, urgent=urgent)
+        if path is None:
+            client.reserving = ident
+            return _LATER
+        client.reserving = 0
+        return wire.SlotGrant(str(path), self.owner)
+
+    def _grant_waiting(self) -> None:
+        for client in self.clients:
+            if client.reserving:
+                self.handle(client, client.reserving, wire.Reserve())
+
+    def _sealing(self, client: Client, request: wire.Sealing) -> object:
+        client.sealed, client.waiting = request.step, request.waiting
+        self._restores.forget()
+        workers = [c for c in self.clients.workers if c.round == client.round]
+        ranks = {c.rank for c in workers if c.sealed == request.step}
+        round_ = self.round
+        if round_ is not None and ranks >= set(round_.ranks):
+            waiting = all(c.waiting for c in workers)
+            self.clients.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
+            if self._passes(request, round_) or self._overdue:
+                self.want_due()
+        return _LATER
+
+    def _passes(self, request: wire.Sealing, round_: RoundInfo) -> bool:
+        """Whether its sealing begins an upload. What somebody waits for passes in any case."""
+        every = self.arena.pages[0].schedule.checkpoint_every
+        alone, in_haste = len(round_.members) == 1, self._hurried or self._waited_for
+        if request.waiting or alone or in_haste:
+            return True
+        if not request.due or not every or request.step % every:
+            return request.due
+        return self._cadence.passes(
+            request.step // every, time.monotonic(), self.pipeline.upload_time
+        )
+
+    def _await(self, client: Client, ident: int, target: int) -> object:
+        now = self.arena.pages[client.local_rank].target
+        if now != target:
+            client.waiting = False
+            return now
+        client.awaiting = (ident, target)
+        return _LATER
+
+    def _urge(self) -> object:
+        self.want_due()
+        return _LATER
+
+    def _complain(self, message: str) -> object:
+        self.tell_problem(message)
+        return _LATER
+
+    def _leave(self, client: Client, request: wire.Leave) -> None:
+        self._emit_points(all_written=True)
+        self.clients.emit(wire.Left(client.rank, request.step, request.clean))
+        self.want_due()
+        self.clients.detach(client)
+
+    # -- saves ------------------------------------------------------------------------------------
+
+    def want_due(self, *, every_save: bool = False) -> None:
+        """Hand the newest complete save that is due (or just the newest) to the pipeline."""
+        every_save = every_save or self._overdue
+        round_ = self.round
+        if round_ is None:
+            return
+        sealed = self.arena.sealed()
+        snapshots = slots.snapshots(header for _, header in sealed)
+        for snapshot in slots.newest_first(snapshots, round_):
+            epoch = self._remembered.epochs.get(snapshot.incarnation, 0)
+            save = snapshot.incarnation, snapshot.step, snapshot.layout
+            members = slots.members(sealed, *save)
+            due = every_save or any(header.due for _, header in members)
+            if epoch and due and slots.on_lineage(round_, snapshot.incarnation, snapshot.step):
+                commit = Commit(epoch, snapshot.step)
+                if self.pipeline.want(Save(commit, snapshot.incarnation, tuple(members))):
+                    self._overdue = False
+                return
+
+    def _take_newest(self) -> None:
+        self._overdue = True
+        self.want_due()
+
+    async def _pass_on_points(self) -> None:
+        while True:
+            await asyncio.sleep(POINTS_EVERY)
+            self._emit_points(all_written=False)
+            if self._cadence.has_paused(time.monotonic()):
+                self.want_due()
+
+    def _emit_points(self, *, all_written: bool) -> None:
+        points = self.arena.pages[0].take_points(all_written=all_written)
+        if points:
+            self.clients.emit(wire.Points(points))
+
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+
+def _stepping_back(threads: int, name: str) -> ThreadPoolExecutor:
+    """What these threads start, inherits it."""
+
+    def step_back() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+    return ThreadPoolExecutor(threads, thread_name_prefix=name, initializer=step_back)
+
+
+_LATER = object()
+"""The answer comes from somewhere else, or none is expected."""

@@ -1,0 +1,63 @@
+"""Which slot a worker's next save goes to, and which ones make room for what is fetched."""
+
+from collections.abc import Set
+from pathlib import Path
+
+from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
+from spotelastic_checkpoints.daemon.connections import Client
+from spotelastic_checkpoints.daemon.slot_prefault import Furnishing
+from spotelastic_checkpoints.memory import slots
+from spotelastic_checkpoints.memory.arena import Arena, SlotView
+from spotelastic_checkpoints.wire import Resume, RoundInfo
+
+
+class Grants:
+    def __init__(self, arena: Arena, furnishing: Furnishing, pipeline: Pipeline) -> None:
+        self._arena = arena
+        self._furnishing = furnishing
+        self._pipeline = pipeline
+
+    def prepare(self, local_rank: int, nbytes: int, round_: RoundInfo | None) -> list[Path]:
+        """The slots that the rank will have, of `nbytes` each; raises `ArenaFull`."""
+        views = self._views(local_rank)
+        dispensable = slots.dispensable(views, round_, self._pipeline.pinned)
+        return self._furnishing.begin(local_rank, nbytes, dispensable)
+
+    def next(self, client: Client, round_: RoundInfo | None, *, urgent: bool) -> Path | None:
+        """None while there is none: an upload that ends, or a slot that comes, may change that.
+
+        Where the save is `urgent`, an upload gives way to it.
+        """
+        missing = self._furnishing.missing(client.slots)
+        views = [self._arena.view(path) for path in client.slots]
+        path = self._free(views, missing, round_)
+        would_help = urgent and slots.choose(views, round_, missing) is not None
+        while path is None and would_help and self._pipeline.give_way():
+            path = self._free(views, missing, round_)
+        return path
+
+    def _free(
+        self, views: list[SlotView], missing: Set[Path], round_: RoundInfo | None
+    ) -> Path | None:
+        """What is on its way to a store that is away is overwritten only where all else is."""
+        path = slots.choose(views, round_, self._pipeline.pinned | missing)
+        return path or slots.choose(views, round_, self._pipeline.in_use | missing)
+
+    def make_room(self, resume: Resume, round_: RoundInfo | None) -> None:
+        """What is fetched takes the place of slots that the next saves would overwrite anyway, so
+        that a node never needs more memory than for its slots."""
+        source = resume.incarnation, resume.step, resume.layout
+        for local_rank in range(self._arena.workers):
+            views = self._views(local_rank)
+            kept = self._pipeline.pinned | {view.path for view in views if _holds(view) == source}
+            while len(views) > 1 and (path := slots.choose(views, round_, kept)):
+                views = [view for view in views if view.path != path]
+                self._furnishing.discard(path)
+
+    def _views(self, local_rank: int) -> list[SlotView]:
+        return [self._arena.view(slot.path) for slot in self._arena.slots(local_rank)]
+
+
+def _holds(view: SlotView) -> tuple[str, int, str] | None:
+    header = view.header
+    return None if header is None else (header.incarnation, header.step, header.layout)

@@ -1,0 +1,357 @@
+"""Slots in shared memory: plain files that outlive workers, agent and daemon.
+
+    <arena>/page-<local rank>             a worker's page (see worker_page.py)
+    <arena>/slot-<local rank>-<number>    a save of one rank
+    <arena>/round.json                    the round that the daemon was told of last
+
+A slot is a header of one memory page, the items' bytes (owned ones first), the index of the items,
+and the lengths of the pickled values. Must never happen: a slot that was being written when its
+worker died is taken for a save. So its state says "writing" before the first byte changes, and
+"sealed" after everything else, the header's own checksum included, is in place.
+"""
+
+import errno
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from spotelastic_checkpoints import crash_points
+from spotelastic_checkpoints.crash_points import Stage
+from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
+from spotelastic_checkpoints.memory.free_memory import Room, mib, room
+from spotelastic_checkpoints.memory.prefault import populate
+from spotelastic_checkpoints.memory.worker_page import Page
+from spotelastic_checkpoints.wire import Item
+
+PRIVATE = 0o700
+"""Mode of the folder: a state is in it, and the machine may have other users."""
+HEADER = 4096
+MOST_SLOTS = 3
+NEEDED, SPARE = 0.9, 0.5
+"""Shares of the free memory that the slots which are needed, and those beyond, may take."""
+_MAGIC = 0x3130_5445_5350_4F53
+_WORDS = struct.Struct("<QQQQQ")
+"""Magic, state, generation, length and checksum of the description that follows."""
+_STATE_AT, _GENERATION_AT = 8, 16
+_LENGTHS = struct.Struct("<I")
+
+_index_decoder = msgspec.msgpack.Decoder(tuple[Item, ...])
+
+
+class State(IntEnum):
+    EMPTY = 0
+    WRITING = 1
+    SEALED = 2
+
+
+class SlotHeader(msgspec.Struct, frozen=True):
+    """What a sealed slot is."""
+
+    owner: str
+    incarnation: str
+    """Of the round that sealed it."""
+    step: int
+    layout: str
+    rank: int
+    world_size: int
+    ranks: tuple[int, ...]
+    """Of the node: together they hold the node's part."""
+    whole: bool
+    chunks: int
+    """Distinct items of the whole state, and how many of them are not per-rank."""
+    shared: int
+    owned: int
+    """The first so many items are uploaded by this rank,"""
+    owned_bytes: int
+    """and are the first so many bytes."""
+    data_bytes: int
+    index_bytes: int
+    values: int
+    """Number of pickled values, whose lengths stand after the index."""
+    due: bool
+    """To be uploaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """A slot at one moment. `header` is there when it is sealed."""
+
+    path: Path
+    state: State
+    header: SlotHeader | None
+
+
+def slot_bytes(data: int, index: bytes, values: int) -> int:
+    """Size of a slot's file, in whole memory pages."""
+    size = HEADER + data + len(index) + values * _LENGTHS.size
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def encode_index(items: Sequence[Item]) -> bytes:
+    return msgspec.msgpack.encode(items)
+
+
+class Slot:
+    """One slot's file, mapped: the worker writes, the daemon reads. Map it anew once grown.
+
+    Raises `FileNotFoundError` where there is none, or nothing in it, `ArenaFull` where it cannot be
+    mapped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            stat = os.fstat(descriptor)
+            if stat.st_size < HEADER:
+                raise FileNotFoundError(errno.ENOENT, "nothing is in it yet", str(path))
+            self.memory = _mapped(descriptor, stat.st_size, path)
+        finally:
+            os.close(descriptor)
+        self.size = stat.st_size
+        self._inode = stat.st_ino
+
+    def is_of(self, file: os.stat_result) -> bool:
+        """Whether this still maps the file, and all of it."""
+        return (file.st_ino, file.st_size) == (self._inode, self.size)
+
+    @property
+    def data(self) -> memoryview:
+        return self.memory[HEADER:]
+
+    @property
+    def generation(self) -> int:
+        """Drawn anew whenever the slot is about to be written: no two saves on a node share one."""
+        generation: int = _WORDS.unpack_from(self.memory)[2]
+        return generation
+
+    @property
+    def state(self) -> State:
+        magic, state, *_ = _WORDS.unpack_from(self.memory)
+        return State(state) if magic == _MAGIC else State.EMPTY
+
+    def header(self) -> SlotHeader | None:
+        """What the slot holds; None unless it is sealed."""
+        if self.state is not State.SEALED:
+            return None
+        *_, length, checksum = _WORDS.unpack_from(self.memory)
+        description = bytes(self.memory[_WORDS.size : _WORDS.size + length])
+        if xxhash.xxh3_64_intdigest(description) != checksum:
+            return None
+        return msgspec.msgpack.decode(description, type=SlotHeader)
+
+    def items(self, header: SlotHeader) -> tuple[Item, ...]:
+        """The items with their true lengths; offsets count from the slot's data.
+
+        Raises `CheckpointsError` when the slot holds something else by now.
+        """
+        at = HEADER + header.data_bytes
+        try:
+            items = _index_decoder.decode(self.memory[at : at + header.index_bytes])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CheckpointsError(f"{self.path} has no index of step {header.step}") from error
+        if sum(not item.is_tensor for item in items) != header.values:
+            raise CheckpointsError(f"{self.path} has another index than that of step {header.step}")
+        at += header.index_bytes
+        lengths = iter(_LENGTHS.iter_unpack(self.memory[at : at + header.values * _LENGTHS.size]))
+        return tuple(
+            item if item.is_tensor else msgspec.structs.replace(item, length=next(lengths)[0])
+            for item in items
+        )
+
+    # -- the worker -------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """From here on the slot's old content is lost."""
+        self._set_state(State.WRITING)
+        generation = int.from_bytes(os.urandom(8), "little")
+        _WORDS.pack_into(self.memory, 0, _MAGIC, State.WRITING, generation, 0, 0)
+
+    def write_index(self, data_bytes: int, index: bytes) -> None:
+        at = HEADER + data_bytes
+        self.memory[at : at + len(index)] = index
+
+    def seal(self, header: SlotHeader, lengths: Sequence[int]) -> None:
+        at = HEADER + header.data_bytes + header.index_bytes
+        for number, length in enumerate(lengths):
+            _LENGTHS.pack_into(self.memory, at + number * _LENGTHS.size, length)
+        description = msgspec.msgpack.encode(header)
+        if _WORDS.size + len(description) > HEADER:
+            raise ArenaFull(f"the header of {self.path} does not fit its page")
+        self.memory[_WORDS.size : _WORDS.size + len(description)] = description
+        _WORDS.pack_into(
+            self.memory,
+            0,
+            _MAGIC,
+            State.WRITING,
+            self.generation,
+            len(description),
+            xxhash.xxh3_64_intdigest(description),
+        )
+        self._set_state(State.SEALED)
+
+    # -- the daemon -------------------------------------------------------------------------------
+
+    def drop(self) -> None:
+        """A slot whose writer is dead, or whose content nobody may use."""
+        self._set_state(State.EMPTY)
+
+    def _set_state(self, state: State) -> None:
+        self.memory[_STATE_AT:_GENERATION_AT] = int(state).to_bytes(8, "little")
+
+
+def _mapped(descriptor: int, size: int, path: Path) -> memoryview:
+    try:
+        return memoryview(mmap.mmap(descriptor, size))
+    except OSError as error:
+        raise ArenaFull(f"no memory left to map {path}: {error.strerror}") from error
+
+
+class Arena:
+    """The folder, and the slots of all local ranks in it."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        folder.mkdir(PRIVATE, parents=True, exist_ok=True)
+        self.folder = folder
+        self.workers = workers
+        self.pages = [Page(self.page_path(local)) for local in range(workers)]
+        self._lock = threading.Lock()
+        self._slots: dict[Path, Slot] = {}
+        self._growing: set[Path] = set()
+        """Files that may become shorter again: to look at a map of what they lose is a SIGBUS."""
+
+    def page_path(self, local_rank: int) -> Path:
+        return self.folder / f"page-{local_rank}"
+
+    def slot_path(self, local_rank: int, number: int) -> Path:
+        return self.folder / f"slot-{local_rank}-{number}"
+
+    def slots(self, local_rank: int | None = None) -> list[Slot]:
+        """All that exist, of one local rank or of all."""
+        pattern = f"slot-{'*' if local_rank is None else local_rank}-*"
+        found = (self._slot(path) for path in sorted(self.folder.glob(pattern)))
+        return [slot for slot in found if slot is not None]
+
+    def sealed(self) -> list[tuple[Slot, SlotHeader]]:
+        found = ((slot, slot.header()) for slot in self.slots())
+        return [(slot, header) for slot, header in found if header is not None]
+
+    def drop_torn(self) -> None:
+        """Their writers are dead: slots that were being written hold nothing."""
+        for slot in self.slots():
+            if slot.state is State.WRITING:
+                slot.drop()
+
+    def discard(self, path: Path) -> None:
+        """The slot and its memory are gone; nobody may be at it, but other threads may look."""
+        self._slots.pop(path, None)
+        path.unlink(missing_ok=True)
+
+    def furnish(self, path: Path, size: int) -> Slot:
+        """The slot with at least `size` bytes, all of them there; takes a second per GiB.
+
+        Raises `ArenaFull`; the slot is as it was then.
+        """
+        self.allocate(path, size)
+        slot = self._slot(path)
+        if slot is None:
+            raise ArenaFull(f"{path} was given up while it was made")
+        crash_points.reached(Stage.FURNISH_ALLOCATED)
+        try:
+            populate(slot.memory)
+        except OSError as error:
+            raise ArenaFull(f"{path}: {error.strerror}; {self.room()}") from error
+        crash_points.reached(Stage.FURNISH_POPULATED)
+        return slot
+
+    def allocate(self, path: Path, size: int) -> None:
+        """The file has at least `size` bytes, all of them backed by memory; or is as it was."""
+        with self._lock:
+            self._growing.add(path)
+        try:
+            self._grow(path, size)
+        finally:
+            self._growing.discard(path)
+
+    def _grow(self, path: Path, size: int) -> None:
+        with path.open("ab") as file:
+            have = os.fstat(file.fileno()).st_size
+            if have >= size:
+                return
+            wanted, left = f"{mib(size - have)} more for {path}", self.room()
+            if size - have > left.free:
+                raise ArenaFull(f"{wanted}; {left}: {left.more}")
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                os.ftruncate(file.fileno(), have)
+                raise ArenaFull(f"{wanted}: {error.strerror}; {left}") from error
+
+    def view(self, path: Path) -> SlotView:
+        slot = self._slot(path)
+        if slot is None:
+            return SlotView(path, State.EMPTY, None)
+        return SlotView(path, slot.state, slot.header())
+
+    def slots_that_fit(self, size: int, most: int) -> int:
+        """How many slots of `size` each of this node's ranks can have, leaving memory to training.
+
+        Three let a save go on while another is uploaded. One, only where `most` is 1: a crash
+        while it is written leaves nothing. Raises `ArenaFull` with the numbers where they do not
+        fit.
+        """
+        left = self.room()
+        least = min(2, most)
+        for count in range(most, least - 1, -1):
+            share = SPARE if count > least else NEEDED
+            if self._lacking(count, size) <= share * left.free:
+                return count
+        raise ArenaFull(self._shortage(least, size, left))
+
+    def room(self) -> Room:
+        """For further slots; those that exist count as taken."""
+        return room(self.folder)
+
+    def _lacking(self, count: int, size: int) -> int:
+        """Bytes that so many slots of each rank need besides those that are there: each grows by
+        itself, and what lies beyond them is of no help."""
+        sizes = {slot.path: slot.size for slot in self.slots()}
+        paths = [self.slot_path(rank, n) for rank in range(self.workers) for n in range(count)]
+        return sum(max(size - sizes.get(path, 0), 0) for path in paths)
+
+    def _shortage(self, count: int, size: int, left: Room) -> str:
+        needed = count * size * self.workers
+        slots = "two slots" if count == 2 else "one slot"
+        ways = [left.more, "use fewer workers per node"]
+        if count == 2:
+            ways.append(
+                "or set SPOTELASTIC_SLOTS=1 and commit more often (a crash during a save then "
+                "goes back to the last commit)"
+            )
+        return (
+            f"{slots} of {mib(size)} for each of {self.workers} workers need "
+            f"{mib(needed)} in {self.folder}, of which {mib(needed - self._lacking(count, size))} "
+            f"are there; {left}: {', '.join(ways)}"
+        )
+
+    def _slot(self, path: Path) -> Slot | None:
+        """None where it has just gone, or comes: slots are discarded and made while other threads
+        look at them."""
+        with self._lock:
+            known = self._slots.get(path)
+            if path in self._growing:
+                return known
+            try:
+                if known is None or not known.is_of(path.stat()):
+                    known = self._slots[path] = Slot(path)
+            except FileNotFoundError:
+                return None
+            return known

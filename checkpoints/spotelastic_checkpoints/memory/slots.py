@@ -1,0 +1,108 @@
+"""Pure: what the sealed slots of a node amount to, and which slot the next save may overwrite."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from spotelastic_checkpoints.memory.arena import Slot, SlotHeader, SlotView
+from spotelastic_checkpoints.wire import RoundInfo, Snapshot
+
+
+def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
+    """Saves that all ranks of the node have sealed, oldest first."""
+    groups: dict[tuple[str, int, str], dict[int, SlotHeader]] = defaultdict(dict)
+    for header in headers:
+        groups[header.incarnation, header.step, header.layout][header.rank] = header
+    complete = [
+        _snapshot(list(group.values()))
+        for group in groups.values()
+        if set(group) == set(next(iter(group.values())).ranks)
+    ]
+    return sorted(complete, key=lambda snapshot: snapshot.step)
+
+
+def members(
+    sealed: Iterable[tuple[Slot, SlotHeader]], incarnation: str, step: int, layout: str
+) -> list[tuple[Slot, SlotHeader]]:
+    """A save's slots, one of each rank that has sealed it.
+
+    Whoever uploads, restores or serves a save takes these: of a step that was sealed, and then once
+    more to be committed, they are the latter, so that all ranks have the same.
+    """
+    found: dict[int, tuple[Slot, SlotHeader]] = {}
+    for slot, header in sealed:
+        if (header.incarnation, header.step, header.layout) == (incarnation, step, layout):
+            known = found.get(header.rank)
+            if known is None or (header.due and not known[1].due):
+                found[header.rank] = slot, header
+    return list(found.values())
+
+
+def _snapshot(headers: Sequence[SlotHeader]) -> Snapshot:
+    first = headers[0]
+    return Snapshot(
+        incarnation=first.incarnation,
+        step=first.step,
+        layout=first.layout,
+        ranks=tuple(sorted(first.ranks)),
+        world_size=first.world_size,
+        whole=first.whole,
+        nbytes=sum(header.data_bytes for header in headers),
+    )
+
+
+def on_lineage(round_: RoundInfo, incarnation: str, step: int) -> bool:
+    """Whether a save is part of the history that the round goes on from."""
+    if incarnation == round_.incarnation:
+        return True
+    bounds = {branch.incarnation: branch.step for branch in round_.lineage}
+    return incarnation in bounds and step <= bounds[incarnation]
+
+
+def newest_first(snapshots: Iterable[Snapshot], round_: RoundInfo) -> list[Snapshot]:
+    """What the round itself has sealed comes before all that it may have gone on from: a run that
+    was sent back has saves before it whose steps are higher."""
+    return sorted(snapshots, key=lambda s: _age(round_, s.incarnation, s.step), reverse=True)
+
+
+def choose(
+    views: Sequence[SlotView], round_: RoundInfo | None, pinned: Collection[Path]
+) -> Path | None:
+    """The slot of one rank to overwrite; None while there is none.
+
+    Never one that is being uploaded, nor the newest save on the lineage; first what holds
+    nothing, then what no round can use any more, then the oldest, and of one step that was sealed
+    twice the one that is not due.
+    """
+    if len(views) == 1:
+        return None if views[0].path in pinned else views[0].path
+    free = dispensable(views, round_, pinned)
+    return free[0] if free else None
+
+
+def dispensable(
+    views: Sequence[SlotView], round_: RoundInfo | None, pinned: Collection[Path]
+) -> list[Path]:
+    """The slots of one rank that nobody needs, what is worth least first."""
+
+    def usable(view: SlotView) -> bool:
+        header = view.header
+        return header is not None and (
+            round_ is None or on_lineage(round_, header.incarnation, header.step)
+        )
+
+    def age(view: SlotView) -> tuple[bool, int, bool]:
+        header = view.header
+        if header is None:
+            return False, 0, False
+        return *_age(round_, header.incarnation, header.step), header.due
+
+    newest = max((view for view in views if usable(view)), key=age, default=None)
+    free = [view for view in views if view is not newest and view.path not in pinned]
+    free.sort(key=lambda view: (view.header is not None, usable(view), age(view)))
+    return [view.path for view in free]
+
+
+def _age(round_: RoundInfo | None, incarnation: str, step: int) -> tuple[bool, int]:
+    """Sorts saves from the oldest to the newest."""
+    return round_ is not None and incarnation == round_.incarnation, step

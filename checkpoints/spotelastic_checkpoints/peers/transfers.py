@@ -1,0 +1,228 @@
+"""Daemon to daemon: sealed slots over TCP, for nodes that restore from another's memory.
+
+Who they are is settled first, in `handshake.py`.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+import xxhash
+
+from spotelastic_checkpoints import addresses, wire
+from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.memory import slots
+from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot
+from spotelastic_checkpoints.peers import handshake, messages
+from spotelastic_checkpoints.peers.handshake import Credentials, Refused, exactly, fill
+from spotelastic_checkpoints.peers.messages import Inventory, PeerRequest, Read, Shelf
+
+T = TypeVar("T")
+
+ANSWER_WITHIN = 10.0
+"""Seconds without a byte after which a peer counts as gone."""
+IDLE_FOR = 300.0
+"""Seconds between two requests after which a connection is ended."""
+LONGEST_REQUEST = 1 << 16
+RANGE = 4 << 20
+"""Bytes per request,"""
+RANGE_WITHIN = 60.0
+"""and seconds that they may take."""
+ENCRYPTED_AT_ONCE = 256 << 10
+"""Bytes given to TLS in one call, each of which has `ANSWER_WITHIN`."""
+ACCEPT_AGAIN = 0.1
+"""Seconds until the next look for connections where one could not be taken."""
+REMEMBERED = 256
+"""Hosts of which it is known what was said about them."""
+
+
+class PeerServer:
+    """Serves the slots of one arena, each connection in a thread. In the clear the kernel sends the
+    pages of shared memory themselves; TLS reads them where they lie.
+
+    `warn` is told of whoever is refused, in a thread of this server.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        credentials: Credentials,
+        host: str,
+        port: int,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._arena = arena
+        self._credentials = credentials
+        self._warn = warn
+        self._refused: dict[str, str] = {}
+        self._closed = threading.Event()
+        self._listener = addresses.listen(host, port, 64)
+        self.address = addresses.own(self._listener)
+        threading.Thread(target=self._accept, name="peers", daemon=True).start()
+
+    def close(self) -> None:
+        self._closed.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which ends a wait in `accept`, too
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                connection, (host, *_) = self._listener.accept()
+            except OSError:
+                # No descriptor is left, or whoever came has gone: others may come yet.
+                self._closed.wait(ACCEPT_AGAIN)
+                continue
+            serving = threading.Thread(target=self._serve, args=(connection, host), daemon=True)
+            try:
+                serving.start()
+            except RuntimeError:  # as many threads as there may be
+                connection.close()
+                self._closed.wait(ACCEPT_AGAIN)
+
+    def _serve(self, connection: socket.socket, host: str) -> None:
+        with suppress(OSError, EOFError, msgspec.MsgspecError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._admit(connection, host) as channel:
+                while True:
+                    channel.settimeout(IDLE_FOR)
+                    (length,) = wire.FRAME.unpack(exactly(channel, wire.FRAME.size))
+                    if length > LONGEST_REQUEST:
+                        return
+                    ident, request = messages.decode_request(bytes(exactly(channel, length)))
+                    channel.settimeout(ANSWER_WITHIN)
+                    self._answer(channel, ident, request)
+
+    def _admit(self, connection: socket.socket, host: str) -> socket.socket:
+        try:
+            channel = handshake.admit(connection, self._credentials)
+        except Refused as error:
+            self._refuse(host, str(error))
+            raise
+        self._refused.pop(host, None)
+        return channel
+
+    def _refuse(self, host: str, why: str) -> None:
+        """Said once, until the host is let in or is refused for something else."""
+        if self._refused.get(host) != why:
+            if len(self._refused) >= REMEMBERED:
+                self._refused.clear()
+            self._refused[host] = why
+            self._warn(f"{host} gets no snapshots from this node: {why}")
+
+    def _answer(self, connection: socket.socket, ident: int, request: PeerRequest) -> None:
+        try:
+            if isinstance(request, Inventory):
+                answer = wire.frame(ident, "", self._inventory(request))
+            else:
+                answer = wire.frame(ident, "", self._send(connection, ident, request))
+        except CheckpointsError as error:
+            answer = wire.frame(ident, str(error), None)
+        connection.sendall(answer)
+
+    def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
+        """The bytes; returns their checksum."""
+        slot = self._slot(request)
+        connection.sendall(wire.frame(ident, "", request.length))
+        if isinstance(connection, ssl.SSLSocket):
+            data = slot.data[request.offset :][: request.length]
+            for begun in range(0, len(data), ENCRYPTED_AT_ONCE):
+                connection.sendall(data[begun : begun + ENCRYPTED_AT_ONCE])
+        elif request.length:
+            with slot.path.open("rb", buffering=0) as file:
+                connection.sendfile(file, HEADER + request.offset, request.length)
+        return self._checksum(slot, request)
+
+    def _checksum(self, slot: Slot, request: Read) -> str:
+        checksum = xxhash.xxh3_64_hexdigest(slot.data[request.offset :][: request.length])
+        # Only now is it sure that the bytes were those of the save.
+        if slot.generation != request.generation:
+            raise _overwritten(request)
+        return checksum
+
+    def _inventory(self, request: Inventory) -> tuple[Shelf, ...]:
+        save = request.incarnation, request.step, request.layout
+        return tuple(
+            Shelf(
+                header.rank, slot.generation, header.world_size, header.shared, slot.items(header)
+            )
+            for slot, header in slots.members(self._arena.sealed(), *save)
+        )
+
+    def _slot(self, request: Read) -> Slot:
+        for slot, header in self._arena.sealed():
+            if header.rank == request.rank and slot.generation == request.generation:
+                if not 0 <= request.offset <= request.offset + request.length <= len(slot.data):
+                    break
+                return slot
+        raise _overwritten(request)
+
+
+def _overwritten(request: Read) -> RestoreFailed:
+    return RestoreFailed(f"the slot of rank {request.rank} has been overwritten")
+
+
+class Peer:
+    """A connection to another node's daemon. One thread; every wait has a deadline."""
+
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self.address = address
+        try:
+            connection = socket.create_connection(addresses.split(address), ANSWER_WITHIN)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = handshake.greet(connection, credentials)
+        except Refused as error:
+            raise RestoreFailed(f"the checkpoint daemon at {address}: {error}") from error
+        except (OSError, ValueError) as error:
+            raise RestoreFailed(f"no checkpoint daemon answers at {address}: {error}") from error
+        self._socket.settimeout(ANSWER_WITHIN)
+
+    def inventory(self, request: Inventory) -> tuple[Shelf, ...]:
+        return self._call(request, tuple[Shelf, ...])
+
+    def read(self, request: Read, target: memoryview) -> None:
+        """Fills `target`, which is as long as the request asks for; verified."""
+        deadline = time.monotonic() + RANGE_WITHIN
+        if self._call(request, int) != len(target):
+            raise RestoreFailed(f"{self.address}: another length than was asked for")
+        try:
+            fill(self._socket, target, deadline)
+        except OSError as broken:
+            raise self._lost(broken) from None
+        if self._receive(str) != xxhash.xxh3_64_hexdigest(target):
+            raise RestoreFailed(f"{self.address}: what came is not what was sent")
+
+    def abort(self) -> None:
+        """Ends what another thread waits for, too; that one closes."""
+        with suppress(OSError):
+            # Not as `SSLSocket` does it: it would let the other thread read on, undecrypted.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _call(self, request: object, kind: type[T]) -> T:
+        try:
+            self._socket.sendall(wire.frame(0, request))
+        except OSError as broken:
+            raise self._lost(broken) from None
+        return self._receive(kind)
+
+    def _receive(self, kind: type[T]) -> T:
+        try:
+            (length,) = wire.FRAME.unpack(exactly(self._socket, wire.FRAME.size))
+            _, error, result = wire.decode_reply(bytes(exactly(self._socket, length)))
+        except OSError as broken:
+            raise self._lost(broken) from None
+        if error:
+            raise RestoreFailed(f"{self.address}: {error}")
+        return wire.decode_result(result, kind)
+
+    def _lost(self, error: OSError) -> RestoreFailed:
+        return RestoreFailed(f"lost the checkpoint daemon at {self.address}: {error}")

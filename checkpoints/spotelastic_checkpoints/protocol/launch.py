@@ -1,0 +1,80 @@
+"""Starts the daemon as a process of its own and waits until it answers."""
+
+import subprocess
+import time
+from pathlib import Path
+
+from spotelastic_checkpoints import isolated
+from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.protocol.connection import Connection
+
+
+def start_daemon(
+    *,
+    socket: Path,
+    arena: Path,
+    storage: str,
+    owner: str,
+    node: str,
+    listen: str = "127.0.0.1:0",
+    workers: int = 1,
+    token: str = "",
+    certificates: tuple[Path, Path, Path] | None = None,
+    peer_name: str = "",
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    lifeline: int | None = None,
+    outlasts: bool = False,
+    log: Path | None = None,
+    timeout: float = 60.0,
+) -> subprocess.Popen[bytes]:
+    """The process, once its socket answers. It is in a session of its own.
+
+    `lifeline` is a descriptor whose end of file, or first byte, makes the daemon finish and clean
+    up; without one it lives until SIGTERM. One that `outlasts` whoever holds the lifeline is not
+    ended by SIGTERM: a scheduler that ends a job sends it to all processes, and there may be a last
+    upload. With `certificates` (PEM files: authority, certificate, key) it speaks TLS with other
+    daemons, those whose certificates have the common name `peer_name`. What is not kept by
+    `keep_last` and `keep_every`, which default to SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY,
+    is collected. Raises `DaemonUnavailable` with what the daemon printed.
+    """
+    command = isolated.command("spotelastic_checkpoints.daemon.process")
+    command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]
+    command += ["--owner", owner, "--node", node, "--listen", listen, "--workers", str(workers)]
+    if certificates is not None:
+        for flag, file in zip(("--cacert", "--cert", "--key"), certificates, strict=True):
+            command += [flag, str(file)]
+        command += ["--peer-name", peer_name]
+    if keep_last is not None:
+        command += ["--keep-last", str(keep_last)]
+    if keep_every is not None:
+        command += ["--keep-every", str(keep_every)]
+    if lifeline is not None:
+        command += ["--lifeline", str(lifeline)]
+    if outlasts:
+        command += ["--outlasts"]
+    log = log or socket.with_suffix(".log")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=() if lifeline is None else (lifeline,),
+            env=isolated.environment(SPOTELASTIC_TOKEN=token),
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + timeout
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            Connection.unix(str(socket), 1.0).close()
+        except DaemonUnavailable:
+            time.sleep(0.01)
+        else:
+            return process
+    ended = process.poll()
+    process.kill()
+    process.wait()
+    how = f"within {timeout:g} s" if ended is None else f"and ended with code {ended}"
+    said = log.read_text(errors="replace").strip().rpartition("\n")[2]
+    raise DaemonUnavailable(f"the checkpoint daemon did not start {how}: {said or log}")

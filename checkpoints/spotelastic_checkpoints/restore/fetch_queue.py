@@ -1,0 +1,139 @@
+"""Who brings what of a checkpoint: requests, given to lanes of the sources that can serve them.
+
+A source has lanes (connections), each lane takes the next request that its source can serve. So a
+fast holder sends more than a slow one, what a lost one had begun goes to the next, and what a slow
+one sits on is asked of another, too.
+"""
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import zip_longest
+
+from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.restore.fetch_units import Request
+
+LATE = 2.0
+"""Seconds after which a request is made of another source as well."""
+
+
+class Work:
+    """`lanes` tells how many each source has, `clock` the time in seconds."""
+
+    def __init__(self, lanes: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._changed = threading.Condition()
+        self._clock = clock
+        self._idle = list(lanes)
+        """Lanes, by source, that have ended or were never begun."""
+        self._queues: dict[int, deque[Request]] = defaultdict(deque)
+        """By source; what is under way or done already is passed over."""
+        self._begun: dict[Request, float] = {}
+        """When a request under way was last given to somebody,"""
+        self._given: dict[Request, set[int]] = {}
+        """and to whom, of those that have not done it."""
+        self._lost: dict[int, str] = {}
+        """Sources that are not asked any more, and why."""
+        self._error: CheckpointsError | None = None
+
+    def add(self, requests: Iterable[Request]) -> list[int]:
+        """The sources whose lanes are to begin, each as often as it has lanes for this."""
+        with self._changed:
+            asked: set[int] = set()
+            for request in requests:
+                self._given[request] = set()
+                asked |= request.sources
+                self._queue(request)
+                self._look_for_somebody(request)
+            self._changed.notify_all()
+            return self._to_begin(asked - self._lost.keys())
+
+    def take(self, source: int) -> Request | None:
+        """The next for a lane of this source; the lane ends with None. Waits while what others have
+        begun may yet have to be asked of this one."""
+        with self._changed:
+            request = self._next(source)
+            if request is None:
+                self._idle[source] += 1
+            return request
+
+    def done(self, request: Request) -> None:
+        with self._changed:
+            self._begun.pop(request, None)
+            self._given.pop(request, None)
+            self._changed.notify_all()
+
+    def is_done(self, request: Request) -> bool:
+        with self._changed:
+            return request not in self._given
+
+    def lost(self, source: int, reason: CheckpointsError) -> None:
+        """What only this source was at is for others; an error when there are none."""
+        with self._changed:
+            self._lost[source] = str(reason)
+            for request, given in list(self._given.items()):
+                given.discard(source)
+                self._look_for_somebody(request)
+                if request in self._begun and not given:
+                    del self._begun[request]
+                    self._queue(request)
+            self._changed.notify_all()
+
+    def failed(self, error: CheckpointsError) -> None:
+        """Of everything: no other source can help. The first error stays."""
+        with self._changed:
+            self._error = self._error or error
+            self._changed.notify_all()
+
+    def wait(self, requests: Collection[Request]) -> None:
+        """Until these are done; raises the error that ended everything."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._error is not None or self._given.keys().isdisjoint(requests)
+            )
+            if self._error is not None:
+                raise self._error
+
+    def _next(self, source: int) -> Request | None:
+        while self._error is None and source not in self._lost:
+            queue = self._queues[source]
+            while queue:
+                request = queue.popleft()
+                if request in self._given and request not in self._begun:
+                    return self._give(request, source)
+            others = [
+                request
+                for request in self._begun
+                if source in request.sources and source not in self._given[request]
+            ]
+            if not others:
+                return None
+            oldest = min(others, key=lambda request: self._begun[request])
+            left = self._begun[oldest] + LATE - self._clock()
+            if left <= 0:
+                return self._give(oldest, source)
+            self._changed.wait(left)
+        return None
+
+    def _to_begin(self, asked: Collection[int]) -> list[int]:
+        """One of each source first: what only one has may be waited for."""
+        turns = []
+        for source in sorted(asked):
+            count = min(self._idle[source], len(self._queues[source]))
+            self._idle[source] -= count
+            turns.append([source] * count)
+        return [source for turn in zip_longest(*turns) for source in turn if source is not None]
+
+    def _look_for_somebody(self, request: Request) -> None:
+        if not request.sources - self._lost.keys():
+            reasons = "; ".join(self._lost[source] for source in sorted(request.sources))
+            self._error = self._error or RestoreFailed(reasons)
+
+    def _queue(self, request: Request) -> None:
+        for source in request.sources:
+            self._queues[source].append(request)
+
+    def _give(self, request: Request, source: int) -> Request:
+        self._begun[request] = self._clock()
+        self._given[request].add(source)
+        return request

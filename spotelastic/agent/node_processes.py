@@ -1,0 +1,416 @@
+"""This node's own processes: zygote, workers, the round's store, the checkpoint daemon.
+
+What needs no etcd: `executor.py` leaves these actions to a `Machine`. Each returns the new `Local`.
+"""
+
+import contextlib
+import math
+import os
+import select
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import singledispatchmethod
+from pathlib import Path
+
+from spotelastic_checkpoints import addresses
+from spotelastic_checkpoints.errors import DaemonUnavailable
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+
+from spotelastic.agent import actions, environment
+from spotelastic.agent.checkpoints import Checkpoints
+from spotelastic.agent.config import AgentConfig
+from spotelastic.agent.observe import (
+    GONE_WITHIN,
+    Local,
+    LocalEvent,
+    RoundStore,
+    StorageClaim,
+    Workers,
+    look,
+)
+from spotelastic.agent.silence import listened
+from spotelastic.agent.workers import memory
+from spotelastic.agent.workers.logs import Logs
+from spotelastic.agent.workers.pool import Exited, Order, Zygote, read_stack
+from spotelastic.agent.workers.standing import place, places
+from spotelastic.agent.workers.zygote import Plan
+from spotelastic.clock import unbroken
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.linux import (
+    CLEAN_WITHIN,
+    END_WITHIN,
+    STACKS,
+    await_cleaners,
+    end_marked,
+    interface_of,
+    mark,
+)
+from spotelastic.model.counting import counted
+from spotelastic.model.round import Member, Round, RoundEnd
+from spotelastic.rendezvous.view import Seen
+
+PRELOAD = (
+    "torch",
+    "torch._dynamo",  # the first optimizer imports it: 1.0 to 1.3 s in each fork otherwise
+    "torch.distributed.checkpoint.state_dict",
+    "torch.nn.parallel",
+    "spotelastic.training.checkpointer",
+)
+NEEDED = ("torch.distributed",)
+"""By a round's store; all that is imported where workers are not forked."""
+FINALIZE_WITHIN = 20.0
+"""Seconds that a worker which has failed may take for its end, whatever its grace is: the other
+nodes wait for it, and leave its node out after half a minute."""
+STACKS_WITHIN = 1.0
+"""Seconds that it has after that for the stacks of its threads."""
+FALSE_STARTS = 3
+"""Zygotes that end before they are ready; the last is tried without the user's modules."""
+FLUSH_TIMEOUT = 120.0
+STORE_TIMEOUT = 10.0
+STORE_TRIES = 5
+"""Times that a round's store may tell why it cannot start, before this node gives up."""
+
+Post = Callable[[LocalEvent], None]
+
+
+class Machine:
+    """Used by the agent's main thread only: the zygote dies with the thread that started it."""
+
+    def __init__(self, config: AgentConfig, post: Post) -> None:
+        self.config = config
+        self._post = post
+        interface = interface_of(config.address)
+        workers = config.settings.workers
+        self._shared_env = environment.base({**os.environ, **config.env}, interface, workers)
+        self._shared_env |= mark(config.state)
+        # Left by an agent that was killed together with its zygote.
+        end_marked(mark(config.state), END_WITHIN)
+        self._zygote: Zygote | None = None
+        self._false_starts = 0
+        self._kills = memory.kills()
+        self._no_store = 0
+        self._may_serve = -1
+        self._checkpoints = Checkpoints(config, post)
+        line = config.line or (lambda _rank, _local_rank, _line: None)
+        self._logs = Logs(line, config.say, config.error_line, config.output)
+
+    @property
+    def daemon(self) -> DaemonClient:
+        return self._checkpoints.client
+
+    def standing(self, workers: Workers) -> str:
+        """Where they have written that they stand."""
+        folder, mine = self.config.round_logs(workers.number), environment.folder(self.config)
+        return places(
+            {rank: place(read_stack(stacks(folder, rank)), mine) for rank in _ranks(workers)}
+        )
+
+    def lack_of_memory(self, *, killed: bool) -> str:
+        """What the kernel did to workers of this round for lack of memory; "" where it did not."""
+        return memory.explanation(self._kills, killed=killed)
+
+    @property
+    def _finalize(self) -> float:
+        return min(max(self.config.grace, 0.1), FINALIZE_WITHIN)
+
+    @property
+    def zygote(self) -> Zygote:
+        if self._zygote is None:
+            raise OSError("the zygote is being started")
+        return self._zygote
+
+    def round_end(self, workers: Workers) -> RoundEnd:
+        """What the node's pages say of the round that these workers were in."""
+        return self._checkpoints.round_end(workers)
+
+    def log(self, number: int, rank: int, local_rank: int) -> Path:
+        """The file with what the worker wrote to stderr in the round of that number."""
+        return self._logs.path(self.config.round_logs(number), rank, local_rank)
+
+    def close(self) -> None:
+        """End everything that was started; nothing of it is left."""
+        if self._zygote is not None:
+            self._zygote.close()
+        await_cleaners(mark(self.config.state), CLEAN_WITHIN)
+        self._checkpoints.close()
+        self._logs.close()
+
+    @singledispatchmethod
+    def do(self, action: actions.Action, local: Local, seen: Seen) -> Local:
+        """Raises `DaemonUnavailable`, `OSError`."""
+        raise TypeError(f"no handler for {action!r}")
+
+    @do.register
+    def _(self, action: actions.StartZygote, local: Local, seen: Seen) -> Local:
+        if self._zygote is not None:
+            self._zygote.close()
+            self._false_starts = 0 if self._zygote.warm else self._false_starts + 1
+        if self._false_starts >= FALSE_STARTS:
+            raise EnvironmentFailure(
+                "the process that imports torch ended each time before it was ready: "
+                f"see whether `{self.config.python} -c 'import torch'` works here"
+            )
+        preload = self.config.preload
+        if preload and self._false_starts == FALSE_STARTS - 1:
+            self.config.say(f"importing --preload {','.join(preload)} failed: left to the workers")
+            preload = ()
+        plan = Plan(
+            agent=os.getpid(),
+            path=str(environment.folder(self.config)),
+            warm=self.config.warm,
+            base=PRELOAD if self.config.warm else NEEDED,
+            preload=preload,
+            script=self.config.entry in ("script", "path", "module"),
+        )
+        self._zygote = Zygote(
+            plan,
+            self._shared_env,
+            mark(self.config.state),
+            self._post,
+            python=self.config.python,
+        )
+        return replace(local, zygote=True, fingerprint=None)
+
+    @do.register
+    def _(self, action: actions.StartDaemon, local: Local, seen: Seen) -> Local:
+        local = replace(local, daemon=self._checkpoints.open(), hurried=math.inf)
+        workers, round_ = local.workers, seen.round
+        if workers is not None and round_ is not None and round_.incarnation == workers.round:
+            member = round_.member(self.config.node)
+            if member is not None:
+                self._checkpoints.begin(round_, member)
+        return local
+
+    @do.register
+    def _(self, action: actions.KillWorkers, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        spared = workers.failing & workers.alive if action.but_failing else frozenset()
+        self._zygote.end(sorted(workers.alive - spared), action.signal)
+        now, never = unbroken(), float("inf")
+        if action.signal == signal.SIGTERM:
+            kill_at, gone_by = now + self.config.grace, never
+        elif spared:
+            kill_at, gone_by = now + self._finalize + STACKS_WITHIN, never
+        else:
+            kill_at, gone_by = never, min(workers.gone_by, now + GONE_WITHIN)
+        workers = replace(workers, killed=True, kill_at=kill_at, gone_by=gone_by, failing=spared)
+        return replace(local, workers=workers)
+
+    @do.register
+    def _(self, action: actions.DumpStacks, local: Local, seen: Seen) -> Local:
+        """A program that is not Python would be ended by the signal."""
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        if self.config.entry != "program":
+            self._zygote.send_signal(sorted(workers.alive), STACKS)
+        return replace(local, workers=replace(workers, dumped_at=unbroken()))
+
+    @do.register
+    def _(self, action: actions.LookAtSteps, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        pace = look(workers.pace, self.daemon.status().workers, unbroken())
+        return replace(local, workers=replace(workers, pace=pace))
+
+    @do.register
+    def _(self, action: actions.Listen, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        silence = listened(workers.silence, self.daemon.status().workers, unbroken())
+        return replace(local, workers=replace(workers, silence=silence))
+
+    @do.register
+    def _(self, action: actions.AskWhere, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None or self._zygote is None:
+            return local
+        for rank in _ranks(workers):
+            stacks(self.config.round_logs(workers.number), rank).write_bytes(b"")
+        if self.config.entry != "program":
+            self._zygote.send_signal(sorted(workers.alive), STACKS)
+        silence = replace(workers.silence, asked_at=unbroken())
+        return replace(local, workers=replace(workers, silence=silence))
+
+    @do.register
+    def _(self, action: actions.EndRound, local: Local, seen: Seen) -> Local:
+        workers = local.workers
+        if workers is None:
+            return local
+        local = replace(local, workers=None, vote=None)
+        with contextlib.suppress(DaemonUnavailable):
+            self.daemon.end()
+            return replace(local, end=self._checkpoints.round_end(workers))
+        return local
+
+    @do.register
+    def _(self, action: actions.OpenStore, local: Local, seen: Seen) -> Local:
+        """Fork a store; its port comes through a pipe once it listens, or has the given one."""
+        name, config = f"store/{action.round.incarnation}", self.config
+        read, write = os.pipe2(os.O_CLOEXEC)
+        wait, self._may_serve = self._renewed_leave()
+        try:
+            order = Order(name, "store", host=config.address, port=config.master_port)
+            self.zygote.start(order, write, wait)
+            os.close(write)
+            ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
+            told = os.read(read, 256).decode().strip() if ready else ""
+        except OSError:
+            told = ""
+        finally:
+            os.close(read)
+            os.close(wait)
+        if not told.isdecimal():
+            self.zygote.end([name])
+            return self._without_store(local, told)
+        self._no_store = 0
+        store = RoundStore(
+            action.round.incarnation,
+            name,
+            addresses.join(config.address, told),
+            serves=not config.master_port,
+        )
+        return replace(local, store=store)
+
+    def _renewed_leave(self) -> tuple[int, int]:
+        """A pipe on which a store that has its port is told to listen there."""
+        if self._may_serve >= 0:
+            os.close(self._may_serve)
+        return os.pipe2(os.O_CLOEXEC)
+
+    def _without_store(self, local: Local, why: str) -> Local:
+        topic = f"no store: {why}"
+        if why and not self.config.master_port:
+            self._no_store += 1
+            if self._no_store >= STORE_TRIES:
+                raise EnvironmentFailure(f"the round's store cannot be started here: {why}")
+        elif why and topic not in local.said:
+            self.config.say(
+                f"--master-port {self.config.master_port}: {why}: no round starts until the store "
+                "of the workers can listen there"
+            )
+        return replace(local, said=local.said | {topic})
+
+    @do.register
+    def _(self, action: actions.ServeStore, local: Local, seen: Seen) -> Local:
+        if local.store is None:
+            return local
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
+            os.write(self._may_serve, b".")
+        return replace(local, store=replace(local.store, serves=True))
+
+    @do.register
+    def _(self, action: actions.CloseStore, local: Local, seen: Seen) -> Local:
+        if local.store is not None and not local.store.dead:
+            self.zygote.end([local.store.id])
+        return replace(local, store=None)
+
+    @do.register
+    def _(self, action: actions.StartWorkers, local: Local, seen: Seen) -> Local:
+        round_, member, settings = action.round, action.member, seen.settings
+        if settings is None:
+            return local
+        self._checkpoints.begin(round_, member)
+        self._kills = memory.kills()
+        folder = self.config.round_logs(round_.number)
+        first, alive = round_.first_rank(member.slot), []
+        for local_rank in range(member.workers):
+            name = f"{round_.incarnation}/{local_rank}"
+            error_file = folder / f"error-{first + local_rank}.json"
+            streams = self._logs.open(folder, first + local_rank, local_rank)
+            error_file.unlink(missing_ok=True)
+            env = environment.worker(
+                self._shared_env,
+                self.config,
+                settings,
+                round_,
+                member,
+                local_rank,
+                daemon=self._checkpoints.socket,
+                error_file=error_file,
+            )
+            command = environment.command(self.config, local_rank)
+            order = Order(
+                name,
+                "worker",
+                command,
+                env,
+                str(self.config.workdir),
+                entry=self.config.entry,
+                numa=self.config.numa,
+                finalize=self._finalize,
+                stacks=str(stacks(folder, first + local_rank)),
+            )
+            try:
+                self.zygote.start(order, *streams)
+            except OSError:  # it is gone, and may have told of all that it knew of before
+                self._post(Exited(name, -signal.SIGKILL))
+            for stream in streams:
+                os.close(stream)
+            alive.append(name)
+        self.config.say(_describe(round_, member))
+        workers = Workers(
+            round_.incarnation,
+            round_.number,
+            first,
+            round_.epoch,
+            unbroken(),
+            frozenset(alive),
+            resumed=round_.resume.step,
+        )
+        return replace(local, workers=workers, vote=None, step=round_.resume.step)
+
+    @do.register
+    def _(self, action: actions.AdoptEpoch, local: Local, seen: Seen) -> Local:
+        self._checkpoints.begin(action.round, action.member)
+        if local.workers is None:
+            return local
+        return replace(local, workers=replace(local.workers, epoch=action.round.epoch))
+
+    @do.register
+    def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
+        self._checkpoints.claim(action.round.incarnation)
+        return replace(local, claim=StorageClaim(action.round.incarnation, unbroken()))
+
+    @do.register
+    def _(self, action: actions.Hurry, local: Local, seen: Seen) -> Local:
+        self.daemon.hurry(action.deadline)
+        return replace(local, hurried=action.deadline)
+
+    @do.register
+    def _(self, action: actions.Flush, local: Local, seen: Seen) -> Local:
+        within = FLUSH_TIMEOUT
+        if local.notice is not None and local.notice.deadline is not None:
+            within = min(within, max(local.notice.deadline - unbroken(), 1.0))
+        self._checkpoints.flush(action.round, within)
+        return replace(local, flushing=action.round)
+
+
+def _ranks(workers: Workers) -> list[int]:
+    """Of those that live."""
+    return sorted(workers.first_rank + int(name.rpartition("/")[2]) for name in workers.alive)
+
+
+def stacks(folder: Path, rank: int | str) -> Path:
+    """Where the worker of that rank writes the stacks of its threads when asked to."""
+    return folder / f"rank-{rank}.stack"
+
+
+def _describe(round_: Round, member: Member) -> str:
+    source = {
+        "fresh": "no saved step to go on from",
+        "memory": f"from step {round_.resume.step} in memory",
+        "store": f"from step {round_.resume.step} in the object store",
+    }[round_.resume.kind]
+    workers = counted(round_.world_size, "worker")
+    if any(other.workers != member.workers for other in round_.members):
+        workers = f"{workers} ({member.workers} of them here)"
+    return (
+        f"round {round_.number} ({round_.reason}): node {member.slot + 1} of "
+        f"{len(round_.members)}, {workers}, {source}"
+    )

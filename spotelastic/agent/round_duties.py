@@ -1,0 +1,306 @@
+"""Pure: what a node does for the round as it stands, as a member or left out of it.
+
+Parts of `decide.py`. Must never happen:
+
+- a worker trains in a round that is not the current one: whatever else is wrong, workers of
+  another round are killed first, and that needs no store;
+- a node says ready while an old worker lives: readiness waits until all are reaped;
+- a node confirms a save step that one of its workers might have passed (`Vote.confirmed`, set by
+  `executor.py` only from steps read after the target was written).
+"""
+
+import math
+from collections.abc import Iterator
+
+from spotelastic.agent.actions import (
+    Acknowledge,
+    Action,
+    AdoptEpoch,
+    Aim,
+    AnswerSteps,
+    AskWhere,
+    ClaimStorage,
+    CloseStore,
+    DumpStacks,
+    EndRound,
+    Exit,
+    Flush,
+    Hurry,
+    KillWorkers,
+    Listen,
+    LookAtSteps,
+    OfferSlots,
+    OpenStore,
+    Refuse,
+    Release,
+    ReportFailure,
+    ReportFinished,
+    ReportStall,
+    ReportStoreDeath,
+    Say,
+    ServeStore,
+    StartWorkers,
+    TellProgress,
+    TellSilence,
+    VoteSealed,
+    Wake,
+)
+from spotelastic.agent.observe import Local, Workers
+from spotelastic.agent.silence import LOOK_EVERY
+from spotelastic.model.agreement import Proposal
+from spotelastic.model.round import Member, Round
+from spotelastic.rendezvous.restarts import FAILURES
+from spotelastic.rendezvous.view import Seen
+
+CLAIM_PATIENCE = 2.0
+"""Seconds that a round waits for its storage epoch before it starts without commits."""
+FIRST_CLAIM_PATIENCE = 15.0
+"""The same for a round without a parent: nothing in memory is part of its history, and etcd knows
+of no commit, so that only the store can tell whether it begins from the start. Longer than a claim
+takes to fail."""
+CLAIM_RETRY = 5.0
+ATTACH_PATIENCE = 10.0
+"""Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
+STALL_LOOKS = 4
+"""So many looks within the stall time, and all of them must find the same steps."""
+DUMP_WITHIN = 1.0
+"""Seconds that workers have to write their stacks, which takes a moment, before they are killed."""
+_PLAIN = (
+    "the script uses no spotelastic.Checkpointer: each new round starts it again, from what it has"
+    " saved itself"
+)
+
+
+def hurry(local: Local, seen: Seen) -> Iterator[Action]:
+    """The daemon is told once when this node will be gone, whoever has told of it: where the
+    metadata service is away, it was the event bus."""
+    drain = seen.drains.get(local.node.id) if local.node is not None else None
+    notices = [local.notice, drain.notice if drain is not None else None]
+    ends = [n.deadline for n in notices if n is not None and n.kind != "leave" and n.deadline]
+    end = min(ends, default=math.inf)
+    if local.daemon and end < local.hurried - 0.5:
+        yield Hurry(end)
+
+
+def end_others(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
+    """Workers of another round than the current one, or of one that this node is not in."""
+    workers, round_ = local.workers, seen.round
+    if workers is None or round_ is None:
+        return
+    mine = round_.member(local.node.id) if local.node is not None else None
+    if workers.round == round_.incarnation and mine is not None:
+        return
+    if workers.alive and not workers.killed:
+        if round_.cause == "stall" and round_.parent == workers.round:
+            yield from _dump_and_kill(workers, now)
+        else:
+            yield KillWorkers(but_failing=round_.cause in FAILURES)
+    elif workers.alive & workers.failing and round_.cause not in FAILURES:
+        yield KillWorkers()  # their failure is no longer what matters
+    elif not workers.alive:
+        plain = not workers.attached and now >= workers.started_at + ATTACH_PATIENCE
+        if plain and mine is not None and mine.slot == 0 and "plain" not in local.said:
+            yield Say("plain", _PLAIN)
+        yield EndRound()
+
+
+def _dump_and_kill(workers: Workers, now: float) -> Iterator[Action | Wake]:
+    """Of workers that have stalled, on this node or on another: where they were is worth a look."""
+    if not workers.dumped_at:
+        yield DumpStacks()
+    elif now < workers.dumped_at + DUMP_WITHIN:
+        yield Wake(workers.dumped_at + DUMP_WITHIN)
+    else:
+        yield KillWorkers()
+
+
+def left_out(local: Local, round_: Round) -> Iterator[Action | Wake]:
+    """Not a member: keep offering what is sealed here, hold no store."""
+    if local.workers is None and local.registered and local.offered != round_.incarnation:
+        yield OfferSlots(round_.incarnation)
+    if local.store is not None:
+        yield CloseStore()
+
+
+def get_ready(local: Local, round_: Round, member: Member, now: float) -> Iterator[Action | Wake]:
+    """A member of a proposed round: it says that it has seen it, and then that it can start."""
+    incarnation = round_.incarnation
+    if round_.pause and f"pause {incarnation}" not in local.said:
+        yield Say(f"pause {incarnation}", round_.reason)
+    if not local.registered:
+        return
+    takes_time = local.workers is not None or member.slot == 0
+    if takes_time and local.acknowledged[0] != incarnation:
+        yield Acknowledge(round_, ready=False)
+    if local.store is not None and local.store.round != incarnation:
+        yield CloseStore()
+    if member.slot == 0:
+        if local.claim is None or local.claim.round != incarnation:
+            yield ClaimStorage(round_)
+        if local.store is None:
+            yield OpenStore(round_)
+    if local.workers is not None or local.acknowledged == (incarnation, "ready", _epoch(local)):
+        return
+    if member.slot == 0:
+        claim, store = local.claim, local.store
+        if claim is None or claim.round != incarnation or store is None or store.dead:
+            return
+        patience = CLAIM_PATIENCE if round_.parent else FIRST_CLAIM_PATIENCE
+        if claim.pending and now < claim.asked_at + patience:
+            yield Wake(claim.asked_at + patience)
+            return
+    if local.acknowledged[:2] != (incarnation, "ready") or member.slot == 0:
+        yield Acknowledge(round_, ready=True)
+
+
+def _epoch(local: Local) -> int:
+    return local.claim.epoch if local.claim is not None else 0
+
+
+def train(
+    local: Local, seen: Seen, round_: Round, member: Member, now: float
+) -> Iterator[Action | Wake]:
+    """A member of a round that has started."""
+    workers = local.workers
+    if workers is None:
+        if round_.plain == round_.number and member.slot == 0 and "plain" not in local.said:
+            yield Say("plain", _PLAIN)
+        if member.slot == 0 and local.store is not None and not local.store.serves:
+            yield ServeStore()
+        if local.zygote and not local.leaving:
+            yield StartWorkers(round_, member)
+        return
+    if workers.round != round_.incarnation:
+        return
+    if round_.epoch > workers.epoch:
+        yield AdoptEpoch(round_, member)
+    if member.slot == 0:
+        yield from _keep_first(local, round_, workers, now)
+    yield from _exits(local, round_, workers)
+    yield from _stall(seen, round_, workers, now)
+    yield from _silence(round_, workers, now)
+    if local.finished == round_.incarnation and seen.settings is not None and not local.stays:
+        yield from _leave_barrier(local, seen.settings.exit_barrier, now)
+    proposal = seen.proposal
+    if proposal is not None and proposal.round == round_.incarnation:
+        patience = 0.0 if round_.plain else ATTACH_PATIENCE
+        yield from _agree(local, workers, proposal, now, workers.started_at + patience)
+
+
+def _keep_first(
+    local: Local, round_: Round, workers: Workers, now: float
+) -> Iterator[Action | Wake]:
+    """The node in slot 0: the round's store, and its storage epoch if it came without one, or if
+    the claim of a round that it replaced came through late and has fenced it."""
+    store, claim = local.store, local.claim
+    if store is not None and store.dead and not workers.failed and not workers.exits:
+        yield ReportStoreDeath(round_)
+    if round_.epoch in (0, local.outrun) and claim is not None and not claim.pending:
+        if claim.epoch > round_.epoch and claim.round == round_.incarnation:
+            if local.acknowledged != (round_.incarnation, "ready", claim.epoch):
+                yield Acknowledge(round_, ready=True)
+        elif now >= claim.asked_at + CLAIM_RETRY:
+            yield ClaimStorage(round_)
+        else:
+            yield Wake(claim.asked_at + CLAIM_RETRY)
+
+
+def _exits(local: Local, round_: Round, workers: Workers) -> Iterator[Action | Wake]:
+    failed = [exit_ for exit_ in workers.exits if exit_.code != 0]
+    if failed and not workers.failed:
+        if workers.alive and not workers.killed:
+            yield KillWorkers(but_failing=True)
+        yield ReportFailure(round_)
+    elif not failed and not workers.alive and not workers.killed:
+        if local.flushing != round_.incarnation:
+            yield Flush(round_.incarnation)
+        elif local.flushed == round_.incarnation and local.finished != round_.incarnation:
+            yield TellProgress()  # its last steps and its last commit
+            yield ReportFinished(round_)
+
+
+def _stall(seen: Seen, round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
+    """Workers of a script with a Checkpointer that have begun to train, and get no further.
+
+    Needs no store until it is reported: a node that is cut off kills its workers and waits.
+    """
+    timeout = seen.settings.stall_timeout if seen.settings is not None else 0.0
+    if not timeout or not workers.attached or workers.left or workers.exits or workers.failed:
+        return
+    if workers.dumped_at:
+        if not workers.killed:
+            yield from _dump_and_kill(workers, now)
+        if now >= workers.dumped_at + DUMP_WITHIN:
+            yield ReportStall(round_)
+        return
+    if workers.killed:
+        return
+    look_at = max(workers.pace.looked_at, workers.started_at) + timeout / STALL_LOOKS
+    if workers.pace.unchanged >= STALL_LOOKS:
+        yield DumpStacks()
+    elif now >= look_at:
+        yield LookAtSteps()
+    else:
+        yield Wake(look_at)
+
+
+def _silence(round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
+    """No new step for long: people are told where the workers stand, which go on.
+
+    Whether a script that has not come to a Checkpointer has one at all nobody knows: told once.
+    """
+    silence = workers.silence
+    if workers.exits or workers.failed or workers.killed or workers.left or round_.plain:
+        return
+    if silence.told and not workers.attached:
+        return
+    due = silence.due(workers.started_at)
+    look_at = min(due, max(silence.looked_at, workers.started_at) + LOOK_EVERY)
+    if silence.asked_at:
+        if now >= silence.asked_at + DUMP_WITHIN:
+            yield TellSilence()
+        else:
+            yield Wake(silence.asked_at + DUMP_WITHIN)
+    elif silence.looked_at >= due:
+        yield AskWhere()
+    elif now >= look_at:
+        yield Listen()
+    else:
+        yield Wake(look_at)
+
+
+def _leave_barrier(local: Local, timeout: float, now: float) -> Iterator[Action | Wake]:
+    """Workers elsewhere may do what takes long, or hang: who has finished does not wait for ever,
+    and takes nothing away from them."""
+    if now < local.finished_at + timeout:
+        yield Wake(local.finished_at + timeout)
+        return
+    yield Say("barrier", f"finished {timeout:g} s before all others had: leaves them to it")
+    yield Exit(0)
+
+
+def _agree(
+    local: Local, workers: Workers, proposal: Proposal, now: float, attached_by: float
+) -> Iterator[Action | Wake]:
+    vote = local.vote
+    mine = vote if vote is not None and vote.proposal == proposal.id else None
+    if proposal.cancelled:
+        if mine is not None and mine.aimed:
+            yield Release(proposal)
+        return
+    if mine is not None and mine.refused:
+        return
+    if workers.left or (not workers.attached and now >= attached_by):
+        yield Refuse(proposal, plain=not workers.attached)
+        return
+    if not workers.attached:
+        yield Wake(attached_by)
+        return
+    if proposal.target == 0:
+        if mine is None:
+            yield AnswerSteps(proposal)
+    elif workers.waiting_at == proposal.target:
+        if mine is None or mine.sealed != proposal.target:
+            yield VoteSealed(proposal)
+    elif mine is None or mine.aimed != proposal.target:
+        yield Aim(proposal)

@@ -1,0 +1,115 @@
+"""What instances install when they boot, in the cluster's bucket, so that they need nothing else.
+
+    boot/<digest>/spotelastic-<version>-py3-none-any.whl    of whoever ran `up`
+    boot/current                                            which of them: <digest>/<file>
+    boot/<digest>/constraints.txt                           the caller's torch, for workers without
+    boot/<digest>/control-<machine>.tar.gz                  what the first control node installed
+    boot/etcd-v<version>-linux-amd64.tar.gz                 etcd's own release, for control nodes
+
+`boot.sh` installs the wheel; etcd is installed by `spotelastic boot` on control nodes.
+"""
+
+import io
+import re
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from spotelastic.aws.artifacts import downloads, wheel
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.errors import Unavailable
+
+CURRENT = "boot/current"
+_TORCH = re.compile(r"torch>=([\d.]+)")
+"""What spotelastic requires where it trains."""
+PROGRAMS = ("etcd", "etcdutl")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An official release of etcd, for the one kind of machine that control nodes are."""
+
+    version: str
+    sha256: str
+    site: str = "https://github.com/etcd-io/etcd/releases/download"
+
+    @property
+    def folder(self) -> str:
+        return f"etcd-v{self.version}-linux-amd64"
+
+    @property
+    def url(self) -> str:
+        return f"{self.site}/v{self.version}/{self.folder}.tar.gz"
+
+    @property
+    def object(self) -> str:
+        return f"boot/{self.folder}.tar.gz"
+
+
+ETCD = Release("3.5.21", "adddda4b06718e68671ffabff2f8cee48488ba61ad82900e639d108f2148501c")
+"""Members of a cluster need 3.5.6 at least (etcd issue 13766)."""
+RELEASES = {ETCD.version: ETCD}
+
+
+def ship(objects: Objects, etcd: Release | None, say: Callable[[str], None]) -> None:
+    """What is there already is not sent again. Without `etcd` the nodes have one of their own."""
+    built = wheel.build()
+    name = f"{built.sha256[:16]}/{built.file}"
+    if not objects.has(f"boot/{name}"):
+        objects.put(f"boot/{name}", built.data)
+    objects.create(f"boot/{built.sha256[:16]}/constraints.txt", _constraints().encode())
+    if objects.get(CURRENT) != name.encode():
+        objects.put(CURRENT, name.encode())
+    if etcd is None or objects.has(etcd.object):
+        return
+    say(f"etcd {etcd.version}: fetching it from {etcd.url.split('/')[2]}")
+    try:
+        objects.put(etcd.object, fetch(etcd))
+    except Unavailable as error:
+        say(f"{error}; each control node will try for itself")
+
+
+def install(objects: Objects, etcd: Release, folder: Path) -> None:
+    """Puts etcd's programs into `folder`: from the bucket, else from where it is published."""
+    if all((folder / program).exists() for program in PROGRAMS):
+        return
+    # Listed first: what is not there cannot be read, but whether it is may be all that S3 tells.
+    data = objects.get(etcd.object) if etcd.object in objects.names(etcd.object) else None
+    data = fetch(etcd) if data is None else _checked(etcd, data, objects.url(etcd.object))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for program in PROGRAMS:
+            member = archive.extractfile(f"{etcd.folder}/{program}")
+            assert member is not None
+            beside = folder / f".{program}"
+            beside.write_bytes(member.read())
+            beside.chmod(0o755)
+            beside.rename(folder / program)
+
+
+def _constraints() -> str:
+    """All workers of a cluster have the same torch, whenever each was started. Empty where the
+    caller has none, or one that they could not have (built by hand, a nightly, too old): the newest
+    serves then."""
+    try:
+        found = version("torch").partition("+")[0]
+    except PackageNotFoundError:
+        return ""
+    least = next(filter(None, map(_TORCH.match, requires("spotelastic") or ())))[1]
+    released = re.fullmatch(r"[\d.]+", found) is not None
+    return f"torch=={found}\n" if released and _numbers(found) >= _numbers(least) else ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def fetch(etcd: Release) -> bytes:
+    """Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file."""
+    return _checked(etcd, downloads.fetch(etcd.url), etcd.url)
+
+
+def _checked(etcd: Release, data: bytes, where: str) -> bytes:
+    return downloads.checked(data, etcd.sha256, f"etcd {etcd.version}", where)

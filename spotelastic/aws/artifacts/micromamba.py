@@ -1,0 +1,58 @@
+"""micromamba, which makes conda environments: one program, for machines that have no conda.
+
+The images that workers boot have none. It is fetched by the node that builds an environment, from
+where it is published, in one version whose SHA-256 is known.
+"""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic.aws.artifacts import downloads
+from spotelastic.errors import Unavailable
+
+TRIES = 3
+"""The job fails when it cannot be had, and nodes are paid for by then."""
+PAUSE = 2.0
+"""Seconds between two of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """For x86_64, as all workers are."""
+
+    version: str
+    sha256: str
+    site: str = "https://github.com/mamba-org/micromamba-releases/releases/download"
+
+    @property
+    def url(self) -> str:
+        return f"{self.site}/{self.version}/micromamba-linux-64"
+
+
+RELEASE = Release("2.9.0-0", "366cd9cd8be14df1ab8ed50352a82111082a36686b2d389fdb79a92c3fafb3e3")
+
+
+def ensure(folder: Path, release: Release) -> Path:
+    """The program in `folder`, which is fetched unless it is there.
+
+    Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file.
+    """
+    program = folder / f"micromamba-{release.version}" / "micromamba"  # it goes by its file's name
+    if program.exists():
+        return program
+    data = downloads.checked(_fetch(release.url), release.sha256, "micromamba", release.url)
+    program.parent.mkdir(parents=True, exist_ok=True)
+    beside = program.with_name(".micromamba")
+    beside.write_bytes(data)
+    beside.chmod(0o755)
+    return beside.rename(program)
+
+
+def _fetch(url: str) -> bytes:
+    for _ in range(TRIES - 1):
+        with suppress(Unavailable):
+            return downloads.fetch(url)
+        time.sleep(PAUSE)
+    return downloads.fetch(url)

@@ -1,0 +1,82 @@
+"""The wheel of this very installation, so that instances run what the caller runs.
+
+Made from what is installed, a checkout or a wheel, without a build tool; the same files make the
+same bytes, and its SHA-256 is its name.
+"""
+
+import base64
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+from spotelastic import __version__
+from spotelastic.aws.base.infra_files import infra
+from spotelastic.errors import EnvironmentFailure
+
+NAME = "spotelastic"
+PACKAGES = (NAME, "spotelastic_checkpoints")
+_INFO = f"{NAME}-{__version__}.dist-info"
+_KIND = "Wheel-Version: 1.0\nGenerator: spotelastic\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    sha256: str
+    data: bytes
+
+    @property
+    def file(self) -> str:
+        """As pip wants it to be called."""
+        return f"{NAME}-{__version__}-py3-none-any.whl"
+
+
+@cache
+def build() -> Wheel:
+    """Once per process. Raises `EnvironmentFailure` where what is installed lacks its metadata."""
+    files = dict(sorted(_files()))
+    files |= {f"{_INFO}/{name}": data for name, data in _description().items()}
+    lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
+    record = f"{_INFO}/RECORD"
+    files[record] = "\n".join([*lines, f"{record},,", ""]).encode()
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name)  # of 1980: nothing that differs between two machines
+            info.external_attr = 0o644 << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, data)
+    data = raw.getvalue()
+    return Wheel(hashlib.sha256(data).hexdigest(), data)
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
+    for package in PACKAGES:
+        spec = find_spec(package)
+        assert spec is not None and spec.origin is not None
+        folder = Path(spec.origin).parent
+        for path in folder.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield f"{package}/{path.relative_to(folder).as_posix()}", path.read_bytes()
+    for name in ("cluster.yaml", "boot/boot.sh", "boot/spotelastic.service"):
+        yield f"{NAME}/_infra/{name}", infra(name).read_bytes()
+
+
+def _description() -> dict[str, bytes]:
+    told = distribution(NAME)
+    texts = {name: told.read_text(name) for name in ("METADATA", "entry_points.txt")}
+    for name, text in texts.items():
+        if text is None:
+            raise EnvironmentFailure(
+                f"this installation of {NAME} has no {name}: install it again with pip"
+            )
+    return {name: text.encode() for name, text in (texts | {"WHEEL": _KIND}).items() if text}
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,0 +1,210 @@
+"""What an account and region has once, for all its clusters: the bucket, and a role.
+
+Both are made on the first `up`, and stay when clusters go: checkpoints live in the bucket, and the
+role lets CloudFormation delete a cluster when no laptop is there to do so.
+"""
+
+import json
+from typing import Any
+
+from spotelastic.aws.base import names
+from spotelastic.aws.base.clients import Aws, Rejected, calling, patient
+from spotelastic.aws.base.infra_files import infra
+from spotelastic.errors import UsageError
+
+PROTECTED = {"Key": "spotelastic:protected", "Value": "1"}
+"""The bucket's tag that says that everything below was done to it; put last."""
+_MISSING = frozenset({"404", "NoSuchBucket"})
+_FORBIDDEN = frozenset({"403", "AccessDenied", "Forbidden"})
+
+
+def default_bucket(aws: Aws) -> str:
+    """The bucket that all clusters of the account and region share, unless they name another."""
+    return names.bucket(aws.account, aws.region)
+
+
+def ensure_bucket(aws: Aws, bucket: str) -> None:
+    """Makes the shared bucket if there is none, and protects it; may be run again at any point.
+
+    Raises `UsageError` where another account has a bucket of this name.
+    """
+    where = {} if aws.region == "us-east-1" else {"LocationConstraint": aws.region}
+    try:
+        with calling(f"create the bucket {bucket}"):
+            aws.s3.create_bucket(
+                Bucket=bucket, **({"CreateBucketConfiguration": where} if where else {})
+            )
+    except Rejected as error:
+        if error.code == "BucketAlreadyExists":
+            raise UsageError(_taken(bucket)) from error
+        if error.code != "BucketAlreadyOwnedByYou":
+            raise
+    if PROTECTED not in _tags(aws, bucket):
+        _protect(aws, bucket)
+
+
+def check_bucket(aws: Aws, bucket: str) -> None:
+    """Raises `UsageError` for a bucket that cannot be used: the user's (`--bucket`), which must be
+    there, or the shared one, which may be missing yet.
+
+    One that lets these credentials in, but is another account's, is refused as well: whoever owns
+    it could read the job and replace its code.
+    """
+    shared = bucket == default_bucket(aws)
+    try:
+        with calling(f"look at the bucket {bucket}"):
+            found = aws.s3.head_bucket(Bucket=bucket)
+    except Rejected as error:
+        if error.code in _MISSING:
+            if shared:
+                return
+            raise UsageError(f"--bucket {bucket}: there is no such bucket") from error
+        if error.code in _FORBIDDEN:
+            raise UsageError(
+                _taken(bucket)
+                if shared
+                else f"--bucket {bucket}: it is not of the account {aws.account}, or these "
+                "credentials may not use it"
+            ) from error
+        raise
+    region = found.get("BucketRegion") or aws.region
+    if region != aws.region:
+        raise UsageError(f"--bucket {bucket}: it is in {region}, the cluster in {aws.region}")
+
+
+def _taken(bucket: str) -> str:
+    """Of the shared bucket, whose name anybody can guess."""
+    return (
+        f"the bucket {bucket}, which clusters here would share, is another account's, or these "
+        "credentials may not use it: name one of yours with --bucket"
+    )
+
+
+def _tags(aws: Aws, bucket: str) -> list[dict[str, str]]:
+    try:
+        with calling(f"read the tags of the bucket {bucket}"):
+            tags: list[dict[str, str]] = aws.s3.get_bucket_tagging(Bucket=bucket)["TagSet"]
+            return tags
+    except Rejected as error:
+        if error.code != "NoSuchTagSet":
+            raise
+        return []
+
+
+# S3 makes a bucket's changes one after the other, and refuses the next one meanwhile.
+@patient(lambda error: error.code == "OperationAborted")
+def _protect(aws: Aws, bucket: str) -> None:
+    with calling(f"protect the bucket {bucket}"):
+        aws.s3.put_public_access_block(
+            Bucket=bucket,
+            PublicAccessBlockConfiguration={
+                "BlockPublicAcls": True,
+                "IgnorePublicAcls": True,
+                "BlockPublicPolicy": True,
+                "RestrictPublicBuckets": True,
+            },
+        )
+        aws.s3.put_bucket_encryption(
+            Bucket=bucket,
+            ServerSideEncryptionConfiguration={
+                "Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]
+            },
+        )
+        aws.s3.put_bucket_policy(Bucket=bucket, Policy=json.dumps(_tls_only(aws.partition, bucket)))
+        aws.s3.put_bucket_lifecycle_configuration(
+            Bucket=bucket,
+            LifecycleConfiguration={
+                "Rules": [
+                    {
+                        "ID": "abandoned-uploads",
+                        "Status": "Enabled",
+                        "Filter": {"Prefix": ""},
+                        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 2},
+                    }
+                ]
+            },
+        )
+        aws.s3.put_bucket_tagging(Bucket=bucket, Tagging={"TagSet": [PROTECTED]})
+
+
+def _tls_only(partition: str, bucket: str) -> dict[str, Any]:
+    arn = f"arn:{partition}:s3:::{bucket}"
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Sid": "TlsOnly",
+                "Effect": "Deny",
+                "Principal": "*",
+                "Action": "s3:*",
+                "Resource": [arn, f"{arn}/*"],
+                "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+            }
+        ],
+    }
+
+
+# -- roles ---------------------------------------------------------------------------------------
+
+
+def ensure_service_role(aws: Aws) -> str:
+    """The ARN of the role that CloudFormation deletes a cluster's stack with; made if missing."""
+    arn, _ = _ensure_role(
+        aws,
+        "cloudformation",
+        "Lets CloudFormation delete the stacks of spotelastic clusters",
+        infra("deletion.json").read_text(),
+    )
+    return arn
+
+
+def ensure_fault_role(aws: Aws) -> tuple[str, bool]:
+    """Of the one that the Fault Injection Service interrupts the nodes of clusters with; and
+    whether it was made just now, so that not all of AWS knows it yet."""
+    policy = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Action": "ec2:DescribeInstances", "Resource": "*"},
+            {
+                "Effect": "Allow",
+                "Action": "ec2:SendSpotInstanceInterruptions",
+                "Resource": f"arn:{aws.partition}:ec2:*:*:instance/*",
+                "Condition": {"StringLike": {"aws:ResourceTag/spotelastic:cluster": "*"}},
+            },
+        ],
+    }
+    return _ensure_role(
+        aws, "fis", "Interrupts nodes of spotelastic clusters on request", json.dumps(policy)
+    )
+
+
+def _ensure_role(aws: Aws, service: str, description: str, policy: str) -> tuple[str, bool]:
+    """`service` is AWS's, which may take the role. Its ARN, and whether it was made just now."""
+    name = f"spotelastic-{service}-{aws.region}"
+    trust = {
+        "Version": "2012-10-17",
+        "Statement": [
+            {
+                "Effect": "Allow",
+                "Principal": {"Service": f"{service}.amazonaws.com"},
+                "Action": "sts:AssumeRole",
+            }
+        ],
+    }
+    new = True
+    try:
+        with calling(f"create the role {name}"):
+            role = aws.iam.create_role(
+                RoleName=name,
+                AssumeRolePolicyDocument=json.dumps(trust),
+                Description=description,
+            )["Role"]
+    except Rejected as error:
+        if error.code != "EntityAlreadyExists":
+            raise
+        new = False
+        with calling(f"look at the role {name}"):
+            role = aws.iam.get_role(RoleName=name)["Role"]
+    with calling(f"say what the role {name} may do"):
+        aws.iam.put_role_policy(RoleName=name, PolicyName="spotelastic", PolicyDocument=policy)
+    return str(role["Arn"]), new

@@ -1,0 +1,276 @@
+"""A cluster in an AWS account: create, find, delete.
+
+`create` goes in this order, so that whatever boots finds what it reads: the bucket with the code
+and the job; the stack (network, roles, queue, and the control nodes, which boot as soon as their
+groups exist); the worker groups. `teardown.py` goes the other way. Both may be run again at any
+point.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from spotelastic.aws.artifacts import boot_artifacts, environments
+from spotelastic.aws.base import account
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.messaging.bucket import (
+    CURVE,
+    EVENTS,
+    JOB,
+    REPORT,
+    STATUS,
+    STOPPING,
+    USAGE,
+    Objects,
+)
+from spotelastic.aws.network import cloudformation
+from spotelastic.aws.planning import dry_run
+from spotelastic.aws.planning.plan import Plan, Request, packed, plan_of
+from spotelastic.aws.security import certificates
+from spotelastic.aws.security import secrets as user_secrets
+from spotelastic.clock import wall
+from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.model.job import JobSpec
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that exists, as everybody with its account's credentials can find it."""
+
+    aws: Aws
+    spec: JobSpec
+    bucket: str
+
+    @property
+    def name(self) -> str:
+        return self.spec.cluster
+
+    @property
+    def objects(self) -> Objects:
+        return Objects(self.aws, self.bucket, self.name)
+
+
+def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
+    """Brings a cluster up and starts its job; returns when all instances are asked for.
+
+    What is there already stays, and is changed where the request differs, so that an `up` that was
+    interrupted anywhere can be run again. Raises `UsageError` and `EnvironmentFailure` before
+    anything is created; when a new cluster fails later (also by `KeyboardInterrupt`), what had been
+    created of it is deleted before the error is raised.
+    """
+    aws = aws or Aws()
+    its = Names(request.name)
+    known = cloudformation.describe(aws, its.stack)
+    if known is not None:
+        _check_owner(known, request.name)
+    plan = plan_of(request, aws, known)
+    if known is None:
+        dry_run.dry_run(
+            aws,
+            plan.image,
+            request.instance_types[0],
+            block=plan.parameters["Cidr"],
+            vpc=plan.spec.vpc,
+            subnet=next(iter(plan.spec.subnets), ""),
+        )
+        dry_run.ensure_service_roles(aws)
+    bucket = plan.bucket
+    if not plan.own_bucket:
+        account.ensure_bucket(aws, bucket)  # where it is somebody else's, nothing is to be undone
+    say(f"bucket {bucket}: shipping {_size(len(request.archive))} of code")
+    maker = secrets.token_hex(8)
+    try:
+        return _bring_up(request, plan, aws, say, maker, new=known is None)
+    except BaseException:
+        if known is None:
+            _undo(request.name, bucket, say, aws, maker)
+        elif not cloudformation.stands(known):
+            # An `up` before this one was ended at once: nobody leads there who would end it.
+            say(
+                f"{request.name} is there in part, and costs money: run `spotelastic up` again, or "
+                f"`spotelastic down {request.name}`"
+            )
+        raise
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{max(1, count // 2**10)} KiB"
+
+
+def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
+    if cloudformation.tags(known).get(CLUSTER) != cluster:
+        raise UsageError(
+            f"--name {cluster}: there is a stack {known['StackName']} that spotelastic has not "
+            "made: choose another name, or delete it"
+        )
+
+
+def _bring_up(
+    request: Request, plan: Plan, aws: Aws, say: Say, maker: str, *, new: bool
+) -> Cluster:
+    its = Names(request.name)
+    service_role = account.ensure_service_role(aws)
+    cluster = Cluster(aws, replace(plan.spec, service_role=service_role), plan.bucket)
+    objects = cluster.objects
+    if not new and objects.has(STOPPING):
+        raise UsageError(
+            f"the cluster {request.name} is being taken down: end that first with "
+            f"`spotelastic down {request.name}`, then run `spotelastic up` again"
+        )
+    cluster = _ship(cluster, request, new=new)
+    if warning := cluster.spec.validity.warning(request.name, wall()):
+        say(f"warning: {warning}")
+    boot_artifacts.ship(objects, request.etcd, say)
+    say(f"stack {its.stack}: network, queue, {len(MEMBERS)} control nodes")
+    parameters = {**plan.parameters, "ServiceRole": service_role}
+    outputs = cloudformation.ensure(aws, its.stack, parameters, say, maker=maker)
+    size = plan.spec.settings.max_nodes
+    purchase = "spot" if request.spot else "on-demand"
+    group = plan.spec.worker_group
+    instances = "instance" if size == 1 else "instances"
+    say(f"workers {group}: {size} {purchase} {instances} of {request.instance_types[0]}")
+    worker_groups.ensure(
+        aws,
+        worker_groups.Workers(
+            names=its,
+            types=request.instance_types,
+            size=size,
+            start=_start(request),
+            spot=request.spot,
+            image=plan.image,
+            bucket=plan.bucket,
+            profile=outputs["WorkerProfile"],
+            security_group=outputs["MemberGroup"],
+            subnets=_subnets(plan, outputs, plan.worker_zones),
+            first=_subnets(plan, outputs, _first(request, plan)),
+            efa_cards=plan.efa_cards,
+            public=None if plan.spec.vpc else True,
+            placement_group=outputs["Placement"] if plan.parameters["PlacedIn"] else "",
+            max_price=request.capacity.max_price,
+        ),
+    )
+    return cluster
+
+
+def _start(request: Request) -> int:
+    """How many nodes are launched before a controller leads: none where that takes its judgement of
+    prices, and those only that are not to be bought on demand."""
+    capacity = request.capacity
+    if capacity.max_price is not None:
+        return 0
+    return request.settings.max_nodes - min(capacity.base, request.settings.max_nodes)
+
+
+def _first(request: Request, plan: Plan) -> tuple[str, ...]:
+    """The zone that workers are packed into to begin with; none where they are spread."""
+    return () if request.capacity.zones == "spread" else packed(request, plan.worker_zones)
+
+
+def _subnets(plan: Plan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:
+    """Those of the workers in these zones."""
+    pairs = zip(plan.parameters["Zones"].split(","), outputs["Subnets"].split(","), strict=True)
+    return tuple(subnet for zone, subnet in pairs if zone in zones)
+
+
+def _undo(name: str, bucket: str, say: Say, aws: Aws, maker: str) -> None:
+    """Must never happen: what another `up` has made meanwhile, under the same name, is deleted."""
+    try:
+        found = cloudformation.describe(aws, Names(name).stack)
+        if found is not None and cloudformation.tags(found).get(cloudformation.MAKER) != maker:
+            say(f"another `up` has made {name} meanwhile: it is left as it is")
+            return
+        say(f"creating {name} did not succeed: deleting what there is of it")
+        teardown.delete(name, bucket=bucket, say=say, aws=aws)
+    except SpotelasticError as error:
+        say(f"not all of {name} could be deleted: {error}; run `spotelastic down {name}`")
+
+
+def describe(cluster: Cluster, spec: JobSpec, archive: bytes = b"") -> Cluster:
+    """Gives the cluster's job this description, for nodes that come from now on.
+
+    `archive` is its code, where that is another.
+    """
+    spec = _prepare(cluster.objects, spec, archive)
+    cluster.objects.put(JOB, msgspec.json.encode(spec))
+    return replace(cluster, spec=spec)
+
+
+def change(cluster: Cluster, how: Callable[[JobSpec], JobSpec], archive: bytes = b"") -> Cluster:
+    """The same, of what differs alone: what others change meanwhile stays."""
+    objects = cluster.objects
+    spec = objects.change_job(lambda spec: _prepare(objects, how(spec), archive))
+    return replace(cluster, spec=spec)
+
+
+def _prepare(objects: Objects, spec: JobSpec, archive: bytes) -> JobSpec:
+    """What it names is in the bucket before it is."""
+    code = f"code/{spec.code}.tar.gz"
+    if archive and not objects.has(code):
+        objects.put(code, archive)
+    if spec.environment is not None:
+        environments.forget_failures(objects, spec.environment)
+    return replace(spec, settings=replace(spec.settings, code=spec.release))
+
+
+def find(name: str, aws: Aws | None = None) -> Cluster | None:
+    """The cluster of that name; None where there is none."""
+    aws = aws or Aws()
+    if cloudformation.describe(aws, Names(name).stack) is None:
+        return None
+    bucket = teardown.bucket_of(aws, Names(name))
+    spec = Objects(aws, bucket, name).job()
+    return None if spec is None else Cluster(aws, spec, bucket)
+
+
+def all_names(aws: Aws | None = None) -> tuple[str, ...]:
+    """The names of all clusters of the account and region, also of what is left of one."""
+    aws = aws or Aws()
+    return tuple(sorted({*cloudformation.clusters(aws), *autoscaling.clusters(aws)}))
+
+
+delete = teardown.delete
+
+
+def _ship(cluster: Cluster, request: Request, *, new: bool) -> Cluster:
+    """Secrets, code and job: what an instance reads when it boots."""
+    aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
+    its = Names(spec.cluster)
+    _ensure_token(aws, its)
+    hosts = (endpoint.rpartition(":")[0] for endpoint in spec.etcd)
+    addresses = dict(zip(spec.etcd_members, hosts, strict=True))
+    validity = certificates.ensure(aws, its, addresses, datetime.now(UTC))
+    given = user_secrets.put(aws, spec.cluster, request.secrets)
+    before = None if new else objects.job()
+    born_at = spec.created_at if new else before.born_at if before else 0.0
+    spec = replace(spec, secrets=given, validity=validity, born_at=born_at)
+    if new:
+        # An earlier cluster of this name may have left its own account of things.
+        for name in (STATUS, EVENTS, CURVE, REPORT, USAGE, STOPPING):
+            objects.delete(name)
+        objects.delete_all("etcd/")
+    return describe(cluster, spec, request.archive)
+
+
+def _ensure_token(aws: Aws, its: Names) -> None:
+    try:
+        with calling(f"store the secret {its.token}"):
+            aws.ssm.put_parameter(
+                Name=its.token,
+                Description="What the nodes of one spotelastic cluster know each other by",
+                Value=secrets.token_hex(32),
+                Type="SecureString",
+                Tags=[{"Key": CLUSTER, "Value": its.cluster}],
+            )
+    except Rejected as error:
+        if error.code != "ParameterAlreadyExists":
+            raise

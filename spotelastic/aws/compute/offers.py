@@ -1,0 +1,44 @@
+"""Where a region offers instance types, and for how much."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from spotelastic.aws.base.clients import Aws, calling
+
+
+def zones(aws: Aws, wanted: Iterable[str]) -> dict[str, frozenset[str]]:
+    """By zone: which of the types it offers.
+
+    Local and Wavelength Zones that the account uses are none: they are far from the others, and
+    lack what a cluster needs.
+    """
+    types = [{"Name": "instance-type", "Values": sorted(set(wanted))}]
+    usual = [{"Name": "zone-type", "Values": ["availability-zone"]}]
+    with calling("find the zones that offer the instance types"):
+        pages = aws.ec2.get_paginator("describe_instance_type_offerings").paginate(
+            LocationType="availability-zone", Filters=types
+        )
+        offers = [item for page in pages for item in page["InstanceTypeOfferings"]]
+        found = aws.ec2.describe_availability_zones(Filters=usual)["AvailabilityZones"]
+    by_zone: dict[str, set[str]] = {zone["ZoneName"]: set() for zone in found}
+    for offer in offers:
+        if offer["Location"] in by_zone:
+            by_zone[offer["Location"]].add(offer["InstanceType"])
+    return {zone: frozenset(offered) for zone, offered in sorted(by_zone.items()) if offered}
+
+
+def spot_prices(aws: Aws, wanted: Sequence[str]) -> dict[str, dict[str, float]]:
+    """By type and zone, in US dollars an hour, as of now."""
+    with calling("look up spot prices"):
+        pages = aws.ec2.get_paginator("describe_spot_price_history").paginate(
+            InstanceTypes=sorted(set(wanted)),
+            ProductDescriptions=["Linux/UNIX"],
+            StartTime=datetime.now(UTC),
+        )
+        items = [item for page in pages for item in page["SpotPriceHistory"]]
+    prices: dict[str, dict[str, float]] = {}
+    for item in sorted(items, key=lambda item: item["Timestamp"]):
+        prices.setdefault(item["InstanceType"], {})[item["AvailabilityZone"]] = float(
+            item["SpotPrice"]
+        )
+    return prices

@@ -1,0 +1,178 @@
+"""What instances cost an hour: spot prices from EC2, on-demand prices from the Pricing API.
+
+Where that does not answer at once, on-demand prices are those of a table shipped here, which is of
+one region and one day; `date` says which prices were used.
+"""
+
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.compute import estimate
+from spotelastic.clock import Clock, steady
+from spotelastic.errors import SpotelasticError
+
+FRESH_FOR = 300.0
+"""Seconds that a spot price is kept; AWS changes them every five minutes at most."""
+LISTED_FOR = 86_400.0
+"""Seconds that an on-demand price is kept, and"""
+ASKED_AGAIN_AFTER = 3600.0
+"""seconds that the table is used after the Pricing API has not answered."""
+STORED = 0.023
+"""US dollars a month for a GB in S3 (standard class, us-east-1)."""
+
+
+class Prices(Protocol):
+    """US dollars an hour; 0 where the price is not known."""
+
+    def spot(self, type: str, zone: str) -> float: ...
+
+    def on_demand(self, type: str) -> float: ...
+
+    def besides(self, role: str, *, public: bool) -> float:
+        """For the disks of a worker or control node, and its address if that is public."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """On-demand prices for Linux, as of `date` in `region`."""
+
+    date: str
+    region: str
+    usd_per_hour: Mapping[str, float]
+
+
+def shipped_table() -> Table:
+    data = json.loads(Path(__file__).with_name("on_demand.json").read_text())
+    return Table(data["date"], data["region"], data["usd_per_hour"])
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An on-demand price."""
+
+    usd: float
+    """0: not known."""
+    date: str
+    good_until: float
+    """By the clock of whoever asked."""
+
+
+class PriceList:
+    """On-demand prices of a region; may be asked by several threads. Raises nothing."""
+
+    def __init__(self, aws: Aws, table: Table | None = None, clock: Clock = steady) -> None:
+        self._aws = aws
+        self._table = table or shipped_table()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listed: dict[str, Listed] = {}
+        self._silent_until = float("-inf")
+
+    def prepare(self, types: Iterable[str]) -> None:
+        """Asks for prices before anybody waits for them."""
+        ask = partial(self._all, tuple(types))
+        threading.Thread(target=ask, name="prices", daemon=True).start()
+
+    def on_demand(self, type: str) -> float:
+        with self._lock:
+            now = self._clock()
+            known = self._listed.get(type)
+            if known is None or now >= known.good_until:
+                known = self._listed[type] = self._ask(type, now)
+            return known.usd
+
+    @property
+    def date(self) -> str:
+        """The oldest of the prices that were asked for."""
+        with self._lock:
+            dates = [listed.date for listed in self._listed.values() if listed.usd]
+            return min(dates, default=self._table.date)
+
+    def _all(self, types: Iterable[str]) -> None:
+        for type in types:
+            self.on_demand(type)
+
+    def _ask(self, type: str, now: float) -> Listed:
+        if now >= self._silent_until:
+            try:
+                usd, date = _latest_listed(self._aws, type)
+                return Listed(usd, date, now + LISTED_FOR)
+            except (SpotelasticError, LookupError, ValueError, TypeError):
+                self._silent_until = now + ASKED_AGAIN_AFTER
+        usd = self._table.usd_per_hour.get(type, 0.0)
+        return Listed(usd, self._table.date, self._silent_until)
+
+
+def _latest_listed(aws: Aws, type: str) -> tuple[float, str]:
+    """US dollars an hour and the day of the publication. Raises `SpotelasticError` where there is
+    no answer, `LookupError`, `ValueError` or `TypeError` where it is of another form."""
+    wanted = {
+        "regionCode": aws.region,
+        "instanceType": type,
+        "operatingSystem": "Linux",
+        "preInstalledSw": "NA",
+        "tenancy": "Shared",
+        "capacitystatus": "Used",
+        "marketoption": "OnDemand",
+    }
+    with calling(f"look up the on-demand price of {type}"):
+        answer = aws.pricing.get_products(
+            ServiceCode="AmazonEC2",
+            Filters=[
+                {"Type": "TERM_MATCH", "Field": name, "Value": value}
+                for name, value in wanted.items()
+            ],
+        )
+    products = [json.loads(text) for text in answer["PriceList"]]
+    found = [
+        (float(dimension["pricePerUnit"]["USD"]), str(product["publicationDate"])[:10])
+        for product in products
+        for term in product["terms"]["OnDemand"].values()
+        for dimension in term["priceDimensions"].values()
+    ]
+    return min(each for each in found if each[0] > 0)
+
+
+class AwsPrices:
+    """The prices of one account. Raises `Unavailable` and `EnvironmentFailure` for spot prices."""
+
+    def __init__(self, aws: Aws, listed: PriceList | None = None, clock: Clock = steady) -> None:
+        self._aws = aws
+        self._listed = listed or PriceList(aws)
+        self._clock = clock
+        self._spot: dict[tuple[str, str], tuple[float, float]] = {}
+
+    @property
+    def date(self) -> str:
+        """Of the on-demand prices."""
+        return self._listed.date
+
+    def on_demand(self, type: str) -> float:
+        return self._listed.on_demand(type)
+
+    def besides(self, role: str, *, public: bool) -> float:
+        return estimate.besides(role, public=public)
+
+    def spot(self, type: str, zone: str) -> float:
+        now = self._clock()
+        known = self._spot.get((type, zone))
+        if known is None or now - known[1] > FRESH_FOR:
+            known = self._spot[type, zone] = (self._latest(type, zone), now)
+        return known[0]
+
+    def _latest(self, type: str, zone: str) -> float:
+        with calling(f"look up the spot price of {type} in {zone}"):
+            answer = self._aws.ec2.describe_spot_price_history(
+                InstanceTypes=[type],
+                AvailabilityZone=zone,
+                ProductDescriptions=["Linux/UNIX"],
+                MaxResults=1,
+            )
+        latest = next(iter(answer["SpotPriceHistory"]), None)
+        return float(latest["SpotPrice"]) if latest else 0.0

@@ -1,0 +1,221 @@
+"""How many vCPUs of a family of instance types the account may still start, and where to ask for
+more. AWS counts spot and on-demand apart, and gives new accounts none of some families.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.compute import instance_types as types
+from spotelastic.aws.compute.instance_types import InstanceType
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Types that share a quota."""
+
+    name: str
+    pattern: str
+    """Of the letters, and where it matters digits, that a type's name begins with."""
+    spot: str
+    on_demand: str
+    """Codes of the two quotas."""
+
+
+FAMILIES = (
+    Family("Standard", r"(a|c|d|h|i|im|is|m|mac|r|t|z)\d", "L-34B43A08", "L-1216C47A"),
+    Family("G and VT", r"(g|gr|vt)\d", "L-3819A6DF", "L-DB2E81BA"),
+    Family("P5", r"p5", "L-C4BD4855", "L-417A185B"),
+    Family("P4, P3 and P2", r"p[234]", "L-7212CCBC", "L-417A185B"),
+    Family("Inf", r"inf\d", "L-B5D1601B", "L-1945791B"),
+    Family("Trn", r"trn\d", "L-6B0D517C", "L-2C3B7624"),
+    Family("DL", r"dl\d", "L-85EED4F7", "L-6E869C2A"),
+    Family("X", r"x\d", "L-E3A00192", "L-7295265B"),
+    Family("F", r"f\d", "L-88CF9481", "L-74FC7D96"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What is left of one quota."""
+
+    family: str
+    code: str
+    spot: bool
+    region: str
+    vcpus: int
+    """The quota itself."""
+    used: int
+    """By instances that run, those of the cluster in question not counted."""
+
+    @property
+    def free(self) -> int:
+        return max(0, self.vcpus - self.used)
+
+    @property
+    def purchase(self) -> str:
+        return "spot" if self.spot else "on-demand"
+
+    @property
+    def link(self) -> str:
+        return link(self.region, self.code)
+
+    def instances(self, kind: InstanceType) -> int:
+        return self.free // kind.vcpus
+
+    def describe(self, kind: InstanceType, wanted: int) -> str:
+        """E.g. "quota allows 3 of 8 spot g5.xlarge (...)"."""
+        in_use = f", {self.used} in use" if self.used else ""
+        return (
+            f"quota allows {min(self.instances(kind), wanted)} of {wanted} {self.purchase} "
+            f"{kind.name} ({self.family}: {self.vcpus} vCPUs{in_use}, {kind.vcpus} each); "
+            f"ask for more at {self.link}"
+        )
+
+
+class Allowed(Protocol):
+    """What the quota leaves for a type; None where that is not known."""
+
+    def __call__(self, type: str, /, *, spot: bool) -> Allowance | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """How many a job needs, and how many it may have of each purchase."""
+
+    least: int
+    spot: int
+    on_demand: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Nodes of one purchase, judged by the type of which most are allowed."""
+
+    wanted: int
+    left: tuple[Allowance, InstanceType] | None
+    """None where the quota of one of the types is not known: it forbids nothing."""
+
+    @property
+    def had(self) -> int:
+        if self.left is None:
+            return self.wanted
+        allowance, kind = self.left
+        return min(self.wanted, allowance.instances(kind))
+
+    @property
+    def text(self) -> str:
+        """As `Allowance.describe`; "" where it is not known."""
+        if self.left is None:
+            return ""
+        allowance, kind = self.left
+        return allowance.describe(kind, self.wanted)
+
+
+def shares(kinds: Sequence[InstanceType], allowed: Allowed, nodes: Nodes) -> tuple[Share, Share]:
+    """Of spot, and on demand."""
+    spot = _share(kinds, allowed, nodes.spot, spot=True)
+    return spot, _share(kinds, allowed, nodes.on_demand, spot=False)
+
+
+def refusal(found: Sequence[Share], nodes: Nodes) -> str:
+    """Which quotas allow too few nodes together; "" where they allow enough."""
+    if sum(share.had for share in found) >= nodes.least:
+        return ""
+    return "; and ".join(share.text for share in found if share.wanted and share.left)
+
+
+def _share(kinds: Sequence[InstanceType], allowed: Allowed, wanted: int, *, spot: bool) -> Share:
+    """A quota of which nothing is wanted is not asked for."""
+    left = [(allowed(kind.name, spot=spot), kind) for kind in kinds] if wanted else []
+    known = [(allowance, kind) for allowance, kind in left if allowance is not None]
+    if not known or len(known) < len(left):
+        return Share(wanted, None)
+    return Share(wanted, max(known, key=lambda each: each[0].instances(each[1])))
+
+
+def family(name: str) -> Family | None:
+    """None for a type of a family that is not known here: its quota is not looked at."""
+    return next((each for each in FAMILIES if re.match(each.pattern, name)), None)
+
+
+def link(region: str, code: str) -> str:
+    """Where more can be asked for."""
+    return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{code}"
+
+
+def named(types: Iterable[str], region: str, *, spot: bool) -> str:
+    """The quotas that such types count against, by name, code and where to ask for more."""
+    its = {each for name in types if (each := family(name)) is not None}
+    codes = {(each.name, each.spot if spot else each.on_demand) for each in its}
+    purchase = "spot" if spot else "on-demand"
+    return ", ".join(
+        f"{name} {purchase} ({code}; more at {link(region, code)})" for name, code in sorted(codes)
+    )
+
+
+class Quotas:
+    """The quotas of one region; each is asked for once. Raises `Rejected`, `Unavailable`."""
+
+    def __init__(self, aws: Aws, cluster: str = "") -> None:
+        """`cluster`: whose instances are not counted as used."""
+        self._aws = aws
+        self._cluster = cluster
+        self._values: dict[str, int | None] = {}
+        self._in_use: Counter[tuple[str, bool]] | None = None
+
+    def allowance(self, type: str, *, spot: bool) -> Allowance | None:
+        """None where AWS does not tell the quota."""
+        its = family(type)
+        if its is None:
+            return None
+        code = its.spot if spot else its.on_demand
+        vcpus = self._value(code)
+        if vcpus is None:
+            return None
+        return Allowance(its.name, code, spot, self._aws.region, vcpus, self._used(code))
+
+    def _value(self, code: str) -> int | None:
+        if code not in self._values:
+            try:
+                with calling(f"look up the quota {code}"):
+                    answer = self._aws.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
+                self._values[code] = int(answer["Quota"]["Value"])
+            except Rejected as error:
+                if error.code != "NoSuchResourceException":
+                    raise
+                self._values[code] = None
+        return self._values[code]
+
+    def _used(self, code: str) -> int:
+        if self._in_use is None:
+            self._in_use = self._count()
+        return self._in_use[code, True] + self._in_use[code, False]
+
+    def _count(self) -> Counter[tuple[str, bool]]:
+        """vCPUs by (code of the quota, whether spot)."""
+        with calling("count the instances that run"):
+            pages = self._aws.ec2.get_paginator("describe_instances").paginate(
+                Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+            )
+            running = [
+                (item["InstanceType"], item.get("InstanceLifecycle") == "spot")
+                for page in pages
+                for reservation in page["Reservations"]
+                for item in reservation["Instances"]
+                if not self._is_own(item.get("Tags", ()))
+            ]
+        names = sorted({name for name, _ in running})
+        kinds = {kind.name: kind for kind in types.describe(self._aws, names)} if names else {}
+        used: Counter[tuple[str, bool]] = Counter()
+        for name, spot in running:
+            if its := family(name):
+                used[its.spot if spot else its.on_demand, spot] += kinds[name].vcpus
+        return used
+
+    def _is_own(self, tags: Sequence[dict[str, str]]) -> bool:
+        return any(tag["Key"] == CLUSTER and tag["Value"] == self._cluster for tag in tags)

@@ -1,0 +1,130 @@
+"""Which zone workers are packed into: by placement score, price, and the traffic between zones."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected, calling
+from spotelastic.aws.compute import offers
+from spotelastic.clock import Clock, steady
+
+MEANINGFUL = 3
+"""Types from which on EC2's placement scores say something."""
+FRESH_FOR = 1800.0
+"""Seconds that scores are kept: AWS lets an account ask for few configurations a day."""
+PRICED_FOR = 300.0
+"""Seconds that prices are kept."""
+TRAFFIC_GB = 720.0
+"""An hour that a node exchanges with others: 1 GB of gradients all-reduced every 10 s."""
+TRAFFIC_USD = 0.02
+"""For a GB between zones, both directions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A zone that workers may be in."""
+
+    name: str
+    subnets: tuple[str, ...] = ()
+    id: str = ""
+    """The same for all accounts, unlike its name."""
+    usd: float = 0.0
+    """An hour of a node there, of the cheapest type; 0: not known."""
+    score: int = 0
+    """EC2's, 1 to 10: how likely it is that all nodes are launched there; 0: not known."""
+    elsewhere: float = 0.0
+    """Share of the job's nodes that train in other zones."""
+
+    @property
+    def cost(self) -> float:
+        """US dollars an hour that a node there is likely to come to: what is half as likely to be
+        had must cost half as much. Without any score all are as likely."""
+        return self.usd / (self.score or 10) * 10 + self.elsewhere * TRAFFIC_GB * TRAFFIC_USD
+
+
+def ranked(zones: Iterable[Zone]) -> tuple[Zone, ...]:
+    """Best first (pure). Where some have a score, one without has the worst; zones without a price
+    come last."""
+    found = list(zones)
+    if any(zone.score for zone in found):
+        found = [replace(zone, score=zone.score or 1) for zone in found]
+    return tuple(sorted(found, key=lambda zone: (not zone.usd, zone.cost, zone.name)))
+
+
+class Zones:
+    """Of one region. What was asked for is kept for a while, scores by zone id."""
+
+    def __init__(self, aws: Aws, clock: Clock = steady) -> None:
+        self._aws = aws
+        self._clock = clock
+        self._by_subnet: dict[str, Zone] = {}
+        self._scores: dict[tuple[tuple[str, ...], int], tuple[float, dict[str, int]]] = {}
+        self._prices: dict[tuple[str, ...], tuple[float, dict[str, float]]] = {}
+
+    def of(self, subnets: Sequence[str]) -> tuple[Zone, ...]:
+        """Those that the subnets lie in, each with its own; without price and score."""
+        if missing := [subnet for subnet in subnets if subnet not in self._by_subnet]:
+            with calling("find the zones of the cluster's subnets"):
+                answer = self._aws.ec2.describe_subnets(SubnetIds=missing)
+            for item in answer["Subnets"]:
+                zone = Zone(item["AvailabilityZone"], (), item.get("AvailabilityZoneId", ""))
+                self._by_subnet[item["SubnetId"]] = zone
+        zones: dict[str, Zone] = {}
+        for subnet in subnets:
+            zone = self._by_subnet[subnet]
+            known = zones.get(zone.name, zone)
+            zones[zone.name] = replace(known, subnets=(*known.subnets, subnet))
+        return tuple(zones.values())
+
+    def named(self, names: Sequence[str]) -> tuple[Zone, ...]:
+        """The same without subnets, for a cluster that is not there yet."""
+        with calling("look up the ids of zones"):
+            answer = self._aws.ec2.describe_availability_zones(ZoneNames=list(names))
+        ids = {item["ZoneName"]: item["ZoneId"] for item in answer["AvailabilityZones"]}
+        return tuple(Zone(name, id=ids.get(name, "")) for name in names)
+
+    def offers(self, zones: Iterable[Zone], types: Sequence[str], nodes: int) -> tuple[Zone, ...]:
+        """The zones with what so many nodes cost there, and how likely they are to be had."""
+        prices = self._priced(types)
+        scores = self._scored(types, nodes)
+        return tuple(
+            replace(zone, usd=prices.get(zone.name, 0.0), score=scores.get(zone.id, 0))
+            for zone in zones
+        )
+
+    def _priced(self, types: Sequence[str]) -> dict[str, float]:
+        """By zone: of the cheapest of the types there."""
+        now, key = self._clock(), tuple(sorted(types))
+        known = self._prices.get(key)
+        if known is None or now - known[0] > PRICED_FOR:
+            cheapest: dict[str, float] = {}
+            for by_zone in offers.spot_prices(self._aws, types).values():
+                for zone, usd in by_zone.items():
+                    cheapest[zone] = min(usd, cheapest.get(zone, usd))
+            known = self._prices[key] = (now, cheapest)
+        return known[1]
+
+    def _scored(self, types: Sequence[str], nodes: int) -> dict[str, int]:
+        """By zone id; empty where scores mean nothing, or may not be asked for."""
+        if len(types) < MEANINGFUL:
+            return {}
+        now, key = self._clock(), (tuple(sorted(types)), nodes)
+        known = self._scores.get(key)
+        if known is None or now - known[0] > FRESH_FOR:
+            known = self._scores[key] = (now, self._ask_scores(types, nodes))
+        return known[1]
+
+    def _ask_scores(self, types: Sequence[str], nodes: int) -> dict[str, int]:
+        try:
+            with calling("ask for placement scores"):
+                pages = self._aws.ec2.get_paginator("get_spot_placement_scores").paginate(
+                    InstanceTypes=sorted(types),
+                    TargetCapacity=nodes,
+                    SingleAvailabilityZone=True,
+                    RegionNames=[self._aws.region],
+                )
+                items = [item for page in pages for item in page["SpotPlacementScores"]]
+        except Rejected as error:
+            if error.code not in DENIED and error.code != "MaxConfigLimitExceeded":
+                raise
+            return {}
+        return {item["AvailabilityZoneId"]: int(item["Score"]) for item in items}

@@ -1,0 +1,64 @@
+"""Commands to a cluster: a queue of their own, and the answers as objects in its bucket.
+
+A command that nobody answers in time is void: it expires before its sender gives up, by the time
+that SQS stamps on it, so that it never takes effect as a surprise.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.command import Answer, Command
+
+LIFETIME = 8.0
+"""Seconds that a leader may take until it has seen a command."""
+ANSWERED_WITHIN = 10.0
+_NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"
+
+
+def queue_url(aws: Aws, queue: str) -> str:
+    with calling(f"find the queue {queue}"):
+        return str(aws.sqs.get_queue_url(QueueName=queue)["QueueUrl"])
+
+
+def send(aws: Aws, cluster: str, command: Command) -> None:
+    queue = Names(cluster).commands
+    try:
+        url = queue_url(aws, queue)
+    except Rejected as error:
+        if error.code not in _NO_QUEUE:
+            raise
+        raise EnvironmentFailure(
+            f"{cluster} takes no commands: it was made by an older version, or is being taken "
+            "down; run `spotelastic up` again, or `spotelastic down`"
+        ) from error
+    with calling(f"send a command to {cluster}"):
+        aws.sqs.send_message(QueueUrl=url, MessageBody=msgspec.json.encode(command).decode())
+
+
+def read(item: Mapping[str, Any]) -> tuple[Command | None, float]:
+    """A message of SQS's as a command (None: it is none), and when it was sent."""
+    sent_at = int(item.get("Attributes", {}).get("SentTimestamp", 0)) / 1000
+    try:
+        return msgspec.json.decode(item["Body"], type=Command), sent_at
+    except msgspec.MsgspecError:
+        return None, sent_at
+
+
+def put_answer(objects: Objects, answer: Answer) -> None:
+    objects.put(_name(answer.id), msgspec.json.encode(answer))
+
+
+def answer_to(objects: Objects, id: str) -> Answer | None:
+    """None while there is none."""
+    data = objects.get(_name(id))
+    return None if data is None else msgspec.json.decode(data, type=Answer)
+
+
+def _name(id: str) -> str:
+    return f"commands/{id}.json"

@@ -1,0 +1,302 @@
+"""The CloudFormation stack of a cluster: its fixed part, from `infra/cluster.yaml`."""
+
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.base.infra_files import infra
+from spotelastic.aws.base.names import PREFIX
+from spotelastic.aws.base.waiting import until
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+
+CREATE_TIMEOUT = 900.0
+DELETE_TIMEOUT = 1200.0
+TEMPLATE = "spotelastic:template"
+"""The stack's tag with the hash of the template that it was made from."""
+MAKER = "spotelastic:maker"
+"""And with the `up` that made it."""
+UNUSABLE = frozenset(
+    {
+        "CREATE_FAILED",
+        "DELETE_FAILED",
+        "REVIEW_IN_PROGRESS",
+        "ROLLBACK_COMPLETE",
+        "ROLLBACK_FAILED",
+    }
+)
+BEGINNINGS = frozenset({"CREATE_IN_PROGRESS", "DELETE_IN_PROGRESS", "UPDATE_IN_PROGRESS"})
+NO_REASON = "CloudFormation gives no reason"
+QUEUE_REST = 60.0
+"""Seconds after which SQS gives out the name of a queue again that was deleted."""
+QUEUE_RESTS = re.compile(r"QueueDeletedRecently|60 seconds after deleting", re.I)
+NETWORK_IN_USE = re.compile(r"(vpc|subnet) \S+ has dependencies", re.I)
+
+Say = Callable[[str], None]
+
+
+def describe(aws: Aws, name: str) -> dict[str, Any] | None:
+    """The stack as CloudFormation describes it; None where there is none (any more)."""
+    try:
+        with calling(f"describe the stack {name}"):
+            found = aws.cloudformation.describe_stacks(StackName=name)["Stacks"]
+    except Rejected as error:
+        if error.code == "ValidationError":
+            return None
+        raise
+    stack: dict[str, Any] | None = next(iter(found), None)
+    return None if stack is None or stack["StackStatus"] == "DELETE_COMPLETE" else stack
+
+
+def of_cluster(aws: Aws, name: str, cluster: str) -> dict[str, Any] | None:
+    """As `describe`; raises `UsageError` for a stack of that name that is not the cluster's."""
+    found = describe(aws, name)
+    if found is not None and tags(found).get(CLUSTER) != cluster:
+        raise UsageError(
+            f"{cluster}: there is a stack {name} that spotelastic has not made: "
+            "choose another name, or delete it"
+        )
+    return found
+
+
+def clusters(aws: Aws) -> tuple[str, ...]:
+    """Names of the clusters of the account and region that have a stack."""
+    with calling("list the clusters"):
+        pages = aws.cloudformation.get_paginator("describe_stacks").paginate()
+        stacks = [stack for page in pages for stack in page["Stacks"]]
+    return tuple(
+        tag["Value"]
+        for stack in stacks
+        if stack["StackName"].startswith(PREFIX) and stack["StackStatus"] != "DELETE_COMPLETE"
+        for tag in stack.get("Tags", ())
+        if tag["Key"] == CLUSTER
+    )
+
+
+def ensure(
+    aws: Aws,
+    name: str,
+    wanted: Mapping[str, str],
+    say: Say,
+    *,
+    maker: str,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, str]:
+    """Makes the stack, or changes the one there is, and returns its outputs when it stands.
+
+    One whose creation failed or was undone is deleted first. Raises `EnvironmentFailure` with
+    CloudFormation's reason.
+    """
+    body = infra("cluster.yaml").read_text()
+    found = _settled(aws, name, say)
+    if found is not None and found["StackStatus"] in UNUSABLE:
+        say(f"stack {name}: deleting what an earlier attempt has left")
+        delete(aws, name)
+        found = None
+    if found is None:
+        _create(aws, name, wanted, body, maker)
+        if _lacks_a_queue(aws, name, say):
+            say(f"stack {name}: its queues' names are not free yet, again in {QUEUE_REST:.0f} s")
+            delete(aws, name)
+            sleep(QUEUE_REST)
+            _create(aws, name, wanted, body, maker)
+    elif parameters(found) != dict(wanted) or tags(found).get(TEMPLATE) != _digest(body):
+        _update(aws, name, wanted, body, tags(found).get(MAKER, maker))
+    else:
+        return outputs(found)
+    found = _settled(aws, name, say)
+    if found is None or not stands(found):
+        raise EnvironmentFailure(f"the stack {name} failed: {_failure(aws, name)}")
+    return outputs(found)
+
+
+def _lacks_a_queue(aws: Aws, name: str, say: Say) -> bool:
+    """Whether it could not be made because one of that name was deleted less than a minute ago."""
+    found = _settled(aws, name, say)
+    if found is None or stands(found):
+        return False
+    return any(QUEUE_RESTS.search(failure) for failure in _failures(aws, name))
+
+
+def _settled(aws: Aws, name: str, say: Say) -> dict[str, Any] | None:
+    """The stack once nothing is under way; None where there is none."""
+    told = ""
+
+    def settled() -> tuple[dict[str, Any] | None] | None:
+        nonlocal told
+        stack = describe(aws, name)
+        status = "" if stack is None else stack["StackStatus"]
+        if not status.endswith("IN_PROGRESS"):
+            return (stack,)
+        if status != told:
+            say(f"stack {name}: {status.lower().replace('_', ' ')}")
+        told = status
+        return None
+
+    return until(settled, f"the stack {name} does not settle", CREATE_TIMEOUT)[0]
+
+
+def _create(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: str) -> None:
+    with calling(f"create the stack {name}"):
+        aws.cloudformation.create_stack(
+            StackName=name,
+            TemplateBody=body,
+            Parameters=_pairs(wanted),
+            Capabilities=["CAPABILITY_IAM"],
+            Tags=_tags(wanted, body, maker),
+            OnFailure="DO_NOTHING",  # what failed stays readable until it is deleted
+        )
+
+
+def _update(aws: Aws, name: str, wanted: Mapping[str, str], body: str, maker: str) -> None:
+    try:
+        with calling(f"change the stack {name}"):
+            aws.cloudformation.update_stack(
+                StackName=name,
+                TemplateBody=body,
+                Parameters=_pairs(wanted),
+                Capabilities=["CAPABILITY_IAM"],
+                Tags=_tags(wanted, body, maker),
+            )
+    except Rejected as error:
+        if "No updates are to be performed" not in str(error):
+            raise
+
+
+def _pairs(wanted: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.items()]
+
+
+def _tags(wanted: Mapping[str, str], body: str, maker: str) -> list[dict[str, str]]:
+    return [
+        {"Key": CLUSTER, "Value": wanted["Cluster"]},
+        {"Key": TEMPLATE, "Value": _digest(body)},
+        {"Key": MAKER, "Value": maker},
+    ]
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:32]
+
+
+def stands(stack: Mapping[str, Any]) -> bool:
+    """Whether all of it has come about."""
+    return stack["StackStatus"] in ("CREATE_COMPLETE", "UPDATE_COMPLETE")
+
+
+def parameters(stack: Mapping[str, Any]) -> dict[str, str]:
+    return {item["ParameterKey"]: item["ParameterValue"] for item in stack.get("Parameters", ())}
+
+
+def tags(stack: Mapping[str, Any]) -> dict[str, str]:
+    return {item["Key"]: item["Value"] for item in stack.get("Tags", ())}
+
+
+def summary(zones: int, *, private: bool, given: bool, placed: bool) -> tuple[str, ...]:
+    """What the stack is made of, for people: "3 EC2::Subnet", ...
+
+    `private`: its workers have no public addresses; `given`: the network is the user's; `placed`:
+    workers are in a placement group.
+    """
+    resources = infra("cluster.yaml").read_text().partition("\nResources:")[2]
+    found = re.findall(r"^    Type: AWS::(\S+)\n(?:    Condition: (\w+)$)?", resources, re.M)
+
+    def made(condition: str) -> bool:
+        kind, zone = condition.rstrip("DEF"), "ABCDEF".find(condition[-1:] or "A")
+        network = not given and zone < zones
+        return {"": True, "Placed": placed, "Private": network and private}.get(kind, network)
+
+    kinds = Counter(kind for kind, condition in found if made(condition))
+    return tuple(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+
+
+def outputs(stack: Mapping[str, Any]) -> dict[str, str]:
+    return {item["OutputKey"]: item["OutputValue"] for item in stack.get("Outputs", ())}
+
+
+def delete(aws: Aws, name: str) -> None:
+    """Deletes the stack and waits until it is gone; no error where there is none."""
+    stack = describe(aws, name)
+    if stack is None:
+        return
+    begin_deletion(aws, name)
+
+    def gone() -> bool | None:
+        left = describe(aws, name)
+        if left is not None and left["StackStatus"] == "DELETE_FAILED":
+            raise EnvironmentFailure(f"the stack {name} could not be deleted: {_kept(aws, left)}")
+        return True if left is None else None
+
+    until(gone, f"the stack {name} is not deleted", DELETE_TIMEOUT)
+
+
+def begin_deletion(aws: Aws, name: str, role: str = "") -> None:
+    """Asks for the deletion, by the caller's own permissions or by those of `role`."""
+    with calling(f"delete the stack {name}"):
+        aws.cloudformation.delete_stack(StackName=name, **({"RoleARN": role} if role else {}))
+
+
+def _newest_operation(aws: Aws, name: str) -> list[dict[str, Any]]:
+    """What has happened to the stack since it was last made, changed or deleted, newest first."""
+    events: list[dict[str, Any]] = []
+    with calling(f"read the events of the stack {name}"):
+        pages = aws.cloudformation.get_paginator("describe_stack_events").paginate(StackName=name)
+        for event in (event for page in pages for event in page["StackEvents"]):
+            events.append(event)
+            if event["LogicalResourceId"] == name and event["ResourceStatus"] in BEGINNINGS:
+                break
+    return events
+
+
+def _failure(aws: Aws, name: str) -> str:
+    """The reason of the first failure."""
+    return next(iter(_failures(aws, name)), NO_REASON)
+
+
+def _failures(aws: Aws, name: str, status: str = "FAILED") -> list[str]:
+    """The reasons of the failures of that kind, the first one first."""
+    return [
+        f"{event['LogicalResourceId']}: {reason}"
+        for event in reversed(_newest_operation(aws, name))
+        if event["ResourceStatus"].endswith(status)
+        and (reason := str(event.get("ResourceStatusReason", "")))
+        and "cancelled" not in reason
+    ]
+
+
+def _kept(aws: Aws, stack: Mapping[str, Any]) -> str:
+    """Why it could not be deleted, and what is to be done."""
+    failures = _failures(aws, stack["StackName"], "DELETE_FAILED") or [NO_REASON]
+    in_use = next((failure for failure in failures if NETWORK_IN_USE.search(failure)), "")
+    if not in_use:
+        return f"{failures[-1]}; run `spotelastic down` again"
+    others = ", ".join(_others(aws, tags(stack).get(CLUSTER, "")))
+    return (
+        f"{in_use}; something is in its network that is not the cluster's"
+        f"{f' ({others})' if others else ''}: delete that, and run `spotelastic down` again"
+    )
+
+
+def _others(aws: Aws, cluster: str) -> list[str]:
+    """What others have put into the network that the cluster's stack has made, as far as it can be
+    told: an endpoint shows by its interfaces."""
+    tagged = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    try:
+        with calling(f"look into the network of {cluster}"):
+            vpcs = [vpc["VpcId"] for vpc in aws.ec2.describe_vpcs(Filters=tagged)["Vpcs"]]
+            inside = [{"Name": "vpc-id", "Values": vpcs}]
+            interfaces = aws.ec2.describe_network_interfaces(Filters=inside)["NetworkInterfaces"]
+            groups = aws.ec2.describe_security_groups(Filters=inside)["SecurityGroups"]
+    except SpotelasticError:
+        return []
+    found = [(i["NetworkInterfaceId"], i.get("Description"), i.get("TagSet")) for i in interfaces]
+    found += [(g["GroupId"], g["GroupName"], g.get("Tags")) for g in groups]
+    return [
+        f"{id} ({what})" if what else id
+        for id, what, its in found
+        if what != "default" and not any(tag["Key"] == CLUSTER for tag in its or ())
+    ]

@@ -1,0 +1,279 @@
+"""A network of the user's that a cluster is put into (`--vpc`, `--subnets`): looked up, and judged.
+
+It is used as it is: nothing here changes it, and neither does anything else.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.names import MEMBERS
+from spotelastic.aws.network import zones
+from spotelastic.errors import UsageError
+
+SERVICES = ("autoscaling", "cloudformation", "ec2", "logs", "s3", "sqs", "ssm")
+"""What nodes call: without a way to the internet each needs an endpoint."""
+_TARGETS = (
+    "GatewayId",
+    "NatGatewayId",
+    "TransitGatewayId",
+    "VpcPeeringConnectionId",
+    "NetworkInterfaceId",
+    "InstanceId",
+)
+_AWS_KEEPS = 4
+"""Of a subnet's first addresses; and the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subnet:
+    id: str
+    zone: str
+    block: str
+    free: int
+    """Addresses that nobody has."""
+    public: bool
+    """Whether what starts there is given a public address."""
+    way_out: str = ""
+    """What its route to the internet leads to: igw-..., nat-..., ...; "" where there is none."""
+    endpoints: frozenset[str] = frozenset()
+    """Services that its routes lead to without the internet (s3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    vpc: str
+    subnets: tuple[Subnet, ...]
+    """One a zone."""
+    endpoints: frozenset[str]
+    """Services with an interface of their own in it."""
+    resolves: bool
+    """Whether names are resolved in it."""
+
+    def of(self, zones: Iterable[str]) -> tuple[Subnet, ...]:
+        """The subnets in those zones, in their order."""
+        by_zone = {subnet.zone: subnet for subnet in self.subnets}
+        return tuple(by_zone[zone] for zone in zones)
+
+
+def gateways(cards: int, vpc: str) -> int:
+    """How many NAT gateways are made: one for workers with several network cards, to which AWS
+    gives no public address; none in a network of the user's."""
+    return int(cards > 1 and not vpc)
+
+
+def look(aws: Aws, vpc: str, subnets: Sequence[str]) -> Network:
+    """Raises `UsageError` for what is not there, and for two subnets of one zone."""
+    there = {item["SubnetId"]: item for item in _subnets(aws, vpc)}
+    if strangers := [id for id in subnets if id not in there]:
+        known = ", ".join(f"{id} ({there[id]['AvailabilityZone']})" for id in sorted(there))
+        raise UsageError(
+            f"--subnets {','.join(strangers)}: {vpc} has no such subnet; it has {known or 'none'}"
+        )
+    found = [there[id] for id in subnets]
+    by_zone: dict[str, str] = {}
+    for item in found:
+        other = by_zone.setdefault(item["AvailabilityZone"], item["SubnetId"])
+        if other != item["SubnetId"]:
+            raise UsageError(
+                f"--subnets: {other} and {item['SubnetId']} are both in "
+                f"{item['AvailabilityZone']}: name one subnet a zone"
+            )
+    tables, endpoints = _tables(aws, vpc), _endpoints(aws, vpc)
+    return Network(
+        vpc=vpc,
+        subnets=tuple(_parsed(item, tables, endpoints) for item in found),
+        endpoints=frozenset(
+            _service(item)
+            for item in endpoints
+            if item["VpcEndpointType"] == "Interface" and item.get("PrivateDnsEnabled")
+        ),
+        resolves=_resolves(aws, vpc),
+    )
+
+
+def within(
+    network: Network, offers: zones.Offers, types: Sequence[str], control: str
+) -> zones.Offers:
+    """Of the region's offers those of its zones (pure).
+
+    Raises `UsageError` unless three of them offer the control type, and one a type of the workers.
+    """
+    its = [subnet.zone for subnet in network.subnets]
+    for_control = [zone for zone in its if control in offers.get(zone, frozenset())]
+    if len(for_control) < len(MEMBERS):
+        raise UsageError(
+            f"--subnets: control nodes need {len(MEMBERS)} zones with {control}, so that etcd "
+            f"outlives the loss of one; these subnets are in {len(for_control)} "
+            f"({', '.join(for_control) or 'none'}): name subnets in other zones of {network.vpc}"
+        )
+    if not zones.with_workers(offers, its, types):
+        raise UsageError(
+            f"--subnets: none of their zones ({', '.join(its)}) offers {', '.join(types)}: name "
+            "one in another zone, or choose other --instance-types"
+        )
+    return {zone: offers.get(zone, frozenset()) for zone in its}
+
+
+def check_kept(cluster: str, its: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raises `UsageError` where `up` is run again with subnets that the cluster does not lie in."""
+    if wanted and not (its and set(its) <= set(wanted)):
+        raise UsageError(
+            f"--subnets {','.join(wanted)}: {cluster} lies in "
+            f"{', '.join(its) or 'a network of its own'}, and a cluster cannot move: take it down "
+            "first, or choose another --name"
+        )
+
+
+def warnings(network: Network, chosen: Sequence[str], cards: int, needed: int) -> Iterator[str]:
+    """What will keep nodes in the `chosen` zones from working, or make them dear (pure).
+
+    `cards` is the number of network cards that a worker uses, `needed` that of all addresses that
+    are still to be taken.
+    """
+    if not network.resolves:
+        yield f"{network.vpc} has its DNS support off: nodes will not find AWS's services"
+    subnets = network.of(chosen)
+    cut_off = [subnet for subnet in subnets if not subnet.way_out]
+    if cut_off:
+        missing = (
+            set(SERVICES)
+            - network.endpoints
+            - frozenset.intersection(*(subnet.endpoints for subnet in cut_off))
+        )
+        yield (
+            f"no route to the internet from {_names(cut_off)}: control nodes find no package index "
+            "there"
+            + (f", and {network.vpc} has no endpoint for {_listed(missing)}" if missing else "")
+        )
+    deaf = [s for s in subnets if s.way_out.startswith("igw-") and (cards > 1 or not s.public)]
+    if deaf:
+        why = "several network cards have none" if cards > 1 else "these subnets give none"
+        yield (
+            f"from {_names(deaf)} only what has a public address reaches the internet, and "
+            f"{why}: nodes need a NAT gateway there"
+        )
+    dear = [s for s in subnets if s.way_out.startswith("nat-") and "s3" not in s.endpoints]
+    if dear:
+        yield (
+            f"{network.vpc} has no gateway endpoint for S3 in the routes of {_names(dear)}: "
+            "checkpoints go through the NAT gateway, at 0.045 USD a GB"
+        )
+    free = sum(subnet.free for subnet in subnets)
+    if free < needed:
+        yield f"the subnets have {free} free addresses, and nodes take up to {needed}"
+
+
+def member_addresses(aws: Aws, subnets: Sequence[Subnet]) -> tuple[str, ...]:
+    """One for each etcd member, that nobody has: the stack takes them before any instance can."""
+    with calling("list the addresses in use"):
+        pages = aws.ec2.get_paginator("describe_network_interfaces").paginate(
+            Filters=[{"Name": "subnet-id", "Values": [subnet.id for subnet in subnets]}]
+        )
+        taken = {
+            address["PrivateIpAddress"]
+            for page in pages
+            for interface in page["NetworkInterfaces"]
+            for address in interface["PrivateIpAddresses"]
+        }
+    return tuple(highest_free(subnet, taken) for subnet in subnets)
+
+
+def highest_free(subnet: Subnet, taken: Iterable[str]) -> str:
+    """AWS hands out addresses at random, people from the lowest on (pure)."""
+    block, used = ipaddress.IPv4Network(subnet.block), frozenset(taken)
+    for index in range(block.num_addresses - 2, _AWS_KEEPS - 1, -1):
+        if str(block[index]) not in used:
+            return str(block[index])
+    raise UsageError(f"--subnets: {subnet.id} has no free address left: name another one")
+
+
+# -- what AWS says -------------------------------------------------------------------------------
+
+
+def _subnets(aws: Aws, vpc: str) -> list[dict[str, Any]]:
+    try:
+        with calling(f"look at the network {vpc}"):
+            aws.ec2.describe_vpcs(VpcIds=[vpc])
+    except Rejected as error:
+        if not error.code.startswith("InvalidVpc"):
+            raise
+        raise UsageError(f"--vpc {vpc}: there is no such VPC in {aws.region}") from error
+    with calling(f"look at the subnets of {vpc}"):
+        pages = aws.ec2.get_paginator("describe_subnets").paginate(Filters=_in(vpc))
+        return [item for page in pages for item in page["Subnets"]]
+
+
+def _tables(aws: Aws, vpc: str) -> list[dict[str, Any]]:
+    with calling(f"look at the routes of {vpc}"):
+        pages = aws.ec2.get_paginator("describe_route_tables").paginate(Filters=_in(vpc))
+        return [item for page in pages for item in page["RouteTables"]]
+
+
+def _endpoints(aws: Aws, vpc: str) -> list[dict[str, Any]]:
+    with calling(f"look at the endpoints in {vpc}"):
+        pages = aws.ec2.get_paginator("describe_vpc_endpoints").paginate(Filters=_in(vpc))
+        found = [item for page in pages for item in page["VpcEndpoints"]]
+    return [item for item in found if item["State"].lower() == "available"]
+
+
+def _resolves(aws: Aws, vpc: str) -> bool:
+    with calling(f"look at the DNS of {vpc}"):
+        answer = aws.ec2.describe_vpc_attribute(VpcId=vpc, Attribute="enableDnsSupport")
+    return bool(answer["EnableDnsSupport"]["Value"])
+
+
+def _in(vpc: str) -> list[dict[str, Any]]:
+    return [{"Name": "vpc-id", "Values": [vpc]}]
+
+
+def _parsed(
+    item: dict[str, Any], tables: list[dict[str, Any]], endpoints: list[dict[str, Any]]
+) -> Subnet:
+    table = _table(item["SubnetId"], tables)
+    gateways = (
+        each for each in endpoints if table["RouteTableId"] in each.get("RouteTableIds", ())
+    )
+    return Subnet(
+        id=item["SubnetId"],
+        zone=item["AvailabilityZone"],
+        block=item["CidrBlock"],
+        free=item["AvailableIpAddressCount"],
+        public=item["MapPublicIpOnLaunch"],
+        way_out=_way_out(table),
+        endpoints=frozenset(map(_service, gateways)),
+    )
+
+
+def _table(subnet: str, tables: list[dict[str, Any]]) -> dict[str, Any]:
+    """Its own route table; a subnet without one has the network's main one."""
+    main: dict[str, Any] = {"RouteTableId": ""}
+    for table in tables:
+        for association in table["Associations"]:
+            if association.get("SubnetId") == subnet:
+                return table
+            if association.get("Main"):
+                main = table
+    return main
+
+
+def _way_out(table: dict[str, Any]) -> str:
+    for route in table.get("Routes", ()):
+        if route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") != "blackhole":
+            return next((str(route[key]) for key in _TARGETS if route.get(key)), "")
+    return ""
+
+
+def _service(endpoint: dict[str, Any]) -> str:
+    """com.amazonaws.us-east-1.s3 -> s3"""
+    return str(endpoint["ServiceName"].rpartition(".")[2])
+
+
+def _names(subnets: Iterable[Subnet]) -> str:
+    return ", ".join(subnet.id for subnet in subnets)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

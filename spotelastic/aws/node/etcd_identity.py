@@ -1,0 +1,263 @@
+"""An etcd member's identity: a network interface with a fixed address, and a disk.
+
+Both belong to the cluster, not to an instance, and are found by their tags. The instance that
+takes a member's place attaches them. While they are still attached to the one before, it waits
+until EC2 says that this one is terminated, because nothing else proves that the old etcd process is
+gone; what still lingers then is detached. A disk that no longer exists is replaced by a blank one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.identity import CLUSTER, MEMBER, Identity
+from spotelastic.aws.base.waiting import until
+from spotelastic.aws.node import hardware
+from spotelastic.errors import EnvironmentFailure
+
+ATTACH_TIMEOUT = 900.0
+DEVICE = "/dev/sdf"
+DISK_GIB = 8
+IN_USE = frozenset(
+    {
+        "IncorrectState",
+        "InvalidAttachment.NotFound",
+        "InvalidNetworkInterface.InUse",
+        "InvalidParameterValue",
+        "VolumeInUse",
+    }
+)
+"""Answers to an attempt that came too early, or twice."""
+_LOST = frozenset({"deleting", "deleted", "error"})
+_ENDED = "terminated"
+_OF_A_STACK = "aws:cloudformation:"
+"""What begins the tags that CloudFormation gives to what it makes, and deletes itself."""
+
+Step = Literal["done", "attach", "detach", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The instance that has it, in EC2's own words for how far the attachment and the instance are.
+
+    `attachment` is the id of an interface's attachment; a volume's has none.
+    """
+
+    instance: str
+    attached: str
+    state: str
+    attachment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What makes an instance the member."""
+
+    volume: str
+    folder: Path
+    """What is written to the disk goes below it."""
+
+
+def step(holder: Holder | None, me: str) -> Step:
+    """Pure: what to do next to have it."""
+    if holder is None:
+        return "attach"
+    if holder.instance == me:
+        return "done" if holder.attached == "attached" else "wait"
+    if holder.state == _ENDED and holder.attached != "detaching":
+        return "detach"
+    return "wait"
+
+
+def take(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]) -> Place:
+    """Attaches the interface and the disk of `member` to this instance; idempotent.
+
+    Raises `Unavailable` when the instance before does not end.
+    """
+    interface = _interface(aws, cluster, member)
+    name = interface["NetworkInterfaceId"]
+    _attach(
+        f"network interface {name}",
+        me,
+        say,
+        lambda: _holder_of_interface(aws, name),
+        lambda: aws.ec2.attach_network_interface(
+            NetworkInterfaceId=name, InstanceId=me.instance, DeviceIndex=1
+        ),
+        lambda holder: aws.ec2.detach_network_interface(AttachmentId=holder.attachment, Force=True),
+    )
+    hardware.configure(interface["MacAddress"], interface["PrivateIpAddress"])
+    volume = _volume(aws, cluster, member, me, say)
+    _attach(
+        f"volume {volume}",
+        me,
+        say,
+        lambda: _holder_of_volume(aws, volume),
+        lambda: aws.ec2.attach_volume(VolumeId=volume, InstanceId=me.instance, Device=DEVICE),
+        lambda holder: aws.ec2.detach_volume(
+            VolumeId=volume, InstanceId=holder.instance, Force=True
+        ),
+    )
+    return Place(volume, hardware.mounted(volume))
+
+
+def disks(aws: Aws, cluster: str) -> tuple[str, ...]:
+    """All that the cluster has, of whatever use."""
+    return tuple(str(each["VolumeId"]) for each in _volumes(aws, cluster))
+
+
+def delete_disks(aws: Aws, cluster: str) -> None:
+    """Those that no stack knows, because they replaced one that was lost."""
+    for volume in _volumes(aws, cluster):
+        _delete(aws, volume)
+
+
+def give_up_disks(aws: Aws, cluster: str) -> None:
+    """The same from a control node, to which they may be attached: they go with what holds them."""
+    for volume in _volumes(aws, cluster):
+        tags = {tag["Key"] for tag in volume.get("Tags", ())}
+        if MEMBER not in tags or any(key.startswith(_OF_A_STACK) for key in tags):
+            continue
+        name, held = volume["VolumeId"], volume.get("Attachments") or ()
+        if not held:
+            _delete(aws, volume)
+        for each in held:
+            with calling(f"let the volume {name} go with {each['InstanceId']}"):
+                aws.ec2.modify_instance_attribute(
+                    InstanceId=each["InstanceId"],
+                    BlockDeviceMappings=[
+                        {"DeviceName": each["Device"], "Ebs": {"DeleteOnTermination": True}}
+                    ],
+                )
+
+
+def _delete(aws: Aws, volume: Mapping[str, Any]) -> None:
+    """A no-op where it goes already, with the instance that held it."""
+    if volume["State"] in ("deleting", "deleted"):
+        return
+    try:
+        with calling(f"delete the volume {volume['VolumeId']}"):
+            aws.ec2.delete_volume(VolumeId=volume["VolumeId"])
+    except Rejected as error:
+        if error.code != "InvalidVolume.NotFound":
+            raise
+
+
+# -- attach --------------------------------------------------------------------------------------
+
+
+def _attach(
+    what: str,
+    me: Identity,
+    say: Callable[[str], None],
+    look: Callable[[], Holder | None],
+    attach: Callable[[], object],
+    detach: Callable[[Holder], object],
+) -> None:
+    told = ""
+
+    def attached() -> bool | None:
+        nonlocal told
+        holder = look()
+        todo = step(holder, me.instance)
+        if todo == "done":
+            return True
+        if holder is not None and holder.instance not in (me.instance, told):
+            say(f"{what} is still attached to {holder.instance}, which is {holder.state}")
+            told = holder.instance
+        try:
+            with calling(f"{todo} {what}"):
+                if todo == "attach":
+                    attach()
+                elif todo == "detach":
+                    assert holder is not None
+                    detach(holder)
+        except Rejected as error:
+            if error.code not in IN_USE:
+                raise
+        return None
+
+    until(attached, f"{what} could not be attached to {me.instance}", ATTACH_TIMEOUT, longest=1.0)
+
+
+def _holder_of_interface(aws: Aws, interface: str) -> Holder | None:
+    with calling(f"describe the network interface {interface}"):
+        answer = aws.ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])
+    held: Mapping[str, Any] = answer["NetworkInterfaces"][0].get("Attachment") or {}
+    return _holder(aws, held, str(held.get("Status", "")), str(held.get("AttachmentId", "")))
+
+
+def _holder_of_volume(aws: Aws, volume: str) -> Holder | None:
+    with calling(f"describe the volume {volume}"):
+        answer = aws.ec2.describe_volumes(VolumeIds=[volume])
+    held: Mapping[str, Any] = next(iter(answer["Volumes"][0].get("Attachments") or ()), {})
+    return _holder(aws, held, str(held.get("State", "")))
+
+
+def _holder(aws: Aws, held: Mapping[str, Any], how: str, attachment: str = "") -> Holder | None:
+    if not (instance := str(held.get("InstanceId", ""))) or how == "detached":
+        return None
+    return Holder(instance, how, _state(aws, instance), attachment)
+
+
+def _state(aws: Aws, instance: str) -> str:
+    """One that EC2 has forgotten was terminated long ago."""
+    try:
+        with calling(f"describe the instance {instance}"):
+            answer = aws.ec2.describe_instances(InstanceIds=[instance])
+    except Rejected as error:
+        if error.code == "InvalidInstanceID.NotFound":
+            return _ENDED
+        raise
+    found = [item for each in answer["Reservations"] for item in each["Instances"]]
+    return str(found[0]["State"]["Name"]) if found else _ENDED
+
+
+# -- find ----------------------------------------------------------------------------------------
+
+
+def _interface(aws: Aws, cluster: str, member: str) -> Mapping[str, Any]:
+    with calling(f"find the network interface of etcd member {member}"):
+        answer = aws.ec2.describe_network_interfaces(Filters=_tagged(cluster, member))
+    for found in answer["NetworkInterfaces"]:
+        return dict(found)
+    raise EnvironmentFailure(f"there is no network interface for etcd member {member} of {cluster}")
+
+
+def _volume(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]) -> str:
+    """The newest, because an older one is what it had to replace."""
+    found = [each for each in _volumes(aws, cluster, member) if each["State"] not in _LOST]
+    if found:
+        return str(max(found, key=lambda each: each["CreateTime"])["VolumeId"])
+    say(f"the disk of etcd member {member} is gone: it gets another one")
+    tags = {CLUSTER: cluster, MEMBER: member}
+    with calling(f"create a disk for etcd member {member}"):
+        made = aws.ec2.create_volume(
+            AvailabilityZone=me.zone,
+            Size=DISK_GIB,
+            VolumeType="gp3",
+            Encrypted=True,
+            ClientToken=f"{me.instance}-{member}",  # asked twice, made once
+            TagSpecifications=[
+                {
+                    "ResourceType": "volume",
+                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                }
+            ],
+        )
+    return str(made["VolumeId"])
+
+
+def _volumes(aws: Aws, cluster: str, member: str = "") -> list[dict[str, Any]]:
+    with calling(f"find the disks of {cluster}"):
+        pages = aws.ec2.get_paginator("describe_volumes").paginate(Filters=_tagged(cluster, member))
+        return [each for page in pages for each in page["Volumes"]]
+
+
+def _tagged(cluster: str, member: str) -> list[dict[str, Any]]:
+    filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
+    if member:
+        filters.append({"Name": f"tag:{MEMBER}", "Values": [member]})
+    return filters

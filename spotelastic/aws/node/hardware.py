@@ -1,0 +1,156 @@
+"""This instance's disks and interfaces, as the kernel shows them once EC2 has attached them.
+
+In the local cloud a volume is a folder (`SPOTELASTIC_VOLUMES`), every address is there already, and
+there is no instance store.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from spotelastic.aws.base.imds import DEFAULT_URL, Imds
+from spotelastic.aws.base.waiting import until
+from spotelastic.errors import EnvironmentFailure
+
+BY_ID = Path("/dev/disk/by-id")
+EBS = "nvme-Amazon_Elastic_Block_Store_"
+INSTANCE_STORE = "nvme-Amazon_EC2_NVMe_Instance_Storage_"
+VOLUMES = Path("/var/lib/spotelastic")
+SCRATCH = Path("/mnt/spotelastic")
+IMAGE_SCRATCH = Path("/opt/dlami/nvme")
+"""Where Deep Learning images mount the instance store by themselves."""
+ARRAY = Path("/dev/md/spotelastic")
+TABLE = "10001"
+"""The routing table of the member's interface, and the priority of the rule that leads to it."""
+APPEARS_WITHIN = 60.0
+COMMAND_WITHIN = 300.0
+_BLANK = 1 << 20
+"""Bytes at a disk's start that hold something on every disk that was ever used."""
+
+
+# -- a member's disk -----------------------------------------------------------------------------
+
+
+def mounted(volume: str) -> Path:
+    """The folder of an attached volume. The disk is found by its serial number, whatever name the
+    kernel gave it, and formatted only if it is blank."""
+    if local := os.environ.get("SPOTELASTIC_VOLUMES"):
+        return Path(local, volume)
+    disk = BY_ID / (EBS + volume.replace("-", ""))
+    until(lambda: disk.exists() or None, f"the disk {disk} does not appear", APPEARS_WITHIN)
+    return mount(disk, VOLUMES / volume)
+
+
+def mount(disk: Path, folder: Path) -> Path:
+    if not os.path.ismount(folder):
+        format_blank(disk)
+        folder.mkdir(parents=True, exist_ok=True)
+        _command("mount", "-o", "noatime", str(disk), str(folder))
+    return folder
+
+
+def format_blank(disk: Path) -> None:
+    """Leaves every disk alone that holds something, or cannot be read (which raises `OSError`)."""
+    with disk.open("rb") as start:
+        if not any(start.read(_BLANK)):
+            # A blank disk need not be trimmed, which takes minutes where it is large.
+            _command("mkfs.ext4", "-q", "-E", "nodiscard", str(disk))
+
+
+# -- a member's interface ------------------------------------------------------------------------
+
+
+def configure(mac: str, address: str) -> None:
+    """Answers what reaches the member's interface through that interface again.
+
+    Without a route of its own the answer would leave by the instance's first interface, and EC2
+    drops what leaves an interface under another one's address.
+    """
+    if os.environ.get("SPOTELASTIC_VOLUMES"):
+        return
+    found = until(lambda: _device(mac), f"no interface with {mac} appears", APPEARS_WITHIN)
+    subnet = until(lambda: _subnet(mac), f"the metadata of {mac} does not appear", APPEARS_WITHIN)
+    for words in routes(found, address, subnet):
+        _command(*words)
+
+
+def routes(device: str, address: str, subnet: str) -> tuple[tuple[str, ...], ...]:
+    """Pure: the commands, each of which may be repeated. `subnet` is a CIDR block."""
+    gateway = str(IPv4Network(subnet)[1])
+    own = ("dev", device, "table", TABLE)
+    return (
+        ("ip", "link", "set", "dev", device, "up"),
+        ("ip", "address", "replace", f"{address}/32", "dev", device),
+        ("ip", "route", "replace", subnet, *own, "src", address),
+        ("ip", "route", "replace", "default", "via", gateway, *own, "src", address, "onlink"),
+        # A rule cannot be replaced, and one that is added twice is there twice.
+        ("ip", "rule", "flush", "priority", TABLE),
+        ("ip", "rule", "add", "from", address, "lookup", TABLE, "priority", TABLE),
+    )
+
+
+def _device(mac: str) -> str | None:
+    for path in Path("/sys/class/net").glob("*/address"):
+        if path.read_text().strip() == mac:
+            return path.parent.name
+    return None
+
+
+def _subnet(mac: str) -> str | None:
+    url = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", DEFAULT_URL)
+    return Imds(url).get(f"network/interfaces/macs/{mac}/subnet-ipv4-cidr-block")
+
+
+# -- a worker's instance store -------------------------------------------------------------------
+
+
+def scratch(home: Path) -> Path:
+    """A folder for what may be lost with the node: on its NVMe disks where it has any, else below
+    `home`."""
+    disks = instance_store(BY_ID)
+    if os.path.ismount(IMAGE_SCRATCH):
+        folder = IMAGE_SCRATCH / "spotelastic"
+    elif disks and not os.environ.get("SPOTELASTIC_VOLUMES"):
+        folder = mount(_joined(disks), SCRATCH)
+    else:
+        return scratch_below(home)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def scratch_below(home: Path) -> Path:
+    folder = home / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def instance_store(by_id: Path) -> tuple[Path, ...]:
+    """The disks of the instance store, each once: udev makes several names for one."""
+    names = by_id.glob(f"{INSTANCE_STORE}*")
+    return tuple(sorted({name.resolve() for name in names if "-part" not in name.name}))
+
+
+def _joined(disks: Sequence[Path]) -> Path:
+    """One device of all, striped."""
+    if len(disks) == 1 or ARRAY.exists():
+        return ARRAY if ARRAY.exists() else disks[0]
+    if shutil.which("mdadm") is None:
+        return disks[0]
+    number = f"--raid-devices={len(disks)}"
+    _command("mdadm", "--create", str(ARRAY), "--run", "--level=0", number, *map(str, disks))
+    return ARRAY
+
+
+def _command(*words: str) -> None:
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=COMMAND_WITHIN
+        )
+    except subprocess.TimeoutExpired:
+        told = f"{' '.join(words)}: did not end within {COMMAND_WITHIN:g} s"
+        raise EnvironmentFailure(told) from None
+    if done.returncode:
+        raise EnvironmentFailure(f"{' '.join(words)}: {done.stderr.strip()}")

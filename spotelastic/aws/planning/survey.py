@@ -1,0 +1,253 @@
+"""What an account has to offer for a request: types, zones, quotas, prices.
+
+Everything here only looks. A request that cannot be met raises; one that can be met in part says so
+in `Survey.warnings`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from spotelastic.aws.base.clients import DENIED, Aws, Rejected
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
+from spotelastic.aws.compute import instance_types as types
+from spotelastic.aws.compute import offers, quotas
+from spotelastic.aws.compute.estimate import Estimate, Line, estimate
+from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.prices import PriceList
+from spotelastic.aws.compute.quotas import Nodes, Quotas
+from spotelastic.aws.compute.zone_ranking import Zone, Zones, ranked
+from spotelastic.aws.network import cloudformation, existing_vpc, zones
+from spotelastic.aws.network.existing_vpc import Network
+from spotelastic.aws.planning import type_selection
+from spotelastic.aws.planning.type_selection import Option, Requirement
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the survey is for."""
+
+    cluster: str
+    types: tuple[str, ...]
+    """Empty: the cheapest in quota that has what is required."""
+    minimum: int
+    maximum: int
+    requirement: Requirement = Requirement()
+    beside: tuple[str, ...] = ()
+    """Types that the cluster has already: nodes of both train together for a while."""
+    on_demand: int = 0
+    """Workers that may be bought on demand."""
+    base: int = 0
+    """Those of them that are bought at all times, instead of spot."""
+    control_type: str = CONTROL_TYPE
+    controls: int = len(MEMBERS)
+    """Control nodes that are still to be started."""
+    vpc: str = ""
+    """A network of the user's; empty: one is made."""
+    subnets: tuple[str, ...] = ()
+    placed: bool = False
+    """Whether they are to be in a cluster placement group."""
+    packed: bool = False
+    """Whether all workers are to be in one zone."""
+    container: str = ""
+    """The container image that they are to run in."""
+
+    @property
+    def spot(self) -> int:
+        """Workers that may be spot."""
+        return max(0, self.maximum - self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    types: tuple[InstanceType, ...]
+    """Of the workers, best first."""
+    zones: tuple[str, ...]
+    """Of the workers."""
+    price: float
+    """US dollars an hour for the first type, in its cheapest zone; 0 if not known."""
+    estimate: Estimate
+    resources: tuple[str, ...]
+    """Of the stack, for people."""
+    warnings: tuple[str, ...] = ()
+    options: tuple[Option, ...] = ()
+    """What the types were chosen from, the choice first; empty where they were named."""
+    ranking: tuple[Zone, ...] = ()
+    """The zones, best first, where workers are to be in one of them."""
+    prices_of: str = ""
+    """Date of the on-demand prices."""
+
+
+def survey(aws: Aws, wish: Wish) -> Survey:
+    """Raises `UsageError` and `EnvironmentFailure` for what cannot be had in this region."""
+    kinds, options, short = _types(aws, wish)
+    _check_container(wish, kinds)
+    network = existing_vpc.look(aws, wish.vpc, wish.subnets) if wish.vpc else None
+    its_zones, for_workers = _zones(aws, wish, names_of(kinds), network)
+    ranking = _ranking(aws, wish, for_workers, names_of(kinds)) if wish.packed else ()
+    cards, listed = types.efa_cards(kinds), PriceList(aws)
+    first = (ranking[0].name,) if ranking else for_workers
+    price = _price(aws, kinds[0].name, first, listed)
+    addresses = _addresses((wish.minimum, wish.maximum), cards, network, its_zones)
+    nat_gateways = existing_vpc.gateways(cards, wish.vpc)
+    return Survey(
+        types=kinds,
+        zones=for_workers,
+        price=price,
+        estimate=_estimate(wish, kinds[0].name, price, listed, nat_gateways, addresses),
+        resources=cloudformation.summary(
+            len(its_zones), private=cards > 1, given=network is not None, placed=wish.placed
+        ),
+        warnings=(*short, *_of_network(wish, network, its_zones, cards)),
+        options=options,
+        ranking=ranking,
+        prices_of=listed.date,
+    )
+
+
+def _types(
+    aws: Aws, wish: Wish
+) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[str, ...]]:
+    """Of the workers; what they were chosen from; and what the quotas leave too few of."""
+    known = Quotas(aws, wish.cluster)
+    try:
+        options = _options(aws, known, wish)
+        kinds = _kinds(aws, wish, options)
+        types.check_alike((*types.describe(aws, wish.beside), *kinds) if wish.beside else kinds)
+        return kinds, options, tuple(_shortages(aws, known, kinds, wish))
+    except Rejected as error:
+        if error.code not in DENIED or not wish.types:
+            raise
+        kinds = _kinds(aws, wish, ())
+        types.check_alike(kinds)
+        return kinds, (), (f"the quotas are not known: {error}",)
+
+
+def _options(aws: Aws, known: Quotas, wish: Wish) -> tuple[Option, ...]:
+    if wish.types:
+        return ()
+    nodes = Nodes(wish.minimum, min(wish.minimum, wish.spot), wish.on_demand)
+    return type_selection.survey(aws, wish.requirement, nodes, known.allowance)
+
+
+def _kinds(aws: Aws, wish: Wish, options: tuple[Option, ...]) -> tuple[InstanceType, ...]:
+    if not wish.types:
+        return type_selection.best(options, wish.requirement, aws.region).types
+    kinds = types.describe(aws, wish.types)
+    types.check_fit(kinds)
+    if str(wish.requirement):
+        type_selection.check(kinds, wish.requirement)
+    return kinds
+
+
+def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
+    return tuple(kind.name for kind in kinds)
+
+
+def _check_container(wish: Wish, kinds: tuple[InstanceType, ...]) -> None:
+    """Each node would find out by itself, and be paid for until then."""
+    for kind in kinds:
+        if wish.container and not kind.gpus:
+            raise UsageError(
+                f"--image {wish.container}: nodes of {kind.name} have no docker: take types with "
+                "GPUs, whose machine image brings it, or no --image"
+            )
+
+
+def _shortages(aws: Aws, known: Quotas, kinds: tuple[InstanceType, ...], wish: Wish) -> list[str]:
+    """Of workers, of each purchase; and of control nodes."""
+    nodes = Nodes(wish.minimum, wish.spot, wish.on_demand)
+    spot, on_demand = found = quotas.shares(kinds, known.allowance, nodes)
+    if refusal := quotas.refusal(found, nodes):
+        raise EnvironmentFailure(f"too few for --min {wish.minimum}: {refusal}")
+    told = []
+    if spot.had < spot.wanted:
+        told.append(spot.text)
+    if on_demand.had < on_demand.wanted:
+        told.append(f"--on-demand: {on_demand.text}")
+    if wish.controls:
+        (control,) = types.describe(aws, [wish.control_type])
+        left = known.allowance(control.name, spot=False)
+        if left is not None and left.instances(control) < wish.controls:
+            raise EnvironmentFailure(
+                f"too few for the control nodes: {left.describe(control, wish.controls)}"
+            )
+    return told
+
+
+def _zones(
+    aws: Aws, wish: Wish, names: tuple[str, ...], network: Network | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """All of the cluster, and those for workers."""
+    offered: zones.Offers = offers.zones(aws, (*names, wish.control_type))
+    within = offered
+    if network is not None:
+        within = existing_vpc.within(network, offered, names, wish.control_type)
+    chosen = zones.choose(within, names, wish.control_type, aws.region)
+    return chosen, zones.with_workers(offered, chosen, names)
+
+
+def _of_network(
+    wish: Wish, network: Network | None, its_zones: tuple[str, ...], cards: int
+) -> Iterator[str]:
+    """What speaks against a network of the user's."""
+    if network is not None:
+        needed = wish.maximum + 2 * wish.controls if wish.controls else 0
+        yield from existing_vpc.warnings(network, its_zones, cards, needed)
+
+
+def _estimate(
+    wish: Wish,
+    worker: str,
+    price: float,
+    listed: PriceList,
+    nat_gateways: int,
+    addresses: tuple[int, int],
+) -> Estimate:
+    usual = estimate(
+        nodes=(wish.minimum, wish.maximum),
+        worker=worker,
+        worker_usd=price,
+        control=wish.control_type,
+        control_usd=listed.on_demand(wish.control_type),
+        controls=len(MEMBERS),
+        nat_gateways=nat_gateways,
+        addresses=addresses,
+    )
+    return _with_base(usual, wish, listed.on_demand(worker)) if wish.base else usual
+
+
+def _with_base(usual: Estimate, wish: Wish, usd: float) -> Estimate:
+    """The workers of a base, which come first, at what they cost on demand."""
+    workers, *others = usual.lines
+    low, high = min(wish.base, workers.low), min(wish.base, workers.high)
+    bought = Line(workers.what, low, high, usd, "on demand")
+    spot = replace(workers, low=workers.low - low, high=workers.high - high)
+    return Estimate((*((spot,) if spot.high else ()), bought, *others))
+
+
+def _addresses(
+    nodes: tuple[int, int], cards: int, network: Network | None, chosen: tuple[str, ...]
+) -> tuple[int, int]:
+    """Public ones: AWS gives none to instances with several network cards, which have a NAT."""
+    low, high = nodes
+    if network is None:
+        fixed, each = len(MEMBERS) + int(cards > 1), int(cards <= 1)
+    else:
+        subnets = network.of(chosen)
+        fixed = sum(subnet.public for subnet in subnets[: len(MEMBERS)])
+        each = int(cards <= 1 and any(subnet.public for subnet in subnets))
+    return fixed + low * each, fixed + high * each
+
+
+def _ranking(
+    aws: Aws, wish: Wish, names: tuple[str, ...], types: tuple[str, ...]
+) -> tuple[Zone, ...]:
+    zones = Zones(aws)
+    return ranked(zones.offers(zones.named(names), types, wish.maximum))
+
+
+def _price(aws: Aws, type: str, zones: tuple[str, ...], listed: PriceList) -> float:
+    found = offers.spot_prices(aws, [type]).get(type, {})
+    prices = [price for zone, price in found.items() if zone in zones]
+    return min(prices) if prices else listed.on_demand(type)

@@ -1,0 +1,147 @@
+"""Which types a job gets where only its needs are said: those of one kind, the cheapest in quota.
+
+A kind is what may share a job: as many GPUs, of the same model, under the same architecture. Within
+it all types are taken that cost no more than twice the cheapest (EC2's own limit where it chooses
+by requirement), because the more types a group may launch, the sooner it finds capacity.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.compute import instance_types as types
+from spotelastic.aws.compute import offers, quotas
+from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.prices import shipped_table
+from spotelastic.aws.compute.quotas import Allowed, Nodes
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+DEARER_AT_MOST = 2.0
+"""Times the price of the cheapest type of its kind."""
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """What a node must have."""
+
+    gpus: int = 0
+    """Exactly so many; 0: any number."""
+    gpu_memory: int = 0
+    """Bytes of each GPU at least."""
+
+    @property
+    def gpu_memory_mib(self) -> int:
+        """Rounded down, as EC2 states it: an L4 of 24 GB has 22888 MiB there."""
+        return self.gpu_memory // MIB
+
+    def fits(self, kind: InstanceType) -> bool:
+        count = kind.gpus == self.gpus if self.gpus else kind.gpus > 0
+        return count and kind.gpu_memory_mib >= self.gpu_memory_mib
+
+    def __str__(self) -> str:
+        """As flags say it."""
+        gpus = f"--gpus {self.gpus}" if self.gpus else ""
+        memory = f"--gpu-memory {self.gpu_memory / 1e9:g}GB" if self.gpu_memory else ""
+        return " ".join(filter(None, (gpus, memory)))
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Types of one kind."""
+
+    types: tuple[InstanceType, ...]
+    """The cheapest first."""
+    usd: float
+    """An hour of the cheapest."""
+    refusal: str = ""
+    """Why it cannot be had; "" if it can."""
+
+
+def options(
+    kinds: Iterable[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: Nodes
+) -> tuple[Option, ...]:
+    """What there is to choose from, best first (pure). Types without a known price are left out."""
+    alike: dict[tuple[object, ...], list[InstanceType]] = {}
+    for kind in sorted(kinds, key=lambda kind: (usd.get(kind.name, 0.0), kind.name)):
+        if usd.get(kind.name, 0.0) > 0:
+            alike.setdefault(types.traits(kind), []).append(kind)
+    found = [_option(each, usd, allowed, nodes) for each in alike.values()]
+    return tuple(sorted(found, key=lambda each: (bool(each.refusal), each.usd)))
+
+
+def _option(
+    kinds: Sequence[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: Nodes
+) -> Option:
+    """Of one kind, the cheapest first. The quotas must allow what the job needs of its types."""
+    cheapest = usd[kinds[0].name]
+    taken = tuple(kind for kind in kinds if usd[kind.name] <= DEARER_AT_MOST * cheapest)
+    found = quotas.shares(taken, allowed, nodes)
+    return Option(taken, cheapest, quotas.refusal(found, nodes))
+
+
+def best(found: Sequence[Option], requirement: Requirement, region: str) -> Option:
+    """Raises `EnvironmentFailure` where nothing fits, or no quota allows it (pure)."""
+    such = f"type with {requirement}" if str(requirement) else "GPU type"
+    if not found:
+        raise EnvironmentFailure(f"{region} offers no {such}: choose --region or --instance-types")
+    if found[0].refusal:
+        least = min(found, key=lambda option: option.types[0].vcpus)
+        raise EnvironmentFailure(f"no {such} is within the account's quotas: {least.refusal}")
+    return found[0]
+
+
+def check(kinds: Iterable[InstanceType], requirement: Requirement) -> None:
+    """That the types which a cluster has are such. Raises `UsageError` naming one that is not."""
+    for kind in kinds:
+        if not requirement.fits(kind):
+            raise UsageError(
+                f"{requirement}: the cluster has {kind.name} with {kind.gpus or 'no'} GPUs of "
+                f"{kind.gpu_memory_mib * MIB / 1e9:.0f} GB: choose another --name, or take it down "
+                "first"
+            )
+
+
+# -- what a region offers ------------------------------------------------------------------------
+
+
+def survey(
+    aws: Aws, requirement: Requirement, nodes: Nodes, allowed: Allowed
+) -> tuple[Option, ...]:
+    """The options of this region today, best first."""
+    names = _fitting(aws, requirement) if str(requirement) else _usual(aws)
+    described = types.describe(aws, names) if names else ()
+    kinds = [kind for kind in described if requirement.fits(kind) and not types.misfit(kind)]
+    usd = _usd(aws, [kind.name for kind in kinds]) if kinds else {}
+    return options(kinds, usd, allowed, nodes)
+
+
+def _usual(aws: Aws) -> list[str]:
+    """GPU types whose price is shipped, where the region offers them."""
+    priced = [name for name in shipped_table().usd_per_hour if name[0] in "gp"]
+    offered = frozenset[str]().union(*offers.zones(aws, priced).values())
+    return [name for name in priced if name in offered]
+
+
+def _fitting(aws: Aws, requirement: Requirement) -> list[str]:
+    count = {"Min": requirement.gpus or 1}
+    with calling(f"look for instance types with {requirement}"):
+        pages = aws.ec2.get_paginator("get_instance_types_from_instance_requirements").paginate(
+            ArchitectureTypes=["x86_64"],  # what workers' images are made for
+            VirtualizationTypes=["hvm"],
+            InstanceRequirements={
+                "VCpuCount": {"Min": 0},
+                "MemoryMiB": {"Min": 0},
+                "AcceleratorTypes": ["gpu"],
+                "AcceleratorManufacturers": ["nvidia"],
+                "AcceleratorCount": count | ({"Max": requirement.gpus} if requirement.gpus else {}),
+                "AcceleratorTotalMemoryMiB": {"Min": count["Min"] * requirement.gpu_memory_mib},
+            },
+        )
+        return [item["InstanceType"] for page in pages for item in page["InstanceTypes"]]
+
+
+def _usd(aws: Aws, names: Sequence[str]) -> Mapping[str, float]:
+    listed = shipped_table().usd_per_hour
+    now = offers.spot_prices(aws, names)
+    return {name: min(now.get(name, {}).values(), default=listed.get(name, 0.0)) for name in names}

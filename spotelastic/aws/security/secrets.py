@@ -1,0 +1,74 @@
+"""The user's secrets of a cluster: SecureStrings in the Parameter Store, which its workers read."""
+
+from collections.abc import Mapping
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.identity import CLUSTER
+
+AT_ONCE = 10
+"""Parameters that one call reads."""
+
+
+def path(cluster: str) -> str:
+    """Where they are. Workers may read what is below `worker`."""
+    return f"/spotelastic/{cluster}/worker/secrets/"
+
+
+def put(aws: Aws, cluster: str, values: Mapping[str, str]) -> dict[str, int]:
+    """Stores what is new or differs; the version of each."""
+    return {name: _put(aws, cluster, name, value) for name, value in sorted(values.items())}
+
+
+def differing(aws: Aws, cluster: str, values: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of those that `put` would store."""
+    return tuple(
+        name
+        for name, value in sorted(values.items())
+        if (known := _known(aws, path(cluster) + name)) is None or known[0] != value
+    )
+
+
+def get(aws: Aws, cluster: str, versions: Mapping[str, int]) -> dict[str, str]:
+    """Raises `EnvironmentFailure` where one is not there."""
+    names, found = sorted(versions), {}
+    for first in range(0, len(names), AT_ONCE):
+        wanted = [path(cluster) + name for name in names[first : first + AT_ONCE]]
+        with calling(f"read the secrets of {cluster}"):
+            answer = aws.ssm.get_parameters(Names=wanted, WithDecryption=True)
+        for item in answer["Parameters"]:
+            found[item["Name"].rpartition("/")[2]] = str(item["Value"])
+        if missing := answer.get("InvalidParameters"):
+            raise Rejected(f"there is no secret {', '.join(missing)}", "ParameterNotFound")
+    return found
+
+
+def _put(aws: Aws, cluster: str, name: str, value: str) -> int:
+    known = _known(aws, path(cluster) + name)
+    if known is not None and known[0] == value:
+        return known[1]
+    described = f"{name}, as given to `spotelastic up`"
+    with calling(f"store the secret {name}"):
+        if known is None:
+            answer = aws.ssm.put_parameter(
+                Name=path(cluster) + name,
+                Description=described,
+                Value=value,
+                Type="SecureString",
+                Tags=[{"Key": CLUSTER, "Value": cluster}],
+            )
+        else:
+            answer = aws.ssm.put_parameter(
+                Name=path(cluster) + name, Value=value, Type="SecureString", Overwrite=True
+            )
+    return int(answer["Version"])
+
+
+def _known(aws: Aws, name: str) -> tuple[str, int] | None:
+    try:
+        with calling(f"read the secret {name}"):
+            found = aws.ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]
+    except Rejected as error:
+        if error.code == "ParameterNotFound":
+            return None
+        raise
+    return str(found["Value"]), int(found["Version"])

@@ -1,0 +1,54 @@
+"""Sessions with a node through Session Manager: no key, no open port, no way into the network."""
+
+import json
+import shutil
+from collections.abc import Mapping
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.errors import EnvironmentFailure
+
+PLUGIN = "session-manager-plugin"
+FORWARD = "AWS-StartPortForwardingSession"
+INSTALL = (
+    "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
+    "session-manager-working-with-install-plugin.html"
+)
+
+
+def plugin() -> str:
+    """Where AWS's program is that speaks the sessions' protocol."""
+    found = shutil.which(PLUGIN)
+    if found is None:
+        raise EnvironmentFailure(f"{PLUGIN} is not installed on this machine: see {INSTALL}")
+    return found
+
+
+def shell(aws: Aws, node: str) -> list[str]:
+    """The command that opens a shell on the node."""
+    return _command(aws, {"Target": node})
+
+
+def forward(aws: Aws, node: str, port: int, local: int) -> list[str]:
+    """The command that makes the node's port one of this machine's."""
+    ports = {"portNumber": [str(port)], "localPortNumber": [str(local)]}
+    return _command(aws, {"Target": node, "DocumentName": FORWARD, "Parameters": ports})
+
+
+def _command(aws: Aws, request: Mapping[str, object]) -> list[str]:
+    """Starts the session; the plugin is told the answer, and what was asked."""
+    program = plugin()
+    node = request["Target"]
+    try:
+        with calling(f"open a session with {node}"):
+            answer = aws.ssm.start_session(**request)
+    except Rejected as error:
+        if error.code != "TargetNotConnected":
+            raise
+        raise EnvironmentFailure(
+            f"{node} does not answer Session Manager: it is booting, or gone"
+        ) from error
+    told = {key: answer[key] for key in ("SessionId", "TokenValue", "StreamUrl")}
+    where = aws.ssm.meta.endpoint_url
+    return [
+        program, json.dumps(told), aws.region, "StartSession", "", json.dumps(request), where,
+    ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""What the programs of a booted instance have in common."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import BUCKET, CLUSTER, Identity
+from spotelastic.aws.base.imds import DEFAULT_URL
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.security import certificates
+from spotelastic.bootstrap.supervisor import Process
+from spotelastic.errors import EnvironmentFailure, told
+from spotelastic.model.job import JobSpec
+from spotelastic.store.tls import Tls
+
+REFRESH = 3600.0
+"""Seconds between two looks whether `up` has renewed the certificate."""
+
+
+def job(aws: Aws, me: Identity) -> JobSpec:
+    spec = Objects(aws, me.tag(BUCKET), me.tag(CLUSTER)).job()
+    if spec is None:
+        raise EnvironmentFailure(f"the bucket has no job for the cluster {me.tag(CLUSTER)}")
+    return spec
+
+
+def certificate(aws: Aws, parameter: str) -> Tls:
+    """What `up` stored there, as files."""
+    return Tls(*certificates.fetch(aws, parameter).write(home() / "tls"))
+
+
+def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
+    """Looks again and again whether `up` has renewed it, until the event that it returns is set.
+
+    etcd reads the files at every handshake, and its clients when a connection is refused.
+    """
+
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(REFRESH):
+            try:
+                certificate(aws, parameter)
+            except Exception as error:  # the next look may succeed
+                say(told(error))
+
+    threading.Thread(target=look, name="certificate", daemon=True).start()
+    return over
+
+
+def start(part: str) -> Process:
+    """A part as a process of its own, of this very installation."""
+    command = [sys.executable, "-m", "spotelastic", "boot", part]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+
+def imds() -> str:
+    return os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", DEFAULT_URL).rstrip("/")
+
+
+def home() -> Path:
+    """Short: sockets lie below it, and their paths are limited to 107 characters."""
+    folder = Path.home() / ".se"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def say(line: str) -> None:
+    print(f"boot: {line}", flush=True)

@@ -1,0 +1,137 @@
+"""A control node: one member of etcd, and one controller, each started again when it dies."""
+
+import os
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spotelastic_checkpoints import addresses
+
+from spotelastic.aws.artifacts import boot_artifacts
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import BUCKET, MEMBER, Identity, from_imds
+from spotelastic.aws.base.names import PEER_PORT, Names
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.node import etcd_identity as member
+from spotelastic.aws.security.certificates import MEMBER_NAME
+from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, say, start
+from spotelastic.bootstrap.supervisor import Part, Process, supervise
+from spotelastic.clock import wall
+from spotelastic.model.job import JobSpec
+from spotelastic.model.progress import Event
+from spotelastic.store.tls import Tls
+
+if TYPE_CHECKING:
+    from spotelastic.store.etcd_server.process import EtcdMember
+
+SERVES_WITHIN = 60.0
+"""Seconds that a restarted etcd member may take until it serves."""
+RECORD_TIMEOUT = 10.0
+
+
+def run(me: Identity) -> int:
+    """Until it is told to end; the exit code."""
+    from spotelastic.controller.etcd.member_lifecycle import Seat, SeatConfig
+    from spotelastic.store.etcd_server.process import MemberConfig
+
+    aws = Aws(me.region, account=me.account)
+    spec = job(aws, me)
+    name = me.tag(MEMBER)
+    place = member.take(aws, spec.cluster, name, me, say)
+    parameter = Names(spec.cluster).member_certificate(name)
+    tls = certificate(aws, parameter)
+    hosts = [addresses.split(endpoint)[0] for endpoint in spec.etcd]
+    peers = {
+        each: addresses.join(host, PEER_PORT)
+        for each, host in zip(spec.etcd_members, hosts, strict=True)
+    }
+    endpoints = dict(zip(spec.etcd_members, spec.etcd, strict=True))
+    config = MemberConfig(
+        name=name,
+        data_dir=place.folder,
+        client=endpoints[name],
+        peer=peers[name],
+        cluster=peers,
+        token=spec.cluster,
+        tls=tls,
+        peer_name=MEMBER_NAME,
+    )
+    objects = Objects(aws, me.tag(BUCKET), spec.cluster)
+    if spec.etcd_version:
+        _install_etcd(objects, spec.etcd_version)
+    seat = Seat(SeatConfig(config, place.folder, endpoints, home() / "etcd.log", say), objects)
+
+    def start_etcd() -> Process:
+        return _Etcd(seat.start())
+
+    def came_back(died_at: float) -> None:
+        """Tells the run about it, once the member serves again."""
+        seen_at = wall()
+        seat.etcd.wait(SERVES_WITHIN)
+        _record_outage(spec, tls, me, died_at, seen_at)
+
+    keep_fresh(aws, parameter)
+    threading.Thread(target=seat.follow, name="seat", daemon=True).start()
+    return supervise(
+        (
+            Part("etcd", start_etcd, restarted=came_back),
+            Part("controller", partial(start, "controller")),
+        ),
+        say,
+    )
+
+
+def controller() -> int:
+    """The controller's own process."""
+    from spotelastic.controller.loop.run import run
+    from spotelastic.controller.model.config import ControllerConfig
+    from spotelastic.linux import name_process
+
+    name_process("se-controller")
+    me = from_imds(imds())
+    aws = Aws(me.region, account=me.account)
+    spec = job(aws, me)
+    tls = certificate(aws, Names(spec.cluster).member_certificate(me.tag(MEMBER)))
+    its = (me.tag(BUCKET), me.region, me.instance, me.address)
+    return run(ControllerConfig(spec, *its, tls, account=me.account))
+
+
+def _install_etcd(objects: Objects, version: str) -> None:
+    folder = home() / f"etcd-{version}"
+    boot_artifacts.install(objects, boot_artifacts.RELEASES[version], folder)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Etcd:
+    """The member's process, as the supervisor knows processes."""
+
+    member: "EtcdMember"
+
+    @property
+    def pid(self) -> int:
+        return self.member.pid
+
+    def wait(self) -> int:
+        return self.member.join()
+
+
+def _record_outage(spec: JobSpec, tls: Tls, me: Identity, died_at: float, seen_at: float) -> None:
+    from spotelastic.rendezvous.membership import record
+    from spotelastic.store.etcd import EtcdStore
+    from spotelastic.store.keys import Keys
+
+    back_at, member = wall(), me.tag(MEMBER)
+    event = Event(
+        died_at,
+        "etcd",
+        f"etcd member {member} on {me.instance} died and was back {back_at - died_at:.2f} s later",
+        me.instance,
+        {"at": died_at, "seen_at": seen_at, "back_at": back_at, "member": member},
+    )
+    store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
+    try:
+        record(store, Keys(spec.run), event)
+    finally:
+        store.close()

@@ -1,0 +1,196 @@
+"""What an instance runs when it starts, on EC2 and in the local cloud alike: `spotelastic boot`.
+
+    spotelastic boot              reads who it is from IMDS, starts the parts of its role and
+                                  restarts each that dies
+      ├─ etcd                     control: the member whose address and disk it attaches
+      ├─ spotelastic boot controller
+      └─ spotelastic boot agent   worker: fetches the code and joins the job
+
+The parent is small and has one thread that starts processes: they are bound to it.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from spotelastic.aws.artifacts.code_archive import unpack
+from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.base.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.node import hardware
+from spotelastic.aws.node.log_shipper import LogShipper, stream
+from spotelastic.aws.security.certificates import WORKER_NAME
+from spotelastic.bootstrap import container, control_node, job_environment
+from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, say, start
+from spotelastic.bootstrap.supervisor import Part, supervise
+from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+from spotelastic.linux import name_process
+from spotelastic.model.job import JobSpec
+
+TRY_AGAIN = 75
+"""Exit code of a part that could not start yet (EX_TEMPFAIL)."""
+SHUT_DOWN = 78
+"""Exit code where no other try on this instance could help (EX_CONFIG): its unit, and the local
+cloud, then shut the instance down. The controller counts one that never joined as a failed boot."""
+NO_CONTAINER = 125
+"""Docker's own, where it was not the container that failed."""
+FAILED = 1
+"""Exit code of an agent whose job has failed."""
+SCRATCH = "SPOTELASTIC_SCRATCH"
+PASSED_ON = (
+    *(SCRATCH, "AWS_REGION", "AWS_DEFAULT_REGION", "PIP_RETRIES"),
+    *("AWS_METADATA_SERVICE_TIMEOUT", "AWS_METADATA_SERVICE_NUM_ATTEMPTS"),
+)
+"""Variables of the node that hold in a container, too."""
+CONTAINED = "SPOTELASTIC_CONTAINED"
+"""Tells an agent that it is in its container already."""
+
+
+def main(args: Sequence[str]) -> int:
+    """`spotelastic boot [agent|controller]`; the exit code."""
+    parts: Mapping[str, Callable[[], int]] = {
+        "": boot,
+        "agent": _agent,
+        "controller": control_node.controller,
+    }
+    part = parts.get(" ".join(args))
+    if part is None:
+        raise UsageError("spotelastic boot takes no arguments: it is what instances run")
+    return part()
+
+
+def boot() -> int:
+    """Runs this instance's role until it is done (worker) or told to end (control)."""
+    name_process("se-boot")
+    me = from_imds(imds())
+    say(f"{me.instance} in {me.zone}: {me.tag(ROLE)} of {me.tag(CLUSTER)}")
+    return control_node.run(me) if me.tag(ROLE) == "control" else _worker()
+
+
+# -- worker --------------------------------------------------------------------------------------
+
+
+def _worker() -> int:
+    os.environ[SCRATCH] = str(_scratch())
+    return supervise((Part("agent", partial(start, "agent"), ends=_is_final),), say)
+
+
+def _scratch() -> Path:
+    try:
+        return hardware.scratch(home())
+    except EnvironmentFailure as error:  # which may stay as it is: a script that needs it is slower
+        say(f"{error}: scratch is on the root disk")
+        return hardware.scratch_below(home())
+
+
+def _is_final(code: int) -> bool:
+    """An agent that was killed, or could not start yet, is started again; others had their say."""
+    return code >= 0 and code not in (TRY_AGAIN, NO_CONTAINER)
+
+
+def _agent() -> int:
+    from spotelastic.agent.config import AgentConfig
+    from spotelastic.agent.run import run
+    from spotelastic.agent.shutdown import STUCK
+    from spotelastic.redaction import blotter
+
+    try:
+        me = from_imds(imds())
+        aws = Aws(me.region, account=me.account)
+        spec = job(aws, me)
+        if spec.container and CONTAINED not in os.environ:
+            if not container.possible():
+                say(
+                    f"--image {spec.container}: this machine has no docker: take types with GPUs, "
+                    "whose machine image brings it, or no --image"
+                )
+                return SHUT_DOWN
+            _enter_container(spec.container)
+        workdir = _code(aws, me, spec)
+        parameter = Names(spec.cluster).worker_certificate
+        tls = certificate(aws, parameter)
+        found = job_environment.make(aws, spec, me, workdir, tls)
+        if found is None:
+            return SHUT_DOWN
+        blot = blotter(found.secrets)
+        token = _token(aws, spec)
+        keep_fresh(aws, parameter)
+        logs = LogShipper(aws, spec.log_group)
+        config = AgentConfig(
+            run=spec.run,
+            endpoints=spec.etcd,
+            node=me.instance,
+            address=me.address,
+            zone=me.zone,
+            settings=spec.settings,
+            command=(spec.script, *spec.args),
+            workdir=workdir,
+            state=home() / "agent",
+            shm=Path(os.environ.get("SPOTELASTIC_SHM") or f"/dev/shm/spotelastic-{spec.cluster}"),
+            storage=spec.storage,
+            tls=tls,
+            daemon_tls=tls,
+            daemon_name=WORKER_NAME,
+            imds=imds(),
+            spot=me.spot,
+            code=spec.settings.code,
+            token=token,
+            python=found.python or sys.executable,
+            env=found.env,
+            secrets=found.secrets,
+            keep_daemon=True,
+            say=say,
+            line=lambda rank, _local_rank, text: logs.write(stream(me.instance, rank), blot(text)),
+        )
+        try:
+            code = run(config).code
+            # Its unit would start it again, and again: a job that has failed is no failure of ours.
+            return {STUCK: SHUT_DOWN, FAILED: 0}.get(code, code)
+        finally:
+            logs.close()
+    # A node that does not match the others may have read the job just before it was changed.
+    except (Unavailable, EnvironmentFailure, UsageError) as error:
+        say(str(error))
+        return TRY_AGAIN
+
+
+def _enter_container(image: str) -> None:
+    """Turns this process into the client of a container that runs the agent. Never returns."""
+    installed = Path(sys.prefix).parent
+    environ = {CONTAINED: "1", "HOME": str(Path.home())}
+    environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    # What each start of the agent installs is downloaded once; the image's Python is ours alone.
+    environ |= {"PIP_CACHE_DIR": str(home() / "pip"), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+    box = container.Box(
+        image=image,
+        wheel=next(installed.glob("*.whl")),
+        folders=(installed, home(), Path(os.environ[SCRATCH])),
+        environ=environ,
+        gpus=container.NVIDIA.exists(),
+        devices=container.efa(list(container.DEVICES.glob("*"))),
+    )
+    words = container.command(box)
+    subprocess.run(container.removal(), capture_output=True, check=False, timeout=60)
+    os.execvp(words[0], words)
+
+
+def _code(aws: Aws, me: Identity, spec: JobSpec) -> Path:
+    """The folder with the job's code, fetched once and verified."""
+    folder = home() / "code" / spec.code[:16]
+    if not folder.exists():
+        data = Objects(aws, me.tag(BUCKET), spec.cluster).get(f"code/{spec.code}.tar.gz")
+        if data is None:
+            raise EnvironmentFailure(f"the bucket has no code {spec.code[:16]} for {spec.cluster}")
+        unpack(data, spec.code, folder)
+    return folder
+
+
+def _token(aws: Aws, spec: JobSpec) -> str:
+    name = Names(spec.cluster).token
+    with calling(f"read the secret {name}"):
+        answer = aws.ssm.get_parameter(Name=name, WithDecryption=True)
+    return str(answer["Parameter"]["Value"])

@@ -1,0 +1,151 @@
+"""What a script finds on a node besides its code: packages, variables, secrets, a set-up node."""
+
+import hashlib
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotelastic.aws.artifacts.environments import BuildFailed, Environments
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.identity import BUCKET, Identity
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.security import secrets
+from spotelastic.bootstrap.context import home, say
+from spotelastic.clock import wall
+from spotelastic.errors import Unavailable
+from spotelastic.model.job import JobSpec
+from spotelastic.model.progress import Event
+from spotelastic.redaction import blotter
+from spotelastic.store.tls import Tls
+
+RECORD_TIMEOUT = 10.0
+SETUP_WITHIN = 1800.0
+AGAIN = 240.0
+"""Seconds after which a node tells that it still prepares: the controller gives up one that has
+told nothing for `Policy.boot_within`."""
+TOLD_LINES = 20
+
+Say = Callable[[str], None]
+
+
+class SetUpFailed(BuildFailed):
+    """--setup has failed on this node, which another one may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    python: str
+    """What workers run on; "" for what spotelastic itself runs on."""
+    env: Mapping[str, str]
+    secrets: tuple[str, ...]
+    """The values in `env` that nobody may see."""
+
+
+def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: Tls) -> World | None:
+    """Prepares this instance for the script in `code`, and tells the run how that goes.
+
+    None where it cannot be done. What is wrong with the packages would be so on every node: the
+    job has then failed, unless it had begun before.
+    """
+    from spotelastic.rendezvous.membership import fail, record
+    from spotelastic.store.etcd import EtcdStore
+    from spotelastic.store.keys import Keys
+
+    keys = Keys(spec.run)
+    objects = Objects(aws, me.tag(BUCKET), spec.cluster)
+    store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
+
+    def tell(line: str) -> None:
+        say(line)
+        with suppress(Unavailable):
+            record(store, keys, Event(wall(), "prepare", f"{me.instance}: {line}", me.instance))
+
+    try:
+        with repeated(tell, AGAIN) as told:
+            return prepare(aws, objects, spec, me.instance, code, home(), told)
+    except BuildFailed as error:
+        say(str(error))
+        if not isinstance(error, SetUpFailed):
+            fail(store, keys, f"on {me.instance}: {error}", wall())
+        return None
+    finally:
+        store.close()
+
+
+@contextmanager
+def repeated(tell: Say, every: float) -> Iterator[Say]:
+    """`tell`, which says again and again what it was told last."""
+    over, last = threading.Event(), list[str]()
+
+    def told(line: str) -> None:
+        last[:] = [line]
+        tell(line)
+
+    def repeat() -> None:
+        while not over.wait(every):
+            for line in last:
+                with suppress(Exception):  # it is only told once more
+                    tell(f"still {line}")
+
+    thread = threading.Thread(target=repeat, name="preparing", daemon=True)
+    thread.start()
+    try:
+        yield told
+    finally:
+        over.set()
+        thread.join()
+
+
+def prepare(
+    aws: Aws, objects: Objects, spec: JobSpec, node: str, code: Path, place: Path, tell: Say
+) -> World:
+    """Makes the node ready for the script in the unpacked folder `code`.
+
+    Raises `BuildFailed` for what no other try could mend, with its last lines of output.
+    """
+    hidden = secrets.get(aws, spec.cluster, spec.secrets) if spec.secrets else {}
+    env = {**spec.env, **hidden}
+    python = ""
+    if spec.environment is not None:
+        environments = Environments(objects, place / "environments", node, tell)
+        found = environments.ensure(spec.environment, code)
+        python = str(found)
+        paths = [str(found.parent), env.get("PATH") or os.environ.get("PATH", "")]
+        env |= {"PATH": os.pathsep.join(paths), "VIRTUAL_ENV": str(found.parent.parent)}
+    if spec.setup:
+        try:
+            set_up(spec.setup, code, env, place, tell)
+        except SetUpFailed as error:
+            raise SetUpFailed(blotter(hidden.values())(str(error))) from None
+    return World(python, env, tuple(hidden.values()))
+
+
+def set_up(command: str, code: Path, env: Mapping[str, str], place: Path, tell: Say) -> None:
+    """Runs the command once on this node: again only when it or the code is another."""
+    digest = hashlib.sha256(f"{code}\0{command}".encode()).hexdigest()
+    done = place / f"set-up-{digest[:16]}"
+    if done.exists():
+        return
+    tell(f"setting up: {command}")
+    try:
+        ended = subprocess.run(
+            ["/bin/sh", "-ec", command],
+            cwd=code,
+            env=os.environ | dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SETUP_WITHIN,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SetUpFailed(f"--setup did not end within {SETUP_WITHIN:.0f} s") from None
+    if ended.returncode:
+        lines = ended.stdout.decode(errors="replace").strip().splitlines()[-TOLD_LINES:]
+        told = "\n".join(lines)
+        raise SetUpFailed(f"--setup {command!r} ended with {ended.returncode}:\n{told}")
+    done.touch()

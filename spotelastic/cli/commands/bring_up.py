@@ -1,0 +1,361 @@
+"""`up`, in stages: check everything, bring up, watch (and drill), report, take down.
+
+Nothing is started before all checks have passed, and whatever was started registers at once how it
+is undone, so that an error, a signal and an ordinary end all leave by the same door. A cluster
+outlives the command on request: `--detach` and `--keep`. On AWS it also goes on when only the
+command that watches or changes it is interrupted (detach.py).
+"""
+
+import sys
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from spotelastic import wrapping
+from spotelastic.aws.artifacts.boot_artifacts import ETCD
+from spotelastic.aws.base.names import MEMBERS
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.planning.plan import Request as ClusterRequest
+from spotelastic.aws.planning.survey import Survey, Wish, survey
+from spotelastic.aws.security import secrets
+from spotelastic.cli.commands import earlier_run, failure_report
+from spotelastic.cli.commands.detach import Staying
+from spotelastic.cli.commands.watch import Outcome, ended, outcome, training, watch
+from spotelastic.cli.render import list_prices, loss_curve, tables
+from spotelastic.cli.render import plan as render_plan
+from spotelastic.cli.render.progress import view
+from spotelastic.client import confirmation, local_data, preflight
+from spotelastic.client.capacity_policy import kept
+from spotelastic.client.job_config import Checked, Request, check
+from spotelastic.client.target import Place, aws_is_configured
+from spotelastic.clock import steady
+from spotelastic.errors import SpotelasticError
+from spotelastic.local import cloud as local
+from spotelastic.local import joining
+from spotelastic.local.drill import Drill
+from spotelastic.local.drill import Plan as DrillPlan
+from spotelastic.local.fault_client import Faults
+from spotelastic.local.joining import Use
+from spotelastic.model.counting import counted
+from spotelastic.model.job import Capacity
+from spotelastic.model.progress import Status
+from spotelastic.signals import Signals
+
+Say = Callable[[str], None]
+
+
+def launch(request: Request) -> int:
+    """Returns the command's exit code."""
+    checked = check(request, Path.cwd())
+    if request.plan and not request.local and not aws_is_configured():
+        plan = list_prices.planned(request, checked)
+        lines = (tables.to_json(plan),) if request.as_json else list_prices.shown(plan)
+        for line in lines:
+            wrapping.say(line)
+        return 0
+    with Signals() as signals:
+        try:
+            with ExitStack() as undo:
+                return _carry_through(request, checked, undo, signals)
+        except KeyboardInterrupt:
+            return signals.exit_code
+        except SpotelasticError as error:
+            if not signals.stopping:
+                raise
+            print(f"spotelastic: {error}", file=sys.stderr)  # of the clean-up, not of the job
+            return signals.exit_code
+
+
+# -- from nothing to the report ------------------------------------------------------------------
+
+
+def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals: Signals) -> int:
+    with view() as shown:
+        say = _to_stderr if request.as_json else shown.say
+        region = None if request.local else request.region
+        stays = Staying(checked.name, checked.linger, undo, signals, shown.say, region)
+        place = _place(request, stays, say)
+        stays = replace(stays, use=place.use)
+        known = preflight.find(place, request, checked)
+        earlier_run.check(request, known)
+        if known is not None:
+            checked = replace(checked, capacity=kept(checked.capacity, known.spec.capacity))
+        with stays.changed() if known is not None and not request.plan else nullcontext():
+            found = survey(place.aws, _wish(request, checked, known))
+            for line in render_plan.headline(request, checked, found):
+                say(line)
+            if request.plan:
+                spec = known.spec if known else None
+                planned = render_plan.planned(
+                    request, checked, found, spec, _other_secrets(place, checked, known)
+                )
+                if request.as_json:
+                    print(tables.to_json(planned))
+                lines = render_plan.plan(checked, found, planned, emulated=request.local)
+                for line in () if request.as_json else (*lines, "nothing was made"):
+                    say(line)
+                return 0
+            if known is None and place.cloud is None:
+                _confirm_cost(request, checked, found, say)
+            began, told = steady(), _earlier(known, shown.say)
+            if known is None:
+                earlier_run.begin(place, request, checked, shown.say)
+            cluster = _bring_up(request, checked, found, known, place, stays, shown.say)
+        drill = _drill(request, place, shown.say)
+        first = _FirstStep(began, shown.say) if known is None else None
+
+        def look(status: Status) -> None:
+            if drill:
+                drill.feed(status)
+            if first:
+                first(status)
+
+        stays = replace(stays, owned=place.use is not None and known is None and not request.keep)
+        with nullcontext() if stays.owned else stays.watched():
+            status = watch(
+                cluster,
+                shown,
+                until=training if request.detach else ended,
+                look=look,
+                alive=place.check,
+                silent=place.where_to_look,
+                told=told,
+            )
+        if request.detach and not ended(status):
+            if first is not None and not first.told:
+                shown.say(
+                    f"no step is told yet: `spotelastic status {stays.named}` shows how far it is"
+                )
+            if place.use is not None:
+                place.use.works_on(checked.name, stays=True)
+            stays.leave()
+            return 0
+        result = outcome(cluster, status)
+        log = failure_report.keep_log(cluster, result) if failure_report.failed(result) else None
+    return _conclude(request, result, log, drill, replace(stays, say=wrapping.say))
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _confirm_cost(request: Request, checked: Checked, found: Survey, say: Say) -> None:
+    """Before the first dollar is spent. Where nobody can be asked the command is carried out."""
+    if request.yes or not confirmation.somebody_is_there():
+        return
+    for line in render_plan.plan(
+        checked, found, render_plan.planned(request, checked, found, None, ())
+    ):
+        say(line)
+    confirmation.confirm("Make it, for that price?", "nothing was made")
+
+
+def _earlier(known: Cluster | None, say: Say) -> int:
+    """How many events of a cluster that was up before need not be shown again."""
+    count = 0 if known is None else len(known.objects.events())
+    if known is not None and count:
+        before = counted(count, "event")
+        say(f"{known.name} has {before} before this: spotelastic events {known.name}")
+    return count
+
+
+class _FirstStep:
+    """Tells once how long it took from the command to the first step.
+
+    A round that goes on from a checkpoint shows that one's step before it has made any of its own:
+    only a loss, a time of a step or another step says that one was made.
+    """
+
+    def __init__(self, began: float, say: Say) -> None:
+        self._began = began
+        self._say = say
+        self._from: int | None = None
+        self.told = False
+
+    def __call__(self, status: Status) -> None:
+        if self._from is None and (status.step or training(status)):
+            self._from = status.step
+        further = self._from is not None and status.step > self._from
+        if not self.told and (further or status.loss is not None or status.step_time):
+            self.told = True
+            self._say(f"first step {steady() - self._began:.0f} s after the command")
+
+
+def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
+    types = request.types
+    if known is not None and not types:
+        types = known.spec.instance_types
+    return Wish(
+        cluster=checked.name,
+        types=types,
+        minimum=request.minimum,
+        maximum=request.maximum,
+        on_demand=_on_demand(checked.capacity, request.minimum),
+        base=checked.capacity.base,
+        requirement=checked.requirement,
+        placed=bool(request.placement),
+        packed=checked.capacity.zones == "pack",
+        container=request.image,
+        beside=known.spec.instance_types if known is not None else (),
+        controls=len(MEMBERS) if known is None else 0,
+        vpc=known.spec.vpc if known is not None else request.vpc,
+        subnets=known.spec.subnets if known is not None else request.subnets,
+    )
+
+
+def _on_demand(capacity: Capacity, minimum: int) -> int:
+    """How many nodes may be bought: those of a base, or what the job cannot do without."""
+    return capacity.base or (minimum if capacity.on_demand == "fallback" else 0)
+
+
+def _place(request: Request, stays: Staying, say: Say) -> Place:
+    """AWS, or the local cloud: a new one, or that which others use already. It lives as long as
+    somebody does."""
+    if not request.local:
+        return Place.find(False, request.region)
+    use, new = joining.join(lambda: say("starting the local cloud"))
+    last = _to_stderr if request.as_json else wrapping.say
+    stays.undo.callback(_undoing(stays.signals, lambda: _leave(use, last)))
+    if new:
+        say(f"local cloud at {use.info.endpoint}: {', '.join(use.info.zones)}")
+    else:
+        say(f"using the local cloud that runs already ({use.info.endpoint})")
+    return replace(Place.of(use.info), use=use)
+
+
+def _leave(use: Use, say: Say) -> None:
+    """With its cluster, if that is not to stay and nobody else works on it."""
+    if use.leave(say) != "nothing" and use.cluster:
+        local_data.tell(use.cluster, say)
+
+
+def _bring_up(
+    request: Request,
+    checked: Checked,
+    found: Survey,
+    known: Cluster | None,
+    place: Place,
+    stays: Staying,
+    say: Say,
+) -> Cluster:
+    """A new cluster, or the known one with what differs changed."""
+    wanted = ClusterRequest(
+        name=checked.name,
+        script=checked.script,
+        args=request.args,
+        code=checked.archive.sha256,
+        archive=checked.archive.data,
+        settings=checked.settings,
+        capacity=checked.capacity,
+        zones=tuple(zone.name for zone in found.ranking),
+        instance_types=tuple(kind.name for kind in found.types),
+        run=request.resume or "",
+        bucket=request.bucket or "",
+        vpc=request.vpc,
+        subnets=request.subnets,
+        placement="cluster" if request.placement else "",
+        environment=checked.environment,
+        setup=request.setup,
+        container=request.image,
+        env=checked.env,
+        secrets=checked.secrets,
+        read=checked.read,
+        write=checked.write,
+        linger=checked.linger,
+        folder=checked.folder,
+        etcd=ETCD,
+    )
+    if place.cloud is not None:  # its instances are this machine, which has an etcd
+        wanted = replace(wanted, network=place.cloud.net, etcd=None)
+    if known is not None:
+        hidden = _other_secrets(place, checked, known)
+        differences = list(render_plan.changes(request, checked, found, known.spec, hidden))
+        say(f"{checked.name} is up already; changes: {'; '.join(differences) or 'none'}")
+    if place.use is not None:
+        return _bring_up_here(request, wanted, place, place.use, say, new=known is None)
+    cluster = clusters.create(wanted, say, place.aws)
+
+    def down() -> None:
+        with stays.ended():
+            place.down(checked.name, wrapping.say)
+
+    stays.undo.callback(_undoing(stays.signals, down))
+    return cluster
+
+
+def _bring_up_here(
+    request: Request, wanted: ClusterRequest, place: Place, use: Use, say: Say, *, new: bool
+) -> Cluster:
+    """In the local cloud, which takes the cluster down when the command ends, however that is."""
+    with local.making(lambda: say("waiting until another `up` has made its cluster")):
+        new = new and place.known(wanted.name) is None  # another `up` may have been faster
+        use.works_on(wanted.name, stays=False if new else None)
+        cluster = clusters.create(wanted, say, place.aws)
+    if request.keep:
+        use.works_on(wanted.name, stays=True)
+    return cluster
+
+
+def _other_secrets(place: Place, checked: Checked, known: Cluster | None) -> Collection[str]:
+    """Those that the known cluster has not, or with another value."""
+    return () if known is None else secrets.differing(place.aws, checked.name, checked.secrets)
+
+
+def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
+    def undone() -> None:
+        signals.ignore()
+        undo()
+
+    return undone
+
+
+def _drill(request: Request, place: Place, say: Say) -> Drill | None:
+    if not request.drill or place.cloud is None:
+        return None
+    return Drill(DrillPlan(nodes=request.maximum), Faults(place.cloud), say)
+
+
+# -- the end -------------------------------------------------------------------------------------
+
+
+def _conclude(
+    request: Request, result: Outcome, log: Path | None, drill: Drill | None, cluster: Staying
+) -> int:
+    """Reports first, so that a failing clean-up cannot cost the report."""
+    tables.display(tables.report_table(result.report))
+    written = _write(request, result)
+    kept = [node.id for node in result.status.nodes if node.state == "failed"]
+    stays = result.status.state == "stopped" or (request.keep_failed and kept)
+    if request.keep or (stays and not cluster.owned):
+        cluster.leave()  # for whoever stopped it, or wants to see why it failed
+    elif cluster.use is not None:
+        cluster.use.works_on(cluster.name, stays=False)
+    for node in kept if request.keep_failed else ():
+        wrapping.say(f"{node} is kept: look at it with spotelastic shell {node}")
+    missed = drill.missing if drill else ()
+    if missed:
+        print(
+            f"spotelastic: training ended before the drill did: no {', '.join(missed)}; "
+            "give the script more steps",
+            file=sys.stderr,
+        )
+    if failure_report.failed(result):
+        print(f"spotelastic: {failure_report.describe(result, log)}", file=sys.stderr)
+        return 1
+    return 0 if written and not missed else 1
+
+
+def _write(request: Request, result: Outcome) -> bool:
+    """The files that were asked for; False if one could not be written."""
+    try:
+        if request.report:
+            request.report.parent.mkdir(parents=True, exist_ok=True)
+            request.report.write_text(tables.to_json(result.report) + "\n")
+        if request.curve:
+            loss_curve.draw(result.points, result.report.interruptions, request.curve)
+    except OSError as error:
+        print(f"spotelastic: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
+        return False
+    return True

@@ -1,0 +1,329 @@
+"""`spotelastic ckpt`: look at checkpoints, check them, and carry them in and out.
+
+A checkpoint is named by the URL of its run (what --storage said) or its cluster, `@STEP` behind it
+picks a step, and `@EPOCH/STEP` one of an epoch that was branched off.
+"""
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotelastic.cli.commands.ckpt_target import opened, storage
+from spotelastic.cli.options.common import AsJson
+from spotelastic.clock import wall
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.counting import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint, Entry, Progress, Tensor
+
+app = typer.Typer(
+    help="Look at checkpoints, check them, and carry them in and out.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL[@STEP]",
+        help="The run's storage, or the name of its cluster; without a step, the latest.",
+    ),
+]
+LS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic ckpt ls runs/default
+
+spotelastic ckpt ls train
+
+spotelastic ckpt ls s3://bucket/job/checkpoints --json
+"""
+INSPECT_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt inspect s3://bucket/job/checkpoints@4000
+"""
+VERIFY_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt verify runs/default && echo all bytes are as they were saved
+"""
+EXPORT_EXAMPLES = """[bold]Examples[/]
+
+spotelastic ckpt export runs/default@4000 model.pt --part model
+
+spotelastic ckpt export s3://bucket/job/checkpoints folder/ --max-shard-size 2GB
+"""
+IMPORT_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt import pretrained.pt s3://bucket/job/checkpoints --part model
+"""
+
+PIN_EXAMPLES = """[bold]Example[/]
+
+spotelastic ckpt pin s3://bucket/job/checkpoints@4000
+"""
+
+
+@app.command(epilog=LS_EXAMPLES)
+def ls(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The run's storage, or the name of its cluster.")
+    ],
+    json: AsJson = False,
+) -> None:
+    """List the steps that are stored."""
+    from spotelastic.cli.render import tables
+
+    with opened(url) as named:
+        tables.show(named.catalog.entries(), _entries_table, as_json=json)
+
+
+@app.command(epilog=INSPECT_EXAMPLES)
+def inspect(url: Url, json: AsJson = False) -> None:
+    """List a checkpoint's tensors: shape, dtype, shards, bytes."""
+    from spotelastic.cli.render import tables
+
+    with opened(url) as named:
+        tables.show(named.checkpoint.tensors(), _tensors_table, as_json=json)
+
+
+@app.command(epilog=VERIFY_EXAMPLES)
+def verify(url: Url) -> None:
+    """Read every byte of a checkpoint again, and compare it with what was saved.
+
+    `ls` shows since when it is verified.
+    """
+    from spotelastic.model.counting import size
+
+    with opened(url) as named:
+        checkpoint = named.checkpoint
+        with _progress("verifying", checkpoint.item_bytes) as done:
+            complaints = named.catalog.verify(checkpoint, done)
+        _note(named.catalog, checkpoint, complaints)
+        for complaint in complaints:
+            typer.echo(complaint, err=True)
+        if complaints:
+            raise EnvironmentFailure(f"{named}: {len(complaints)} of its items are damaged")
+        typer.echo(f"{named}: {size(checkpoint.nbytes)} are as they were saved")
+
+
+@app.command(epilog=EXPORT_EXAMPLES)
+def export(
+    url: Url,
+    to: Annotated[
+        Path, typer.Argument(help="FILE.pt for torch.load, a folder for safetensors (Hugging Face)")
+    ],
+    part: Annotated[
+        str | None, typer.Option(help="One key of the state. Default: model for safetensors.")
+    ] = None,
+    max_shard_size: Annotated[str, typer.Option(help="Of a safetensors file.")] = "5GB",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+) -> None:
+    """Write a checkpoint as one torch.save file, or as safetensors files."""
+    most = parse_size(max_shard_size)
+    as_torch = to.suffix in (".pt", ".pth", ".bin", ".ckpt")
+    with _writing(to):
+        _refuse(to, as_torch, force)
+    with opened(url) as named:
+        checkpoint = named.checkpoint
+        if as_torch:
+            from spotelastic.training.dcp import convert
+
+            # What is assembled lies beside the file until that is complete.
+            part = part or ""
+            total = convert.tensor_bytes(checkpoint, part)
+            with _writing(to, 2 * total), _progress("exporting", total) as done:
+                count = convert.to_torch(named.catalog, checkpoint, to, done, part)
+        else:
+            count = _export_safetensors(named.catalog, checkpoint, to, part, most)
+        typer.echo(f"{named}: {counted(count, 'tensor')} in {to}")
+
+
+@app.command("import", epilog=IMPORT_EXAMPLES)
+def import_(
+    file: Annotated[Path, typer.Argument(help="What torch.save wrote: a state dict.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Storage of a run that is to be.")],
+    part: Annotated[
+        str, typer.Option(help='Key to put it under: "model" for the state dict of a module.')
+    ] = "",
+    step: Annotated[int, typer.Option(min=0, help="Step that it counts as.")] = 0,
+) -> None:
+    """Turn a torch.save file into a checkpoint that a run resumes from."""
+    from spotelastic.training.dcp import convert
+
+    with storage(url) as there:
+        made = convert.from_torch(file, there, step, partial(_progress, "importing"), part)
+    typer.echo(f"{url}@{made.commit.step}: {counted(len(made.tensors()), 'tensor')} and values")
+
+
+@app.command(epilog=PIN_EXAMPLES)
+def pin(url: Url) -> None:
+    """Keep a checkpoint until it is unpinned."""
+    from spotelastic_checkpoints.commit import retention
+
+    with opened(url) as named:
+        retention.pin(named.commits, named.checkpoint.commit)
+        typer.echo(f"{named} is pinned")
+
+
+@app.command()
+def unpin(url: Url) -> None:
+    """Let a checkpoint be collected as others are."""
+    from spotelastic_checkpoints.commit import retention
+
+    with opened(url) as named:
+        retention.unpin(named.commits, named.checkpoint.commit)
+        typer.echo(f"{named} is no longer pinned")
+
+
+@app.command()
+def rm(
+    url: Annotated[str, typer.Argument(metavar="URL@STEP", help="Never the latest, nor a pinned.")],
+) -> None:
+    """Remove a checkpoint."""
+    from spotelastic_checkpoints.commit import retention
+
+    with opened(url) as named:
+        if named.step is None:
+            raise UsageError(f"{url}: say which step, as in {url}@4000")
+        retention.remove(named.commits, named.commit)
+        typer.echo(f"{named} is removed")
+
+
+def _note(catalog: "Catalog", checkpoint: "Checkpoint", complaints: list[str]) -> None:
+    """One may read where one may not write."""
+    from spotelastic_checkpoints.errors import CheckpointsError
+
+    try:
+        catalog.note(checkpoint, complaints, datetime.fromtimestamp(wall(), UTC))
+    except CheckpointsError as error:
+        typer.echo(f"warning: nothing was noted for `ckpt ls`: {error}", err=True)
+
+
+# -- what the commands are made of ----------------------------------------------------------------
+
+
+def parse_size(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?)B?", text, re.IGNORECASE)
+    if match is None or not int(match[1]):
+        raise UsageError(f"--max-shard-size {text}: give a size like 500MB or 5GB")
+    power = " KMGT".index(match[2].upper() or " ")
+    return int(match[1]) * int((1024 if match[3] else 1000) ** power)
+
+
+def age(seconds: float) -> str:
+    """In the largest unit of which there are two: 90 s, 30 min, 36 h, 9 days."""
+    seconds = max(0.0, seconds)  # the store's clock may be ahead
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _refuse(to: Path, as_torch: bool, force: bool) -> None:
+    """What `export` shall not be written to."""
+    if as_torch and to.exists() and not force:
+        raise UsageError(f"{to} is there already: name another file, or add --force")
+    if not as_torch and to.is_dir() and any(to.glob("*.safetensors")) and not force:
+        raise UsageError(f"{to} holds safetensors already: name another folder, or add --force")
+    if not as_torch and (to.is_file() or to.suffix == ".safetensors"):
+        raise UsageError(f"{to}: give a folder for safetensors, or FILE.pt for torch.load")
+
+
+@contextmanager
+def _writing(to: Path, nbytes: int = 0) -> Iterator[None]:
+    """What the file system has against it, in one line; it takes `nbytes` at most."""
+    from spotelastic.model.counting import size
+
+    try:
+        yield
+    except OSError as error:
+        what = f"{to} cannot be written: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what += f", and it takes up to {size(nbytes)}: make room there, or"
+        else:
+            what += ":"
+        raise EnvironmentFailure(f"{what} name another place") from error
+
+
+def _export_safetensors(
+    catalog: "Catalog", checkpoint: "Checkpoint", folder: Path, part: str | None, most: int
+) -> int:
+    from spotelastic_checkpoints.catalog import safetensors_export
+
+    tensors = [t for t in checkpoint.tensors() if t.dtype != "value"]
+    if part is None:
+        part = "model" if any(t.name.startswith("model.") for t in tensors) else ""
+    prefix = f"{part}." if part else ""
+    chosen = {t.name.removeprefix(prefix): t for t in tensors if t.name.startswith(prefix)}
+    if not chosen:
+        raise UsageError(f"--part {part}: step {checkpoint.commit.step} has no such tensors")
+    files = safetensors_export.plan(chosen, most)
+    total = sum(t.nbytes for t in chosen.values())
+    with _writing(folder, total), _progress("exporting", total) as done:
+        safetensors_export.export(catalog, checkpoint, files, folder, done)
+    return len(chosen)
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator["Progress"]:
+    """A bar on stderr where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    shown = Progress(
+        *columns, TransferSpeedColumn(), console=console, disable=not console.is_terminal
+    )
+    with shown:
+        task = shown.add_task(what, total=total)
+        yield lambda nbytes: shown.advance(task, nbytes)
+
+
+def _entries_table(entries: "list[Entry]") -> "RenderableType":
+    from rich.text import Text
+
+    from spotelastic.cli.render.tables import table_of
+    from spotelastic.model.counting import size
+
+    if not entries:
+        return Text("no checkpoints")
+    right = ("step", "age", "size")
+    table = table_of("step", "epoch", "state", "age", "size", "ranks", "verified", "", right=right)
+    now = wall()
+
+    def old(at: datetime | None) -> str:
+        return age(now - at.timestamp()) if at else "-"
+
+    for entry in entries:
+        whole = entry.state == "committed"
+        notes = ("latest", entry.latest), ("pinned", entry.pinned)
+        table.add_row(
+            str(entry.step),
+            str(entry.epoch),
+            entry.state,
+            old(entry.written),
+            size(entry.nbytes) if whole else "-",
+            str(entry.world_size) if whole else "-",
+            f"{old(entry.verified)} ago" if entry.verified else "-",
+            ", ".join(note for note, so in notes if so),
+        )
+    return table
+
+
+def _tensors_table(tensors: "list[Tensor]") -> "RenderableType":
+    from spotelastic.cli.render.tables import table_of
+    from spotelastic.model.counting import size
+
+    table = table_of("name", "dtype", "shape", "shards", "size", right=("shards", "size"))
+    for tensor in tensors:
+        shape = "x".join(map(str, tensor.shape)) or ("-" if tensor.dtype == "value" else "scalar")
+        table.add_row(tensor.name, tensor.dtype, shape, str(tensor.shards), size(tensor.nbytes))
+    return table

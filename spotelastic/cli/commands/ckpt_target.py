@@ -1,0 +1,176 @@
+"""What a command of `ckpt` names: a run, by a folder, a URL or its cluster, and a step of it."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint
+    from spotelastic_checkpoints.commit.commit_protocol import Commits
+    from spotelastic_checkpoints.storage.port import Storage
+    from spotelastic_checkpoints.wire import Commit
+
+WITHIN = 30.0
+"""Seconds that the store may be away while a command runs."""
+S3 = "s3://"
+WORTH_A_WORD = 1.0
+"""Seconds between two attempts that a person notices."""
+
+
+@dataclass(slots=True)
+class Named:
+    """What a URL names; the checkpoint is looked up when it is asked for."""
+
+    catalog: "Catalog"
+    url: str
+    epoch: int | None
+    step: int | None
+
+    @property
+    def commits(self) -> "Commits":
+        from spotelastic_checkpoints.commit.commit_protocol import Commits
+
+        return Commits(self.catalog.storage, "")
+
+    @property
+    def checkpoint(self) -> "Checkpoint":
+        found = self.catalog.find(self.step, self.epoch)
+        self.step = found.commit.step
+        return found
+
+    @property
+    def commit(self) -> "Commit":
+        """Of the step that was named, be it damaged or never committed."""
+        from spotelastic_checkpoints.wire import Commit
+
+        entries = self.catalog.entries()
+        found = [e for e in entries if e.step == self.step and self.epoch in (None, e.epoch)]
+        if not found:
+            raise UsageError(f"{self.url}: there is no step {self.step}")
+        return Commit(found[-1].epoch, found[-1].step)
+
+    def __str__(self) -> str:
+        return f"{self.url}@{self.step}"
+
+
+@contextmanager
+def opened(text: str) -> Iterator[Named]:
+    """Of `URL[@[EPOCH/]STEP]`, or a cluster's name instead of the URL."""
+    from spotelastic_checkpoints.catalog.catalog import Catalog
+    from spotelastic_checkpoints.storage.open import folder_of
+
+    whole = folder_of(text)
+    is_folder = whole is not None and whole.is_dir()  # its name may end in @2024
+    url, epoch, step = (text, None, None) if is_folder else split(text)
+    folder = folder_of(url)
+    if folder is not None and not folder.is_dir():
+        if "://" in url:
+            raise UsageError(f"{url}: no such folder")
+        url = _storage_of(url)
+    with storage(url) as there:
+        yield Named(Catalog(there), url, epoch, step)
+
+
+@contextmanager
+def storage(url: str) -> Iterator["Storage"]:
+    """What does not answer is asked again; a folder is not, whose disk is full, say. Where AWS is
+    not configured, S3 is that of the local cloud: while none runs, the folder of its buckets."""
+    from spotelastic_checkpoints.storage.asked import Asked
+    from spotelastic_checkpoints.storage.open import folder_of, open_storage
+    from spotelastic_checkpoints.storage.outage_retry import Patience
+
+    from spotelastic.client.target import Place
+
+    url, is_local = _address_of(url)
+    if is_local:
+        with suppress(UsageError):
+            Place.find(True)
+    tell = partial(typer.echo, err=True)
+    patience = Patience(tell, "this command", WITHIN, WORTH_A_WORD)
+    with _explained():
+        there: Storage
+        if folder_of(url) is not None:
+            there = open_storage(url)
+        else:
+            there = Asked(patience.ask(lambda: open_storage(url)), patience)
+        try:
+            yield there
+        finally:
+            patience.end()
+            there.close()
+
+
+def _address_of(url: str) -> tuple[str, bool]:
+    """Where the objects that a URL names are asked for, and whether that is the local cloud.
+
+    While it runs, it alone changes the folder of its buckets; while it does not, its URLs are
+    folders. A bucket of any other name is AWS's where an account is configured.
+    """
+    from spotelastic_checkpoints.storage.open import folder_of
+
+    from spotelastic.client.target import aws_is_configured
+    from spotelastic.local import cloud
+    from spotelastic.local.base import kept_objects
+
+    shared = f"spotelastic-{cloud.ACCOUNT}-"  # no account of AWS's has that number
+    running = cloud.find() is not None
+    if url.lower().startswith(S3):
+        bucket, _, key = url[len(S3) :].partition("/")
+        if not bucket.startswith(shared) and aws_is_configured():
+            return url, False
+        folder = cloud.buckets() / bucket / kept_objects.path_of(key.rstrip("/"))
+        return (url, True) if running or not folder.is_dir() else (str(folder), False)
+    folder_named = folder_of(url)
+    if folder_named is None or not folder_named.is_relative_to(cloud.buckets()) or not running:
+        return url, False
+    bucket, *inside = folder_named.relative_to(cloud.buckets()).parts
+    return f"{S3}{bucket}/{kept_objects.key_of(Path(*inside))}", True
+
+
+def _storage_of(cluster: str) -> str:
+    """What the cluster writes to, or wrote to before it went."""
+    from spotelastic.aws.base.names import Names
+    from spotelastic.client import local_data
+    from spotelastic.client.target import Place
+
+    why = ""
+    try:
+        Names(cluster)
+        place = Place.find(None)
+        why = ", and "
+        return place.told(cluster, lambda _: None).spec.storage
+    except UsageError as error:
+        found = local_data.find(cluster)
+        if found is not None and found.folder.is_dir():
+            return str(found.folder)
+        raise UsageError(f"{cluster}: no such folder{why}{error if why else ''}") from None
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
+
+    try:
+        yield
+    except StorageUnavailable as error:
+        raise Unavailable(str(error)) from error
+    except CheckpointsError as error:
+        raise EnvironmentFailure(str(error)) from error
+
+
+def split(text: str) -> tuple[str, int | None, int | None]:
+    """URL, epoch and step of `URL[@[EPOCH/]STEP]`."""
+    match = re.fullmatch(r"(.+)@(?:(\d+)/)?(\d+)", text)
+    if match is None:
+        if "@" in text.rpartition("/")[2]:
+            raise UsageError(f"{text}: behind the @ goes a step, or EPOCH/STEP")
+        return text, None, None
+    return match[1], int(match[2]) if match[2] else None, int(match[3])

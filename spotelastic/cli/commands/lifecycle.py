@@ -1,0 +1,146 @@
+"""Commands that change how a job goes on: stop, restart, scale."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotelastic.cli.options import up
+from spotelastic.cli.options.common import AsJson, Name, Region, Where
+from spotelastic.errors import Unavailable
+from spotelastic.wrapping import note
+
+if TYPE_CHECKING:
+    from spotelastic.client.commands import Done
+    from spotelastic.client.target import Place
+
+STOP_EXAMPLES = """[bold]Examples[/]
+
+spotelastic stop
+
+spotelastic stop demo --no-wait
+"""
+RESTART_EXAMPLES = """[bold]Examples[/]
+
+spotelastic restart
+
+spotelastic restart demo --deadline 8h
+
+spotelastic restart demo --same-code
+"""
+SCALE_EXAMPLES = """[bold]Examples[/]
+
+spotelastic scale --max 16
+
+spotelastic scale demo --min 2 --max 4
+"""
+INTERRUPTED = 130
+
+
+def stop(
+    name: Name = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the job has ended.")] = True,
+    where: Where = None,
+    region: Region = None,
+    json: AsJson = False,
+) -> None:
+    """End a job after it has committed its last step; its control nodes stay for a while.
+
+    `spotelastic restart` goes on from that step.
+    """
+    from spotelastic.client import commands
+    from spotelastic.client.target import Place
+
+    place = Place.find(where, region)
+    cluster = place.cluster(name)
+    _tell(lambda: commands.stop(cluster, wait=wait, say=_say), place, cluster.name, as_json=json)
+
+
+def restart(
+    name: Name = None,
+    same_code: Annotated[
+        bool, typer.Option("--same-code", help="The code that it had, not that of this folder.")
+    ] = False,
+    environment: up.EnvironmentFile = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Do not ask where this is another folder."),
+    ] = False,
+    deadline: up.Deadline = None,
+    max_cost: up.MaxCost = None,
+    where: Where = None,
+    region: Region = None,
+    json: AsJson = False,
+) -> None:
+    """Let a job that has ended go on from its newest checkpoint, with the code of this folder."""
+    from spotelastic.client import commands
+    from spotelastic.client.target import Place
+
+    place = Place.find(where, region)
+    cluster = place.cluster(name)
+    _tell(
+        lambda: commands.restart(
+            cluster,
+            Path.cwd(),
+            same_code=same_code,
+            environment=environment,
+            deadline=deadline,
+            max_cost=max_cost,
+            yes=yes,
+        ),
+        place,
+        cluster.name,
+        as_json=json,
+    )
+
+
+def scale(
+    name: Name = None,
+    minimum: Annotated[
+        int | None, typer.Option("--min", help="Train with no fewer nodes.", show_default="as is")
+    ] = None,
+    maximum: Annotated[
+        int | None, typer.Option("--max", help="Train with at most so many.", show_default="as is")
+    ] = None,
+    where: Where = None,
+    region: Region = None,
+    json: AsJson = False,
+) -> None:
+    """Change how many nodes a job has, while it trains."""
+    from spotelastic.client import commands
+    from spotelastic.client.target import Place
+
+    place = Place.find(where, region)
+    cluster, local = place.cluster(name), place.cloud is not None
+    _tell(
+        lambda: commands.scale(cluster, minimum, maximum, local=local, say=_say),
+        place,
+        cluster.name,
+        as_json=json,
+    )
+
+
+def _tell(carry_out: "Callable[[], Done]", place: "Place", name: str, *, as_json: bool) -> None:
+    from spotelastic.cli.render import tables
+
+    try:
+        done = carry_out()
+    except KeyboardInterrupt:
+        typer.echo(
+            f"{name} carries out what it was told already: see `spotelastic status {name}`",
+            err=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    except Unavailable:
+        place.check()  # a local cloud may have ended with its last job
+        raise
+    if as_json:
+        typer.echo(tables.to_json(done))
+    else:
+        typer.echo(f"{done.name} {done.text}")
+
+
+def _say(line: str) -> None:
+    """Beside the result, which goes to stdout."""
+    note(line)

@@ -1,0 +1,252 @@
+"""The command `replay`: a spot trace played before anything is spent."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spotelastic.cli.options import replay as options
+from spotelastic.cli.options.common import AsJson
+from spotelastic.client.capacity_policy import capacity, limited, seconds_left
+from spotelastic.errors import UsageError
+from spotelastic.model.counting import counted
+from spotelastic.validation import size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spotelastic.model.job import Capacity
+    from spotelastic.model.round import Schedule
+    from spotelastic.replay.outcome import Outcome
+    from spotelastic.replay.scenario import Machines, Scenario
+    from spotelastic.replay.trace import Trace
+
+EXAMPLES = """[bold]Examples[/]
+
+spotelastic replay trace.csv --min 2 --max 8
+
+spotelastic replay trace.csv --min 4 --max 32 --step-time 1.2 --state 20GB --picture trace.png
+
+spotelastic replay trace.csv --min 4 --max 8 --on-demand fallback --spot-patience 300
+
+spotelastic replay counts.json --min 2 --max 8 --notice 0 --policy spotelastic --json
+"""
+SPOT_SHARE = 0.3
+"""Of the on-demand price, where no spot price is given: about what spot users report to pay."""
+TYPE = "g5.xlarge"
+
+
+def replay(
+    file: options.TraceFile,
+    minimum: options.Minimum = 1,
+    maximum: options.Maximum = None,
+    step_time: options.StepTime = 1.0,
+    state: options.State = "10GB",
+    sharded: options.Sharded = False,
+    notice: options.Notice = 120.0,
+    boot: options.Boot = 90.0,
+    start_time: options.StartTime = 3.0,
+    snapshot_every: options.SnapshotEvery = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    instance_type: options.InstanceType = TYPE,
+    spot_price: options.SpotPrice = None,
+    on_demand: options.OnDemand = "never",
+    spot_patience: options.SpotPatience = 600.0,
+    max_cost: options.MaxCost = None,
+    deadline: options.Deadline = None,
+    policy: options.Policies = None,
+    json: AsJson = False,
+    picture: options.Picture = None,
+) -> None:
+    """Play a spot trace: what a job would have met, in virtual time.
+
+    Rounds and replacements are decided by the code that decides them in a cluster; beside it
+    stand torchrun's elastic launcher, and restarts of everything as SkyPilot does them.
+    """
+    from spotelastic.replay.policies import PLAYED, compare
+    from spotelastic.replay.scenario import Scenario
+    from spotelastic.replay.trace import read
+
+    names = _policies(policy or (), PLAYED)
+    _check_picture(picture)
+    _check_times(step_time, {"--notice": notice, "--boot": boot, "--start-time": start_time})
+    trace = read(file)
+    asked = _asked(trace, minimum, maximum)
+    bought = capacity(on_demand, spot_patience, asked, max_cost=max_cost)
+    most = _maximum(trace, minimum, asked, bought)
+    scenario = Scenario(
+        minimum,
+        most,
+        capacity=limited(bought, seconds_left(deadline), 0.0),
+        step=step_time,
+        state=size("--state", state),
+        sharded=sharded,
+        notice=notice,
+        machines=_machines(instance_type, spot_price, boot, start_time),
+    )
+    for note in _notes(trace, scenario, asked):
+        print(note, file=sys.stderr)
+    outcomes = compare(trace, scenario, names, _schedule(snapshot_every, checkpoint_every))
+    if json:
+        from spotelastic.cli.render.tables import to_json
+
+        print(to_json([_with_sizes(each, scenario, maximum) for each in outcomes]))
+    else:
+        _show(trace, scenario, outcomes, instance_type, estimated=spot_price is None)
+    if picture is not None:
+        from spotelastic.replay.picture import draw
+
+        draw(trace, outcomes, picture)
+
+
+def _check_picture(file: Path | None) -> None:
+    if file is not None and file.suffix.lower() != ".png":
+        raise UsageError(f"--picture {file}: expected the name of a PNG file")
+
+
+def _check_times(step: float, others: Mapping[str, float]) -> None:
+    """In seconds; `others` by their flag."""
+    if not 0 < step < math.inf:
+        raise UsageError(f"--step-time {step:g}: expected more than 0 seconds")
+    for flag, seconds in others.items():
+        if not 0 <= seconds < math.inf:
+            raise UsageError(f"{flag} {seconds:g}: expected 0 seconds or more")
+
+
+def _policies(wanted: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(known)
+    for name in wanted:
+        if name not in names:
+            raise UsageError(f"--policy {name}: expected one of {', '.join(names)}")
+    return tuple(dict.fromkeys(wanted)) or names
+
+
+def _asked(trace: "Trace", minimum: int, maximum: int | None) -> int:
+    """How many nodes the job may have if there are so many."""
+    if maximum is None:
+        return max(trace.most_nodes, minimum)
+    if maximum < minimum:
+        raise UsageError(f"--max {maximum}: is less than --min {minimum}")
+    return maximum
+
+
+def _maximum(trace: "Trace", minimum: int, asked: int, bought: "Capacity") -> int:
+    """How many it can have, of the trace and on demand. Raises `UsageError` for less than min."""
+    most = trace.most_nodes + bought.base
+    if bought.on_demand == "fallback":
+        most = max(most, minimum)
+    if minimum > most:
+        at_most = _at_most(trace, bought)
+        raise UsageError(
+            f"--min {minimum}: {at_most}: say less, or add nodes on demand (--on-demand fallback, "
+            f"--on-demand base={minimum - trace.most_nodes})"
+        )
+    return min(most, asked)
+
+
+def _at_most(trace: "Trace", bought: "Capacity") -> str:
+    text = f"the trace has at most {counted(trace.most_nodes, 'node')} at a time"
+    if bought.on_demand == "fallback":
+        return f"{text}, and --on-demand fallback buys none above --min"
+    return f"{text}, and --on-demand base={bought.base}" if bought.base else text
+
+
+def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
+    """What is played otherwise than people may think."""
+    most = scenario.max_nodes
+    if most < asked:
+        at_most = _at_most(trace, scenario.capacity)
+        yield f"--max {asked}: {at_most}: played with --max {most}"
+    if scenario.min_nodes > trace.most_nodes:
+        yield (
+            f"--min {scenario.min_nodes}: the trace alone never has so many nodes, so there is no "
+            'goodput of what it allows: see "of paid"'
+        )
+
+
+def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Schedule | None":
+    from spotelastic.model.round import Schedule
+
+    snapshots = snapshot_every or checkpoint_every
+    if snapshots is None:
+        return None
+    return Schedule(snapshots, checkpoint_every or snapshots)
+
+
+def _machines(type_: str, spot_price: float | None, boot: float, start: float) -> "Machines":
+    from spotelastic.aws.compute.prices import shipped_table
+    from spotelastic.replay.scenario import Machines
+
+    on_demand = shipped_table().usd_per_hour.get(type_)
+    if on_demand is None and spot_price is None:
+        raise UsageError(
+            f"--instance-type {type_}: its price is not known here; give one with --spot-price"
+        )
+    spot = SPOT_SHARE * (on_demand or 0.0) if spot_price is None else spot_price
+    return Machines(boot=boot, start=start, spot_usd=spot, on_demand_usd=on_demand or spot)
+
+
+# -- what is shown -------------------------------------------------------------------------------
+
+
+def _with_sizes(outcome: "Outcome", scenario: "Scenario", maximum: int | None) -> dict[str, object]:
+    """For programs: with how many nodes it was played, and what --max was, if it was given."""
+    import msgspec
+
+    sizes = {"min_nodes": scenario.min_nodes, "max_nodes": scenario.max_nodes}
+    return {**msgspec.to_builtins(outcome), **sizes, "max_asked": maximum}
+
+
+def _show(
+    trace: "Trace",
+    scenario: "Scenario",
+    outcomes: "Sequence[Outcome]",
+    type_: str,
+    *,
+    estimated: bool,
+) -> None:
+    from spotelastic.aws.compute.prices import shipped_table
+    from spotelastic.cli.render import tables
+
+    table = shipped_table()
+    spot = f"${scenario.machines.spot_usd:.3g} an hour"
+    price = f"{spot} a node"
+    if estimated:
+        price = f"{spot} for a {type_}: {SPOT_SHARE:.0%} of on demand as of {table.date}"
+    notice = f"{scenario.notice:g} s of notice" if scenario.notice else "no notice"
+    print(
+        f"{trace.name}: {trace.length / 3600:.1f} h, at most {counted(trace.most_nodes, 'node')}, "
+        f"{trace.taken} taken back, {notice}\n"
+        f"a job of {scenario.min_nodes} to {scenario.max_nodes} nodes: steps of "
+        f"{scenario.step:g} s, {scenario.state / 1e9:g} GB; {price}\n"
+    )
+    allows = scenario.min_nodes <= trace.most_nodes
+    tables.display(_table(outcomes, allows=allows))
+
+
+def _table(outcomes: "Sequence[Outcome]", *, allows: bool) -> "RenderableType":
+    """`allows`: whether the trace alone ever has enough nodes for the job."""
+    from spotelastic.cli.render import tables
+
+    numbers = (
+        "goodput", "of paid", "hours\ntraining", "hours\nstopped", "node\nhours", "cost",
+        "a useful\nnode hour", "steps", "steps\nlost", "starts", "saves\nevery",
+    )  # fmt: skip
+    table = tables.table_of("policy", *numbers, right=numbers)
+    for each in outcomes:
+        table.add_row(
+            each.policy,
+            f"{each.goodput:.1%}" if allows else "-",
+            f"{each.paid:.1%}",
+            f"{each.hours:.2f}",
+            f"{each.stopped_hours:.2f}",
+            f"{each.bill.hours:.1f}",
+            tables.usd(each.bill.usd),
+            tables.usd(each.usd_per_node_hour),
+            str(each.steps),
+            str(each.steps_lost),
+            str(each.starts),
+            f"{each.schedule.snapshot_every}",
+        )
+    return table

@@ -1,0 +1,123 @@
+"""Commands that look at a cluster: status, logs, events, report."""
+
+from typing import Annotated
+
+import typer
+
+from spotelastic.cli.options.common import AsJson, Name, Region, Where
+from spotelastic.clock import wall
+from spotelastic.errors import UsageError
+from spotelastic.wrapping import note
+
+LS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic ls
+
+spotelastic ls --json | jq -r '.[] | select(.state == "running").name'
+"""
+STATUS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic status
+
+spotelastic status demo --json | jq .step
+"""
+LOGS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic logs -f
+
+spotelastic logs demo --rank 0
+"""
+EVENTS_EXAMPLES = """[bold]Examples[/]
+
+spotelastic events
+
+spotelastic events demo --json
+"""
+REPORT_EXAMPLES = """[bold]Examples[/]
+
+spotelastic report
+
+spotelastic report demo --json > report.json
+"""
+
+
+COST_EXAMPLES = """[bold]Examples[/]
+
+spotelastic cost
+
+spotelastic cost demo --json | jq .total_usd
+"""
+
+
+def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
+    """List the clusters, and how their jobs stand."""
+    from spotelastic.cli.render import tables
+    from spotelastic.client.target import Place
+
+    tables.show(Place.find(where, region).listing(), tables.listing_table, as_json=json)
+
+
+def status(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
+    """Show how a job stands: its round, step and loss, and every node."""
+    from spotelastic.cli.render import tables
+    from spotelastic.client.target import Place, status_of
+
+    cluster = Place.find(where, region).told(name, note)
+    tables.show(status_of(cluster), tables.status_table, as_json=json)
+    if warning := cluster.spec.validity.warning(cluster.name, wall()):
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def logs(
+    name: Name = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as lines arrive.")] = False,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only this rank.")] = None,
+    node: Annotated[str | None, typer.Option(help="Only this node.")] = None,
+    where: Where = None,
+    region: Region = None,
+) -> None:
+    """Print what the workers wrote."""
+    from spotelastic.client.logs import Wanted, tail
+    from spotelastic.client.target import Place
+
+    cluster = Place.find(where, region).cluster(name)
+    for line in tail(cluster, Wanted(rank, node), follow=follow, note=note):
+        typer.echo(line)
+
+
+def events(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
+    """List what happened: notices, losses, rounds, replacements."""
+    from spotelastic.cli.render import tables
+    from spotelastic.client.target import Place
+
+    cluster = Place.find(where, region).told(name, note)
+    tables.show(cluster.objects.events(), tables.events_table, as_json=json)
+
+
+def report(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
+    """Show what every interruption cost, the goodput and the bill."""
+    from spotelastic.cli.render import tables
+    from spotelastic.client.target import Place
+
+    cluster = Place.find(where, region).told(name, note)
+    made = cluster.objects.report()
+    if made is None:
+        raise UsageError(f"{cluster.name} has no report yet: no round has begun")
+    tables.show(made, tables.report_table, as_json=json)
+
+
+def cost(
+    name: Name = None, where: Where = None, region: Region = None, json: AsJson = False
+) -> None:
+    """Show what a cluster costs now and has cost, and its workers would have cost on demand."""
+    from spotelastic.cli.render import tables
+    from spotelastic.client.target import Place, cost_of
+
+    cluster = Place.find(where, region).told(name, note)
+    tables.show(cost_of(cluster), tables.cost_table, as_json=json)

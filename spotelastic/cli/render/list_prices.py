@@ -1,0 +1,83 @@
+"""The plan of `up` where no AWS account is set up yet: list prices, and what is not known."""
+
+from collections.abc import Iterator
+
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
+from spotelastic.aws.compute.estimate import Estimate, Line, estimate
+from spotelastic.aws.compute.prices import Table, shipped_table
+from spotelastic.cli.render.plan import Planned, price_table
+from spotelastic.client.job_config import Checked, Request
+from spotelastic.errors import UsageError
+
+GPU_FAMILIES = ("g", "p")
+UNKNOWN = (
+    "spot prices, quotas and zones",
+    "whether the region has these types",
+    "whether a cluster of that name is up already",
+)
+
+
+def planned(request: Request, checked: Checked) -> Planned:
+    """Raises `UsageError` where only an account knows which types are meant."""
+    table = shipped_table()
+    types = request.types or (_cheapest(request, checked, table),)
+    costs = _estimate(request, types[0], table)
+    return Planned(
+        name=checked.name,
+        is_up=False,
+        changes=(),
+        resources=(),
+        instance_types=types,
+        zones=(),
+        lines=costs.lines,
+        usd_per_hour_at_min=costs.low,
+        usd_per_hour_at_max=costs.high,
+        prices_of=table.date,
+        warnings=tuple(f"not known without an AWS account: {what}" for what in UNKNOWN),
+    )
+
+
+def shown(plan: Planned) -> Iterator[str]:
+    table = shipped_table()
+    yield (
+        "no AWS account is configured (`aws configure`, AWS_PROFILE): this plan is made of list "
+        "prices"
+    )
+    yield ""
+    yield from price_table(
+        Estimate(plan.lines),
+        f"On-demand list prices of {table.region}, {table.date}; spot nodes cost less. Traffic and "
+        "storage come on top.",
+    )
+    yield ""
+    yield f"not known without an account: {'; '.join(UNKNOWN)}"
+    yield f"would make the cluster {plan.name}; nothing was made"
+
+
+def _cheapest(request: Request, checked: Checked, table: Table) -> str:
+    """`up` takes the cheapest GPU type in quota where nothing is said."""
+    if str(checked.requirement):
+        flag = "--gpus" if request.gpus else "--gpu-memory"
+        raise UsageError(
+            f"{flag}: which types have that only an AWS account can be asked: configure one "
+            "(`aws configure`), or name --instance-types"
+        )
+    prices = table.usd_per_hour
+    return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
+
+
+def _estimate(request: Request, worker: str, table: Table) -> Estimate:
+    prices, nodes = table.usd_per_hour, (request.minimum, request.maximum)
+    costs = estimate(
+        nodes=nodes,
+        worker=worker,
+        worker_usd=prices.get(worker, 0.0),
+        control=CONTROL_TYPE,
+        control_usd=prices[CONTROL_TYPE],
+        controls=len(MEMBERS),
+        nat_gateways=0,
+        addresses=(nodes[0] + len(MEMBERS), nodes[1] + len(MEMBERS)),
+    )
+    first, *others = costs.lines
+    note = "on demand" if worker in prices else "no list price here: not in the sum"
+    return Estimate((Line(first.what, first.low, first.high, first.usd, note), *others))

@@ -1,0 +1,327 @@
+"""Pure: what a request comes to, as people read it before anything is made."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from spotelastic.aws.artifacts.left_out import LeftOut
+from spotelastic.aws.compute.estimate import AS_OF, Estimate, Line
+from spotelastic.aws.planning.survey import Survey
+from spotelastic.client.job_config import Checked, Request
+from spotelastic.controller.decisions import limits
+from spotelastic.controller.model.observation import Policy
+from spotelastic.errors import UsageError
+from spotelastic.model.counting import size
+from spotelastic.model.job import Capacity, JobSpec
+
+BESIDE = (
+    "and beside the stack: a launch template and two groups of workers (spot and on demand), and "
+    "parameters with its certificates and secrets; for the account, where they are not there yet, "
+    "a bucket and the role that deletes stacks"
+)
+
+EMULATED = (
+    "The local cloud's prices are made up: they show what a plan looks like. Nothing here costs "
+    "money, all of it runs on this machine."
+)
+
+
+def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]:
+    """Script, types, zones, price; then what is worth a warning.
+
+    Raises `UsageError`, before anything is said, for limits that contradict what there is.
+    """
+    _check_kept(checked)
+    _check_cost(request.minimum, checked.capacity.max_cost, found)
+    kind = found.types[0]
+    gpus = f"{kind.gpus} {kind.gpu}" if kind.gpus else "no GPU"
+    others = "".join(f", {each.name}" for each in found.types[1:])
+    chosen = ", the cheapest in quota" if found.options else ""
+    with_ = f" with {checked.environment.file}" if checked.environment else ""
+    yield (
+        f"{checked.script}{with_}: {_range(request.minimum, request.maximum)} spot "
+        f"{kind.name}{others} ({gpus} each{chosen})"
+    )
+    yield (
+        f"in {_where(found)}: {_usd(found.price)} an hour each, "
+        f"{_usd(found.estimate.high)} an hour for all with {_nodes(request.maximum)}"
+        f"{' (made-up prices of the local cloud)' if request.local else ''}"
+    )
+    if checked.archive.left_out is not None:
+        yield not_shipped(checked.archive.left_out)
+    for warning in found.warnings:
+        yield f"warning: {warning}"
+    yield from _too_dear(checked.capacity, found.price)
+
+
+def not_shipped(left: LeftOut) -> str:
+    """A script that reads it would not find it."""
+    more = "" if left.all else "more than "
+    files = "file" if left.files == 1 else "files"
+    largest = f"{left.largest} ({size(left.largest_size)})"
+    which = largest if left.files == 1 else f"{size(left.size)}, the largest {largest}"
+    return (
+        f"git ignores {more}{left.files} {files} here, which nodes do not get: {which}; a line "
+        f"`{left.rule}` in .spotelasticignore brings that, a bucket (--read) what is large"
+    )
+
+
+def _check_kept(checked: Checked) -> None:
+    if checked.capacity.keep_failed and checked.linger == 0:
+        raise UsageError(
+            "--keep-failed: with --linger 0 the cluster ends with its job, and the node that "
+            "failed with it: say for how long it is to stay, as --linger 3h"
+        )
+
+
+def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
+    """An error where a job would be stopped before it has trained: its nodes boot, and what it
+    takes to end is set aside. Prices that are not known contradict nothing."""
+    an_hour, policy = found.estimate.low, Policy()
+    least = limits.needed(an_hour, policy)
+    if limit is None or not found.price or limit >= least:
+        return
+    minutes = limit / an_hour * 60.0
+    raise UsageError(
+        f"--max-cost {limit:g}: pays for {minutes:.1f} min of {_nodes(minimum)} (--min) and the "
+        f"control nodes, {_usd(an_hour)} an hour: {_time(policy.boots_in)} to boot and "
+        f"{_time(policy.ends_within)} to end take {_up(least)} USD: say more than that"
+    )
+
+
+def _too_dear(capacity: Capacity, price: float) -> Iterator[str]:
+    """No error: prices fall, and who set a limit may want to wait for that."""
+    limit = capacity.max_price
+    if limit is None or price <= limit:
+        return
+    instead = " but those on demand" if capacity.on_demand != "never" or capacity.base else ""
+    yield (
+        f"warning: --max-price {limit:g} is below the price of {_usd(price)} now: "
+        f"there will be no nodes{instead} until the price falls"
+    )
+
+
+def _where(found: Survey) -> str:
+    if not found.ranking:
+        return ", ".join(found.zones)
+    best, *others = (zone.name for zone in found.ranking)
+    return best + (f" (if that has no capacity, {', '.join(others)})" if others else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What `up` would do, for programs."""
+
+    name: str
+    is_up: bool
+    changes: tuple[str, ...]
+    """Of a cluster that is up."""
+    resources: tuple[str, ...]
+    """Of one that is not: what its stack would be made of."""
+    instance_types: tuple[str, ...]
+    zones: tuple[str, ...]
+    """In the order in which they are tried."""
+    lines: tuple[Line, ...]
+    usd_per_hour_at_min: float
+    usd_per_hour_at_max: float
+    prices_of: str
+    """Date of the on-demand prices."""
+    warnings: tuple[str, ...]
+
+
+def planned(
+    request: Request,
+    checked: Checked,
+    found: Survey,
+    known: JobSpec | None,
+    secrets: Collection[str],
+) -> Planned:
+    """`secrets`: those that are new, or have another value."""
+    differences = changes(request, checked, found, known, secrets) if known is not None else ()
+    return Planned(
+        name=checked.name,
+        is_up=known is not None,
+        changes=tuple(differences),
+        resources=() if known is not None else tuple(found.resources),
+        instance_types=tuple(kind.name for kind in found.types),
+        zones=tuple(zone.name for zone in found.ranking) or tuple(found.zones),
+        lines=found.estimate.lines,
+        usd_per_hour_at_min=found.estimate.low,
+        usd_per_hour_at_max=found.estimate.high,
+        prices_of=found.prices_of,
+        warnings=tuple(found.warnings),
+    )
+
+
+def plan(
+    checked: Checked, found: Survey, planned: Planned, *, emulated: bool = False
+) -> Iterator[str]:
+    """What `--plan` shows; `emulated`: of the local cloud, where nothing costs money."""
+    yield ""
+    yield from _choice(checked, found)
+    yield from _zones(found)
+    real = (
+        f"Spot prices are today's, on-demand prices of {found.prices_of}; the others are those of "
+        f"us-east-1, {AS_OF}. Traffic and storage come on top."
+    )
+    yield from price_table(found.estimate, EMULATED if emulated else real)
+    yield ""
+    if not planned.is_up:
+        yield f"would make the cluster {checked.name}: {', '.join(planned.resources)}"
+        yield BESIDE
+    elif planned.changes:
+        yield f"would change the cluster {checked.name}: {'; '.join(planned.changes)}"
+    else:
+        yield (
+            f"the job of {checked.name} is as asked for: nothing would change, but for a stack "
+            "that another version of spotelastic has made, which is brought to this one's"
+        )
+    yield lingers(checked.linger)
+
+
+def lingers(seconds: float | None) -> str:
+    """How the cluster ends where nobody takes it down."""
+    if seconds is None:
+        return "by itself it never ends (--linger)"
+    return f"by itself it ends {_time(seconds)} after its job (--linger)"
+
+
+def changes(
+    request: Request, checked: Checked, found: Survey, known: JobSpec, secrets: Collection[str]
+) -> Iterator[str]:
+    """What differs from the job that the cluster has."""
+    pairs = {
+        **_of_its_nodes(checked, found, known),
+        **_of_the_job(request, checked, found, known),
+    }
+    for name, (was, now) in pairs.items():
+        if was != now:
+            yield f"{name} {_shown(was)} -> {_shown(now)}"
+    if known.capacity.deadline != checked.capacity.deadline:
+        yield "deadline"
+    if known.code != checked.archive.sha256:
+        yield "code"
+    if known.environment != checked.environment:
+        yield "environment"
+    if dict(known.env) != dict(checked.env):
+        yield "variables"
+    if secrets or set(known.secrets) != set(checked.secrets):
+        yield "secrets"
+
+
+Pairs = Mapping[str, tuple[object, object]]
+"""By flag: what the cluster has, and what is asked for."""
+
+
+def _of_the_job(request: Request, checked: Checked, found: Survey, known: JobSpec) -> Pairs:
+    old, new = known.settings, checked.settings
+    return {
+        "max-restarts": (old.max_restarts, new.max_restarts),
+        "snapshot-every": (old.snapshot_every, new.snapshot_every),
+        "checkpoint-every": (old.checkpoint_every, new.checkpoint_every),
+        "keep-last": (old.keep_last, new.keep_last),
+        "keep-every": (old.keep_every, new.keep_every),
+        "gang": (old.gang, new.gang),
+        "stall-timeout": (old.stall_timeout, new.stall_timeout),
+        "exit-barrier-timeout": (old.exit_barrier, new.exit_barrier),
+        "nproc-per-node": (old.workers, new.workers or found.types[0].workers),
+        "script": (known.script, checked.script),
+        "folder": (known.folder or checked.folder, checked.folder),
+        "args": (" ".join(known.args), " ".join(request.args)),
+        "setup": (known.setup, request.setup),
+        "image": (known.container, request.image),
+    }
+
+
+def _of_its_nodes(checked: Checked, found: Survey, known: JobSpec) -> Pairs:
+    old, new = known.capacity, checked.capacity
+    types = tuple(kind.name for kind in found.types)
+    return {
+        "min": (known.settings.min_nodes, checked.settings.min_nodes),
+        "max": (known.settings.max_nodes, checked.settings.max_nodes),
+        "instance-types": (",".join(known.instance_types), ",".join(types)),
+        "zones": (old.zones, new.zones),
+        "on-demand": (_bought(old), _bought(new)),
+        "spot-patience": (_time(old.spot_patience), _time(new.spot_patience)),
+        "max-price": (old.max_price, new.max_price),
+        "max-cost": (old.max_cost, new.max_cost),
+        "keep-failed": (old.keep_failed, new.keep_failed),
+        "read": (" ".join(known.read), " ".join(checked.read)),
+        "write": (" ".join(known.write), " ".join(checked.write)),
+        "linger": (_time(known.linger), _time(checked.linger)),
+    }
+
+
+def _bought(capacity: Capacity) -> str:
+    return f"base={capacity.base}" if capacity.base else capacity.on_demand
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value in ("", None) else str(value)
+
+
+def _choice(checked: Checked, found: Survey) -> Iterator[str]:
+    """What the types were chosen from, and why."""
+    if not found.options:
+        return
+    such = str(checked.requirement)
+    yield f"kinds of nodes{f' with {such}' if such else ''}, by an hour of their cheapest type:"
+    for option in found.options:
+        first = option.types[0]
+        names = ", ".join(kind.name for kind in option.types)
+        taken = "dearer" if option is not found.options[0] else "taken: the cheapest in quota"
+        memory = f"{first.gpu_memory_mib * 2**20 / 1e9:.0f} GB"
+        yield (
+            f"  {_usd(option.usd):>10}  {first.gpus} {first.gpu} of {memory} ({names}): "
+            f"{option.refusal or taken}"
+        )
+    yield ""
+
+
+def _zones(found: Survey) -> Iterator[str]:
+    """In which order zones are tried, and why."""
+    if len(found.ranking) < 2:
+        return
+    yield "zones, the first to be tried first:"
+    for zone in found.ranking:
+        price = f"{_usd(zone.usd)} an hour" if zone.usd else "no spot price"
+        yield f"  {zone.name}: {price}{f', placement score {zone.score}' if zone.score else ''}"
+    yield ""
+
+
+def price_table(costs: Estimate, about_prices: str) -> Iterator[str]:
+    width = max(len(line.what) for line in costs.lines)
+    yield f"{'':{width}}  {'at --min':>8}  {'at --max':>8}  {'USD/h each':>10}"
+    for line in costs.lines:
+        yield (
+            f"{line.what:{width}}  {line.low:>8}  {line.high:>8}  {line.usd:>10.4f}"
+            f"  {line.note}".rstrip()
+        )
+    yield f"{'USD/h':{width}}  {costs.low:>8.2f}  {costs.high:>8.2f}"
+    yield about_prices
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "forever"
+    return f"{seconds:g} s" if seconds < 60.0 else f"{seconds / 60.0:g} min"
+
+
+def _up(amount: float) -> str:
+    """So rounded that it is no less, with two digits that count."""
+    digits = max(2, 1 - math.floor(math.log10(amount)))
+    return f"{math.ceil(amount * 10**digits) / 10**digits:.{digits}f}"
+
+
+def _usd(amount: float) -> str:
+    return f"{amount:.2f} USD" if amount >= 0.1 else f"{amount:.3f} USD"

@@ -1,0 +1,160 @@
+"""Progress while a job runs: live on a terminal, plain lines anywhere else."""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from spotelastic.clock import Clock, steady
+from spotelastic.model.progress import Event, Status
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live as RichLive
+
+EVERY = 5.0
+"""Seconds between two plain lines of progress where nothing else happens."""
+
+RECENT = 200
+"""Lines that are kept for a terminal that gets another size."""
+
+
+class View(Protocol):
+    """Shows progress between entering and leaving it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def say(self, line: str) -> None:
+        """One line that stays."""
+        ...
+
+    def event(self, event: Event) -> None: ...
+
+    def status(self, status: Status) -> None:
+        """How things stand now; replaces what was shown before."""
+        ...
+
+
+def view() -> View:
+    return Live() if sys.stdout.isatty() else Plain(lambda line: print(line, flush=True))
+
+
+class Plain:
+    """A line when something happens, and one every few seconds while training goes on."""
+
+    def __init__(self, write: Callable[[str], object], clock: Clock = steady) -> None:
+        self._write = write
+        self._clock = clock
+        self._told = (0, "")
+        self._due = 0.0
+        self._line = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def say(self, line: str) -> None:
+        self._write(line)
+
+    def event(self, event: Event) -> None:
+        from spotelastic.cli.render.tables import event_line
+
+        self._write(event_line(event))
+
+    def status(self, status: Status) -> None:
+        from spotelastic.cli.render.tables import status_line
+
+        now = self._clock()
+        line = status_line(status)
+        changed = (status.round, status.state) != self._told
+        if line == self._line or not (changed or now >= self._due):
+            return
+        self._told, self._due, self._line = (status.round, status.state), now + EVERY, line
+        self._write(line)
+
+
+class Live:
+    """A table of nodes that is redrawn in place; events scroll by above it.
+
+    A terminal that gets another size moves what stands on it, and nobody can tell where to. So the
+    screen is cleared then, and what fits of the newest lines is shown again.
+    """
+
+    def __init__(self, console: "Console | None" = None) -> None:
+        from rich.console import Console
+
+        self._console = console or Console(markup=False)
+        self._recent: deque[RenderableType] = deque(maxlen=RECENT)
+        self._size = self._console.size
+        self._live = self._drawn("")
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._fit()
+        self._live.stop()
+
+    def say(self, line: str) -> None:
+        from rich.text import Text
+
+        self._print(Text(line))
+
+    def event(self, event: Event) -> None:
+        from spotelastic.cli.render.tables import event_row
+
+        self._print(event_row(event))
+
+    def status(self, status: Status) -> None:
+        from spotelastic.cli.render.tables import status_table
+
+        self._fit()
+        self._live.update(status_table(status), refresh=True)
+
+    def _drawn(self, shown: "RenderableType") -> "RichLive":
+        from rich.live import Live as RichLive
+
+        return RichLive(shown, console=self._console, auto_refresh=False, transient=True)
+
+    def _print(self, shown: "RenderableType") -> None:
+        self._fit()
+        self._recent.append(shown)
+        self._console.print(shown, highlight=False)
+
+    def _fit(self) -> None:
+        size = self._console.size
+        if size == self._size:
+            return
+        self._size = size
+        table = self._live.renderable
+        self._live.stop()
+        self._console.clear()
+        for shown in self._newest(size.height - self._height(table) - 1):
+            self._console.print(shown, highlight=False)
+        # A new one: the old one would erase what it takes for its table.
+        self._live = self._drawn(table)
+        self._live.start(refresh=True)
+
+    def _newest(self, lines: int) -> "list[RenderableType]":
+        """As many as there is room for, the oldest first."""
+        fitting: list[RenderableType] = []
+        for shown in reversed(self._recent):
+            lines -= self._height(shown)
+            if lines < 0:
+                break
+            fitting.append(shown)
+        return fitting[::-1]
+
+    def _height(self, shown: "RenderableType") -> int:
+        return len(self._console.render_lines(shown, pad=False))

@@ -1,0 +1,238 @@
+"""What `stop`, `restart` and `scale` do: look, send one command, wait for the leader's answer.
+
+Each may be interrupted and run again at any point: what is done already is no error.
+"""
+
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spotelastic import validation
+from spotelastic.aws.artifacts import code_archive, requirements
+from spotelastic.aws.base.clients import DENIED, Rejected
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.compute import instance_types
+from spotelastic.aws.compute import worker_groups as workers
+from spotelastic.aws.compute.quotas import Quotas
+from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.messaging.bucket import STOPPING
+from spotelastic.client import confirmation
+from spotelastic.client.capacity_policy import limited, seconds_left
+from spotelastic.client.target import cost_of, status_of
+from spotelastic.clock import steady, wall
+from spotelastic.controller.decisions import limits
+from spotelastic.controller.model.observation import Policy
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.command import Command, CommandKind
+from spotelastic.model.job import ENDED, JobSpec
+from spotelastic.model.progress import Cost, Status
+
+LOOK_EVERY = 0.25
+ENDS_WITHIN = 200.0
+"""Seconds that a job may take to save and end."""
+
+Say = Callable[[str], None]
+Change = Callable[[JobSpec], JobSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command came to."""
+
+    name: str
+    command: CommandKind
+    text: str
+    state: str
+    """Of the job, as last seen."""
+
+
+def stop(cluster: Cluster, *, wait: bool, say: Say) -> Done:
+    """Returns once the job has ended, if it is to `wait`."""
+    text = _give(cluster, Command(uuid.uuid4().hex, "stop"))
+    status = status_of(cluster)
+    if wait and status.state not in ENDED:
+        say(f"{cluster.name} {text}")
+        status = _ended(cluster)
+    if status.state in ENDED:
+        text = f"has {status.state}: {status.reason}"
+    return Done(cluster.name, "stop", text, status.state)
+
+
+def restart(
+    cluster: Cluster,
+    folder: Path,
+    *,
+    same_code: bool,
+    environment: str | None,
+    deadline: str | None,
+    max_cost: float | None,
+    yes: bool = False,
+) -> Done:
+    """With the code in `folder`, unless it is to be the same. `yes`: also where that is another
+    folder than the job was started in."""
+    status = status_of(cluster)
+    if status.state in ENDED:
+        limits = _time_and_money(cluster, deadline, max_cost)
+        if same_code:
+            clusters.change(cluster, limits)
+        else:
+            _check_meant(cluster, folder, yes=yes)
+            _ship(cluster, limits, folder, environment)
+    elif deadline is not None or max_cost is not None:
+        raise UsageError(
+            f"{cluster.name} has not ended, and nothing was changed: to give a job that runs "
+            "another --deadline or --max-cost, run `spotelastic up` again with it"
+        )
+    text = _give(cluster, Command(uuid.uuid4().hex, "restart"))
+    return Done(cluster.name, "restart", text, status_of(cluster).state)
+
+
+def scale(
+    cluster: Cluster, minimum: int | None, maximum: int | None, *, local: bool, say: Say
+) -> Done:
+    """`local`: its nodes share this machine."""
+    settings = cluster.spec.settings
+    if minimum is None and maximum is None:
+        raise UsageError("scale: say --min, --max or both")
+    low = settings.min_nodes if minimum is None else minimum
+    high = settings.max_nodes if maximum is None else maximum
+    validation.sizes(minimum=low, maximum=high, per_node=None)
+    base = cluster.spec.capacity.base
+    if base > high:
+        raise UsageError(f"--max {high}: is less than the {base} nodes of --on-demand base={base}")
+    if high > settings.max_nodes:
+        _check_quota(cluster, high, base, say)
+        if local:
+            validation.room(high, settings.workers, folder=Path(tempfile.gettempdir()))
+    its = Names(cluster.name)
+    for group in (its.workers, its.on_demand):
+        workers.allow(cluster.aws, group, high)
+    text = _give(cluster, Command(uuid.uuid4().hex, "scale", minimum, maximum))
+    return Done(cluster.name, "scale", text, status_of(cluster).state)
+
+
+# -- one command ---------------------------------------------------------------------------------
+
+
+def _give(cluster: Cluster, command: Command) -> str:
+    """The answer's text. Raises `UsageError` where the leader refuses."""
+    if cluster.objects.has(STOPPING):
+        raise UsageError(f"{cluster.name} is being taken down")
+    command_queue.send(cluster.aws, cluster.name, command)
+    give_up = steady() + command_queue.ANSWERED_WITHIN
+    while (answer := command_queue.answer_to(cluster.objects, command.id)) is None:
+        if steady() > give_up:
+            raise EnvironmentFailure(
+                f"no controller of {cluster.name} has answered within "
+                f"{command_queue.ANSWERED_WITHIN:g} s, and the command is void now: see "
+                f"`spotelastic status {cluster.name}`, and try again"
+            )
+        threading.Event().wait(LOOK_EVERY)
+    if not answer.accepted:
+        raise UsageError(f"{cluster.name} {answer.text}")
+    return answer.text
+
+
+def _ended(cluster: Cluster) -> Status:
+    give_up = steady() + ENDS_WITHIN
+    while (status := status_of(cluster)).state not in ENDED:
+        if steady() > give_up:
+            raise EnvironmentFailure(
+                f"{cluster.name} has not ended within {ENDS_WITHIN:g} s: see "
+                f"`spotelastic status {cluster.name}`"
+            )
+        threading.Event().wait(LOOK_EVERY)
+    return status
+
+
+# -- what goes before ----------------------------------------------------------------------------
+
+
+def _check_meant(cluster: Cluster, folder: Path, *, yes: bool) -> None:
+    """A script of the same name may be another job's."""
+    spec = cluster.spec
+    if not (folder / spec.script).exists():
+        raise UsageError(
+            f"there is no {spec.script} here, which {cluster.name} runs: go to its folder, or add "
+            "--same-code"
+        )
+    validation.script(Path(spec.script), folder)
+    other = confirmation.difference(spec, spec.script, str(folder.resolve()))
+    if other is not None:
+        confirmation.confirm_other(
+            f"{cluster.name} has run {other}",
+            "Restart it with the code of this folder?",
+            "go to its folder, or add --same-code",
+            yes=yes,
+        )
+
+
+def _ship(cluster: Cluster, limits: Change, folder: Path, environment: str | None) -> None:
+    spec = cluster.spec
+    archive = code_archive.pack(folder)
+    # Packages may be what was lacking: a file of them may have come since.
+    before = spec.environment.file if spec.environment is not None else None
+    found = requirements.find(folder, environment or before, archive.sha256)
+
+    def shipped(spec: JobSpec) -> JobSpec:
+        here = str(folder.resolve())
+        return replace(limits(spec), code=archive.sha256, environment=found, folder=here)
+
+    clusters.change(cluster, shipped, archive.data)
+
+
+def _time_and_money(cluster: Cluster, deadline: str | None, max_cost: float | None) -> Change:
+    """What limits the job from now on. Raises `UsageError` for one that is reached already."""
+    now, capacity, within = wall(), cluster.spec.capacity, seconds_left(deadline)
+    if within is None and capacity.deadline is not None and capacity.deadline <= now:
+        raise UsageError(
+            f"the deadline of {cluster.name} has passed: say how long it may go on, "
+            "as --deadline 8h"
+        )
+    limit = capacity.max_cost if max_cost is None else max_cost
+    if limit is not None:
+        _check_cost(cost_of(cluster), limit, cluster.spec.settings.min_nodes)
+
+    def change(spec: JobSpec) -> JobSpec:
+        new = replace(spec.capacity, max_cost=limit)
+        return replace(spec, capacity=new if within is None else limited(new, within, now))
+
+    return change
+
+
+def _check_cost(cost: Cost, limit: float, nodes: int) -> None:
+    """That the job may train before it is stopped for its cost: with so many nodes, each for what
+    they have cost so far."""
+    hours = cost.spot_hours + cost.on_demand_hours
+    workers = nodes * cost.cost_usd / hours if hours else 0.0
+    least = cost.total_usd + limits.needed(cost.control_usd_per_hour + workers, Policy())
+    if limit <= least:
+        raise UsageError(
+            f"--max-cost {limit:g}: {cost.name} has cost ${cost.total_usd:.2f} already, and would "
+            f"be stopped before it trains: say what it may cost in all, more than ${least:.2f}"
+        )
+
+
+def _check_quota(cluster: Cluster, high: int, base: int, say: Say) -> None:
+    """Raises `UsageError` where no type of the cluster's can be had so often."""
+    aws, spec = cluster.aws, cluster.spec
+    spot = spec.worker_group != Names(cluster.name).on_demand
+    wanted = high - base if spot else high
+    quotas = Quotas(aws, cluster.name)
+    kinds = instance_types.describe(aws, spec.instance_types)
+    try:
+        found = [(kind, quotas.allowance(kind.name, spot=spot)) for kind in kinds]
+    except Rejected as error:
+        if error.code not in DENIED:
+            raise
+        say(f"the quotas are not known: {error}")
+        return
+    short = [(kind, left) for kind, left in found if left and left.instances(kind) < wanted]
+    if found and len(short) == len(found):
+        kind, left = max(short, key=lambda each: each[1].instances(each[0]))
+        raise UsageError(f"--max {high}: {left.describe(kind, wanted)}")

@@ -1,0 +1,190 @@
+"""`spotelastic drill --plan FILE`: a list of interruptions, each at its time or step.
+
+    [[interruption]]
+    after = "30s"        # from the beginning of the drill; or step = 100
+    kind = "notice"      # notice (the default), rebalance, loss
+    node = "any"         # any that trains (the default), "rank 0", or the name of one
+    in = 15              # seconds of notice; a loss has none
+
+As JSON: a list of such objects, or an object that has the list as "interruption".
+"""
+
+import json
+import random
+import re
+import threading
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotelastic.aws.clusters.fault_injection import WARNING
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.client.interrupt import KINDS, Interruption, interrupt
+from spotelastic.client.target import Place, status_of
+from spotelastic.clock import steady
+from spotelastic.errors import JobFailed, SpotelasticError, UsageError
+from spotelastic.model.interval import Interval
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Status
+
+LOOK_EVERY = 0.25
+LIST = "interruption"
+KEYS = ("after", "step", "kind", "node", "in")
+_RANK = re.compile(r"rank (\d+)")
+
+Say = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One interruption of the plan."""
+
+    after: float | None
+    """Seconds from the beginning of the drill; None: at a step."""
+    step: int
+    kind: str
+    node: str
+    """any, "rank N", or a name."""
+    seconds: float
+    """Of notice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caused:
+    """One that was caused."""
+
+    kind: str
+    node: str
+    step: int
+    after: float
+    """Seconds from the beginning of the drill."""
+
+
+# -- the plan (pure) -----------------------------------------------------------------------------
+
+
+def read(file: Path) -> tuple[Entry, ...]:
+    """Raises `UsageError` that names the file, the line or the entry, and what was expected."""
+    where = f"--plan {file}"
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{where}: cannot be read: it is no text") from None
+    try:
+        parsed = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{where}: line {error.lineno}: {error.msg}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{where}: {error}") from None
+    entries = parsed.get(LIST) if isinstance(parsed, dict) else parsed
+    if not isinstance(entries, list) or not entries:
+        raise UsageError(f"{where}: expected a list of [[{LIST}]] entries")
+    return tuple(_entry(f"{where}: {LIST} {n}", each) for n, each in enumerate(entries, 1))
+
+
+def _entry(where: str, given: Any) -> Entry:
+    if not isinstance(given, dict):
+        raise UsageError(f"{where}: expected a table with {', '.join(KEYS)}")
+    unknown = [key for key in given if key not in KEYS]
+    if unknown:
+        raise UsageError(f"{where}: there is no key {unknown[0]}; expected {', '.join(KEYS)}")
+    if ("after" in given) == ("step" in given):
+        raise UsageError(f"{where}: expected either after (a time) or step (a number)")
+    kind, node = given.get("kind", "notice"), given.get("node", "any")
+    if kind not in KINDS:
+        raise UsageError(f"{where}: kind {kind!r}: expected {', '.join(KINDS)}")
+    if not isinstance(node, str) or not node:
+        raise UsageError(f'{where}: node {node!r}: expected "any", "rank N" or a name')
+    seconds = _number(where, given, "in", 0 if kind == "loss" else int(WARNING))
+    if kind == "loss" and seconds:
+        raise UsageError(
+            f"{where}: in {seconds}: a loss has no warning, the node goes at once: drop in, or say "
+            'kind = "notice"'
+        )
+    return Entry(
+        after=_after(where, given["after"]) if "after" in given else None,
+        step=_number(where, given, "step", 0),
+        kind=kind,
+        node=node,
+        seconds=seconds,
+    )
+
+
+def _after(where: str, given: object) -> float:
+    try:
+        seconds = Interval.parse(given).seconds if isinstance(given, str) else None
+    except ValueError:
+        seconds = None
+    if seconds is None:
+        raise UsageError(f'{where}: after {given!r}: expected a time, such as "30s" or "5m"')
+    return seconds
+
+
+def _number(where: str, given: Mapping[str, Any], key: str, default: int) -> int:
+    value = given.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(f"{where}: {key} {value!r}: expected a whole number")
+    return value
+
+
+def is_due(entry: Entry, status: Status, elapsed: float) -> bool:
+    if entry.after is not None:
+        return elapsed >= entry.after
+    return status.step >= entry.step
+
+
+def victim(
+    entry: Entry, status: Status, draw: random.Random, going: Collection[str] = ()
+) -> str | None:
+    """The node that it is for now; None: there is none at the moment. Those that are `going` are in
+    the status for a moment yet."""
+    training = [
+        node
+        for node in status.nodes
+        if node.state == "training" and node.ranks and node.id not in going
+    ]
+    rank = _RANK.fullmatch(entry.node)
+    if entry.node == "any":
+        names = sorted(node.id for node in training)
+        return draw.choice(names) if names else None
+    if rank is not None:
+        return next((node.id for node in training if int(rank[1]) in node.ranks), None)
+    return entry.node
+
+
+# -- effects -------------------------------------------------------------------------------------
+
+
+def run(
+    place: Place, cluster: Cluster, plan: Sequence[Entry], seed: int, say: Say
+) -> tuple[Caused, ...]:
+    """One after the other, in the plan's order. Raises `JobFailed` if the job ends before."""
+    began, draw = steady(), random.Random(seed)
+    done: list[Caused] = []
+    while len(done) < len(plan):
+        entry = plan[len(done)]
+        status, elapsed = status_of(cluster), steady() - began
+        if status.state in ENDED:
+            raise JobFailed(
+                f"{cluster.name} has {status.state} after {len(done)} of {len(plan)} interruptions"
+            )
+        going = {each.node for each in done if each.kind != "rebalance"}
+        node = victim(entry, status, draw, going) if is_due(entry, status, elapsed) else None
+        if node is None:
+            threading.Event().wait(LOOK_EVERY)
+            continue
+        told = _cause(place, cluster, Interruption(node, entry.kind, entry.seconds))
+        say(f"{elapsed:6.1f} s, step {status.step}: {told}")
+        done.append(Caused(entry.kind, node, status.step, round(elapsed, 3)))
+    return tuple(done)
+
+
+def _cause(place: Place, cluster: Cluster, what: Interruption) -> str:
+    try:
+        return interrupt(place, cluster, what)
+    except UsageError as error:
+        raise SpotelasticError(f"the drill cannot go on: {error}") from None

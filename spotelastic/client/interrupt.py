@@ -1,0 +1,86 @@
+"""Taking a node away as AWS would: by AWS's Fault Injection Service, or by the local cloud."""
+
+from dataclasses import dataclass
+
+from spotelastic.aws.clusters import fault_injection
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.compute import autoscaling
+from spotelastic.client.target import Place, status_of
+from spotelastic.errors import UsageError
+from spotelastic.local.fault_client import Faults
+
+KINDS = ("notice", "rebalance", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """Of one node. `seconds` of warning are for a notice."""
+
+    node: str
+    kind: str = "notice"
+    seconds: float = fault_injection.WARNING
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(f"--kind {self.kind}: expected {', '.join(KINDS)}")
+        if self.kind == "loss" and self.seconds not in (0, fault_injection.WARNING):
+            raise UsageError(
+                f"--kind loss --in {self.seconds:g}: a loss has no warning, the node goes at once: "
+                "drop --in, or say --kind notice"
+            )
+
+    @property
+    def warns(self) -> bool:
+        return self.kind == "rebalance" or (self.kind == "notice" and self.seconds > 0)
+
+
+def interrupt(place: Place, cluster: Cluster, what: Interruption) -> str:
+    """Causes it; what will happen, for people. Raises `UsageError` for what cannot be done."""
+    known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
+    if what.node not in known:
+        raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
+    if what.warns:
+        _check_spot(cluster, what.node)
+    return _on_aws(cluster, what) if place.cloud is None else _here(Faults(place.cloud), what)
+
+
+def caused(place: Place, what: Interruption) -> dict[str, object]:
+    """For programs: `seconds` until the node goes; None for one that stays."""
+    seconds: float | None = what.seconds if what.warns else 0.0
+    if what.kind == "rebalance":
+        seconds = fault_injection.LONGEST if place.cloud is None else None
+    return {"node": what.node, "kind": what.kind, "seconds": seconds}
+
+
+def _here(faults: Faults, what: Interruption) -> str:
+    if not what.warns:
+        faults.kill(what.node)
+        return f"{what.node} is taken away without notice"
+    if what.kind == "rebalance":
+        faults.rebalance(what.node)
+        return f"{what.node} is recommended to be left, and stays"
+    faults.interrupt(what.node, what.seconds)
+    return f"{what.node} will be taken away in {what.seconds:g} s"
+
+
+def _on_aws(cluster: Cluster, what: Interruption) -> str:
+    aws, seconds = cluster.aws, what.seconds
+    if not what.warns:
+        autoscaling.end(aws, (what.node,))
+        return f"{what.node} is taken away without notice"
+    if what.kind == "rebalance":
+        seconds = fault_injection.LONGEST
+    elif seconds != fault_injection.WARNING:
+        raise UsageError(
+            f"--in {seconds:g}: AWS gives {fault_injection.WARNING:g} s of notice, always "
+            "(or none: --kind loss)"
+        )
+    fault_injection.interrupt(aws, what.node, seconds)
+    first = "is recommended to be left, and " if what.kind == "rebalance" else ""
+    return f"{what.node} {first}will be taken away in {seconds:g} s"
+
+
+def _check_spot(cluster: Cluster, node: str) -> None:
+    found = {machine.id: machine for machine in autoscaling.machines(cluster.aws, cluster.name)}
+    if node in found and not found[node].spot:
+        raise UsageError(f"{node} is on-demand: AWS gives no notice to those (--kind loss)")

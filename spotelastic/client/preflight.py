@@ -1,0 +1,107 @@
+"""What is there already when `up` is asked for a cluster: the cluster itself, or an earlier run."""
+
+from spotelastic_checkpoints.commit.commit_protocol import LATEST
+
+from spotelastic.aws.base import account
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.messaging.bucket import CHECKPOINTS, Objects
+from spotelastic.aws.network import existing_vpc
+from spotelastic.client import confirmation, local_data
+from spotelastic.client.job_config import Checked, Request
+from spotelastic.client.target import Place, cost_of
+from spotelastic.controller.decisions.limits import is_spent
+from spotelastic.controller.model.observation import Money, Policy
+from spotelastic.errors import UsageError
+from spotelastic.model.job import ENDED
+
+
+def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
+    """The cluster of that name; None where it is to be made.
+
+    Raises `UsageError` for one whose job has ended or may cost no more than it has, for a run that
+    cannot be resumed, and for what another script or folder has made, unless that is meant.
+    """
+    known = place.known(checked.name)
+    if request.bucket or known is None:
+        account.check_bucket(place.aws, request.bucket or place.bucket)
+    if known is not None:
+        status = known.objects.status()
+        if status is not None and status.state in ENDED:
+            raise UsageError(
+                f"the job of {known.name} has {status.state}: let it go on with "
+                f"`spotelastic restart {known.name}`, or end the cluster with `spotelastic down "
+                f"{known.name}` and run this again; both go on from the last checkpoint "
+                "(with --fresh: from the beginning)"
+            )
+        existing_vpc.check_kept(known.name, known.spec.subnets, request.subnets)
+        if request.resume and known.spec.run != request.resume:
+            raise UsageError(
+                f"--resume {request.resume}: the cluster {known.name} exists and trains the run "
+                f"{known.spec.run}; choose another --name"
+            )
+        _check_cost(known, checked.capacity.max_cost)
+        if not request.plan:
+            _check_meant(known, request, checked)
+    elif request.resume:
+        _check_resumable(place, request)
+    elif not request.plan:
+        _check_gone(place, request, checked)
+    return known
+
+
+def _check_meant(known: Cluster, request: Request, checked: Checked) -> None:
+    """Its name may be by chance that of what is trained here."""
+    other = confirmation.difference(known.spec, checked.script, checked.folder)
+    if other is not None:
+        name = known.name
+        confirmation.confirm_other(
+            f"{name} is up already, and trains {other}",
+            "Change its job to that?",
+            f"give this one another --name, or end that one first with `spotelastic down {name}`",
+            yes=request.yes,
+        )
+
+
+def _check_gone(place: Place, request: Request, checked: Checked) -> None:
+    """The same of a cluster that is gone, whose checkpoints this one would go on from."""
+    name = checked.name
+    objects = Objects(place.aws, request.bucket or place.bucket, name)
+    job = objects.job()
+    other = None if job is None else confirmation.difference(job, checked.script, checked.folder)
+    latest = objects.get(f"{CHECKPOINTS}{LATEST}") if other is not None else None
+    if latest is not None and local_data.committed(latest) is not None:
+        confirmation.confirm_other(
+            f"the checkpoints of {name} were made by {other}",
+            "Go on from them?",
+            f"give this one another --name, or delete them with `spotelastic down {name} "
+            "--delete-data`",
+            yes=request.yes,
+        )
+
+
+def _check_cost(known: Cluster, limit: float | None) -> None:
+    """The limit that it has already is no news: who says it again may come to see the end."""
+    if limit is None or limit == known.spec.capacity.max_cost:
+        return
+    cost = cost_of(known)
+    if is_spent(Money(cost.total_usd, cost.total_usd_per_hour), limit, Policy()):
+        raise UsageError(
+            f"--max-cost {limit:g}: {known.name} has cost ${cost.total_usd:.2f} already, at "
+            f"${cost.total_usd_per_hour:.2f} an hour now, and would be stopped at once: say what "
+            "it may cost in all"
+        )
+
+
+def _check_resumable(place: Place, request: Request) -> None:
+    """One run is trained by one cluster at a time, and it must have got somewhere."""
+    run = str(request.resume)
+    for name in place.names():
+        other = place.known(name)
+        if other is not None and other.spec.run == run:
+            raise UsageError(
+                f"--resume {run}: the cluster {name} trains that run: end it first with "
+                f"`spotelastic down {name}`"
+            )
+    bucket = request.bucket or place.bucket
+    if not Objects(place.aws, bucket, run).has("checkpoints/LATEST"):
+        raise UsageError(f"--resume {run}: there are no checkpoints of it in s3://{bucket}/{run}/")

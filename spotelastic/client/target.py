@@ -1,0 +1,339 @@
+"""Where clusters are: the local cloud that runs on this machine, or an AWS account."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from spotelastic.aws.base import account
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import MEMBERS, Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import stored_data as data
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.clusters.lifecycle import Cluster
+from spotelastic.aws.clusters.stored_data import Data
+from spotelastic.aws.compute import autoscaling
+from spotelastic.aws.compute.prices import STORED
+from spotelastic.aws.messaging.bucket import USAGE, Objects
+from spotelastic.aws.network import cloudformation
+from spotelastic.aws.node import etcd_identity
+from spotelastic.client import config_file, local_data
+from spotelastic.clock import wall
+from spotelastic.controller.accounting.usage import Usage, closed, cost
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.local import cloud as local
+from spotelastic.local import joining
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.local.joining import Use
+from spotelastic.model.progress import Cost, Listed, Status
+
+READ_TIMEOUT = 10.0
+"""Seconds that a person waits for one answer."""
+WORTH_TELLING = 0.005
+"""GB; what is smaller costs nothing that anybody would notice."""
+
+
+GONE = "the local cloud has ended, and its clusters with it"
+
+
+class CloudEnded(EnvironmentFailure):
+    """The local cloud has ended, and all clusters with it."""
+
+
+_used: CloudInfo | None = None
+"""The local cloud that this command looks into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An account, real or local, and the clusters in it."""
+
+    aws: Aws
+    cloud: CloudInfo | None
+    """None on AWS."""
+    use: Use | None = None
+    """Of a command that keeps the local cloud alive."""
+
+    @classmethod
+    def find(cls, wish: bool | None, region: str | None = None) -> "Place":
+        """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs.
+
+        `region` is for AWS; by default the one that `up` is told by the variable or the file in
+        this folder, or that AWS's configuration names.
+        """
+        cloud = None if wish is False else local.find()
+        if cloud is not None:
+            return cls.of(cloud)
+        if wish:
+            raise UsageError(
+                "no local cloud is running: start one with `spotelastic up --local --detach SCRIPT`"
+            )
+        if wish is None and not aws_is_configured():
+            raise UsageError(
+                "no local cloud is running and no AWS account is configured: start a local one "
+                "with `spotelastic up --local --detach SCRIPT`, or set AWS_PROFILE"
+            )
+        return cls(Aws(region or _told_region(), read_timeout=READ_TIMEOUT), None)
+
+    @classmethod
+    def of(cls, cloud: CloudInfo) -> "Place":
+        global _used
+        _used = cloud
+        # boto3 is told through the environment, as in the instances: one way for both clouds.
+        os.environ.update(local.environment(cloud))
+        return cls(Aws(cloud.region, read_timeout=READ_TIMEOUT), cloud)
+
+    def check(self) -> None:
+        """Raises `CloudEnded` once the local cloud has ended under its clusters."""
+        if self.cloud is not None and local.find() != self.cloud:
+            raise CloudEnded(GONE)
+
+    @property
+    def where_to_look(self) -> str:
+        """Where the nodes say why they do not start."""
+        if self.cloud is None:
+            return "see the system logs of its instances in the EC2 console"
+        return f"see {self.cloud.folder}/instances/*/console.log"
+
+    def names(self) -> tuple[str, ...]:
+        return clusters.all_names(self.aws)
+
+    def listing(self) -> tuple[Listed, ...]:
+        return tuple(_listed(name, self.known(name)) for name in self.names())
+
+    def known(self, name: str) -> Cluster | None:
+        return clusters.find(name, self.aws)
+
+    @property
+    def bucket(self) -> str:
+        """The one that all clusters of the account and region share."""
+        return account.default_bucket(self.aws)
+
+    def cluster(self, name: str | None) -> Cluster:
+        """The cluster of that name, or the only one there is."""
+        if name is None:
+            name = self._only_one()
+        found = clusters.find(Names(name).cluster, self.aws)
+        if found is None:
+            names = self.names()
+            if name in names:
+                raise UsageError(self._left_of(name))
+            others = f"; there is {', '.join(names)}" if names else ""
+            raise UsageError(f"there is no cluster named {name}{others}")
+        return found
+
+    def told(self, name: str | None, note: Callable[[str], None]) -> Cluster:
+        """As `cluster`; or, by its name, one that is gone and has left its last account, which is
+        noted, with what costs money still. Only its objects can be used then."""
+        if name is not None and clusters.find(Names(name).cluster, self.aws) is None:
+            gone = self._gone(name)
+            if gone is not None:
+                if name in self.names():
+                    note(self._left_of(name))
+                note(f"{name} is gone: this is the last that it told")
+                return gone
+        return self.cluster(name)
+
+    def _gone(self, name: str) -> Cluster | None:
+        """One that has ended, by what it has left in the bucket that `up` is told in this folder,
+        or in the shared one."""
+        for bucket in (_told("bucket"), self.bucket):
+            job = Objects(self.aws, bucket, name).job() if bucket else None
+            if bucket and job is not None:
+                return Cluster(self.aws, job, bucket)
+        return None
+
+    def _bucket_of(self, name: str, bucket: str | None) -> str:
+        """As its stack says; of a cluster without one, as the flag does, or where its job lies."""
+        its = Names(name)
+        if not bucket and cloudformation.describe(self.aws, its.stack) is None:
+            gone = self._gone(name)
+            bucket = gone.bucket if gone is not None else None
+        return teardown.bucket_of(self.aws, its, bucket or "")
+
+    def _left_of(self, name: str) -> str:
+        """Of a cluster that was never whole, or is not any more."""
+        its = Names(name)
+        names = (its.workers, its.on_demand, *map(its.control, MEMBERS))
+        found = autoscaling.machines(self.aws, name)
+        counts = {
+            "stack": cloudformation.clusters(self.aws).count(name),
+            "group": len(autoscaling.groups(self.aws, names)),
+            "instance": sum(machine.state != "terminated" for machine in found),
+            "disk": len(etcd_identity.disks(self.aws, name)),
+        }
+        left = [f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in counts.items() if n]
+        return (
+            f"what is left of {name}: {', '.join(left) or 'what ends just now'}; "
+            f"`spotelastic down {name}` removes it"
+        )
+
+    def _only_one(self) -> str:
+        names = self.names()
+        if len(names) > 1:
+            raise UsageError(f"name one of the clusters: {', '.join(names)}")
+        if not names:
+            raise UsageError(
+                "there is no cluster: start one with `spotelastic up SCRIPT`, or name one that is "
+                "gone to see its status, events or report"
+            )
+        return names[0]
+
+    def data(self, name: str, bucket: str | None = None) -> Data:
+        """What the cluster of that name has stored, in `bucket` where it is gone and had another
+        than `up` is told here.
+
+        Raises `UsageError` for a bucket that is not the cluster's, and for a run that another
+        cluster trains.
+        """
+        its = self._bucket_of(name, bucket)
+        if bucket:
+            account.check_bucket(self.aws, bucket)
+        found = data.of(self.aws, its, name)
+        for other in self.names():
+            known = self.known(other) if other != name else None
+            if known is not None and known.spec.run == found.run.cluster:
+                raise UsageError(
+                    f"--delete-data: the cluster {other} trains the run {known.spec.run}: end it "
+                    f"first with `spotelastic down {other}`"
+                )
+        return found
+
+    def down(
+        self,
+        name: str | None,
+        say: Callable[[str], None],
+        *,
+        keep_data: bool = True,
+        bucket: str | None = None,
+    ) -> None:
+        """End one cluster; with its last cluster the local cloud ends too."""
+        if self.cloud is None:
+            self._down(name, say, keep_data=keep_data, bucket=bucket)
+            return
+        use = joining.enter()
+        if use is None:
+            raise CloudEnded(GONE)
+        with contextlib.closing(use):
+            if keep_data:
+                self._down_here(name, use, say)
+            else:
+                self._down(name, say, keep_data=False, bucket=bucket)
+                use.leave(say, down=True)
+
+    def _down_here(self, name: str | None, use: Use, say: Callable[[str], None]) -> None:
+        """In the local cloud, which ends with its last cluster, where no other command uses it."""
+        if name is None and not self.names():
+            if not use.leave(say, down=True):
+                say("no cluster is there, but another command uses the local cloud: it stays")
+            return
+        name = self._known_name(name)
+        use.works_on(name)
+        use.leave(say, down=True)
+        say(f"{name} is gone")
+        local_data.tell(name, say)
+
+    def _known_name(self, name: str | None, *, keep_data: bool = True) -> str:
+        if name is None:
+            return self._only_one()
+        if name not in self.names() and keep_data and not teardown.has_secrets(self.aws, name):
+            self.cluster(name)  # says what there is
+        return name
+
+    def _down(
+        self, name: str | None, say: Callable[[str], None], *, keep_data: bool, bucket: str | None
+    ) -> None:
+        name = self._known_name(name, keep_data=keep_data)
+        its = self._bucket_of(name, bucket)
+        teardown.delete(name, bucket=its, keep_data=keep_data, say=say, aws=self.aws)
+        say(f"{name} is gone")
+        if keep_data:
+            self._tell_of_data(data.of(self.aws, its, name), say)
+
+    def _tell_of_data(self, left: Data, say: Callable[[str], None]) -> None:
+        """What stays, and what that costs."""
+        checkpoints, cached = left.size / 1e9, left.cached / 1e9
+        kept = []
+        if checkpoints:
+            kept.append(f"its checkpoints stay in {left.url}: {_gigabytes(checkpoints)}")
+        if cached >= WORTH_TELLING:
+            kept.append(
+                f"what the next `up` need not make again (packages, code) stays in "
+                f"{left.cluster.url('')}: {_gigabytes(cached)}"
+            )
+        bucket = left.cluster.bucket
+        where = "" if bucket == self.bucket else f" --bucket {bucket}"
+        if kept:
+            kept.append(
+                f"`spotelastic down {left.cluster.cluster} --delete-data{where}` deletes it all"
+            )
+            say("; ".join(kept))
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size:.2f} GB, about ${size * STORED:.2f} a month"
+
+
+def local_cloud_has_gone() -> bool:
+    """Whether this command looked into a local cloud that answers no more. One that is just ending
+    still has its process, but takes no connection."""
+    if _used is None:
+        return False
+    if local.find() != _used:
+        return True
+    address = urlsplit(_used.endpoint)
+    try:
+        socket.create_connection((address.hostname or "", address.port or 80), 5.0).close()
+    except OSError:
+        return True
+    return False
+
+
+def status_of(cluster: Cluster) -> Status:
+    """Its published status; before there is one, what the job's description says."""
+    status = cluster.objects.status()
+    if status is None:
+        return Status(cluster.name, "pending", cluster.spec.created_at, reason="nodes are booting")
+    return status
+
+
+def cost_of(cluster: Cluster) -> Cost:
+    """From what the leading controller has put on record of every instance. Of a cluster that is
+    gone, up to the last that was told of it: nobody was there to see its instances end."""
+    objects = cluster.objects
+    data = objects.get(USAGE)
+    bill = {item.instance: item for item in msgspec.json.decode(data or b"[]", type=list[Usage])}
+    if clusters.find(cluster.name, cluster.aws) is None:
+        bill = closed(bill, status_of(cluster).at)
+    limit = cluster.spec.capacity.max_cost
+    return cost(cluster.name, bill, objects.report(), wall(), limit)
+
+
+def _listed(name: str, cluster: Cluster | None) -> Listed:
+    if cluster is None:
+        return Listed(name, "incomplete")
+    status = status_of(cluster)
+    workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
+    return Listed(name, status.state, workers, status.step)
+
+
+def _told_region() -> str | None:
+    """None: as AWS's configuration says, which boto3 reads, all but `AWS_REGION`."""
+    return _told("region") or os.environ.get("AWS_REGION") or None
+
+
+def _told(key: str) -> str | None:
+    """What `up` would be told in this folder without the flag."""
+    return config_file.told(key, Path(), os.environ)
+
+
+def aws_is_configured() -> bool:
+    import boto3
+
+    return boto3.session.Session().get_credentials() is not None

@@ -1,0 +1,426 @@
+"""The ledger: what every interruption cost, worked out from what the product itself observed.
+
+Pure. The controller hands over the round history, its events, the executed steps and the bill; the
+result is the report that people and `--json` see. Nothing here knows what a drill injected.
+
+How it works: rounds that executed steps are *runs*; between two runs lies a *transition*, which may
+take several rounds (a worker fails because its peer's machine is gone: the first proposal still
+names the lost node, the second does not). All rounds of one transition explain one pause, so they
+are read together, and each node that went, or each worker that failed, is one row. So is a node
+that was taken before it ever trained.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from spotelastic.controller.accounting.run_segments import (
+    Run,
+    Transition,
+    lives,
+    moment,
+    ordinary_step,
+    runs_of,
+    transitions,
+)
+from spotelastic.controller.accounting.usage import HOUR, Usage, split
+from spotelastic.model.job import ENDED, Job
+from spotelastic.model.progress import (
+    Event,
+    Interruption,
+    InterruptionKind,
+    Point,
+    Report,
+    ReportJob,
+)
+from spotelastic.model.round import Member, Round, RoundRecord
+
+LEAST_ORDERLY = ("loss", "worker", "notice", "planned")
+SAME_OUTAGE = 10.0
+"""Seconds within which two accounts of one etcd member's failure are the same failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is known of one interruption before its pause and its price are added."""
+
+    kind: InterruptionKind
+    node: str
+    at: float
+    seen_after: float | None
+    seen_after_by: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def told_by(self) -> str:
+        return min(self.seen_after_by, key=self.seen_after_by.__getitem__, default="")
+
+
+def report(
+    history: Sequence[RoundRecord],
+    current: Round | None,
+    job: Job,
+    events: Sequence[Event],
+    points: Sequence[Point],
+    usage: Sequence[Usage],
+    now: float,
+    prices_of: str = "",
+) -> Report:
+    """The account of a job up to `now`, finished or not; `prices_of` is the date of its on-demand
+    prices."""
+    points = sorted(points, key=moment)
+    workers, spent = [item for item in usage if item.role == "worker"], split(usage, now)
+    runs = runs_of(history, current, job, points)
+    ordinary = ordinary_step(points, runs)
+    rounds = [run.round for run in runs]
+    rows = [
+        row
+        for transition in transitions(runs)
+        for row in _priced(
+            transition, _troubles(transition, rounds, events), events, ordinary, workers
+        )
+    ]
+    outages = _outages(events, points, ordinary)
+    known = {row.node for row in rows} | _trained(runs) | _about_to_train(current, job)
+    idle = _idle(events, known, job.at if job.state in ENDED else float("inf"))
+    return Report(
+        job=ReportJob(
+            state=job.state,
+            final_step=job.final_step or _reached(runs),
+            steps_run=sum(run.steps for run in runs),
+        ),
+        interruptions=tuple(sorted([*rows, *idle, *outages], key=lambda row: row.at)),
+        goodput=_goodput(runs, outages, ordinary),
+        node_hours=sum(item.hours(now) for item in workers),
+        cost_usd=spent.workers.spent,
+        on_demand_usd=sum(item.hours(now) * item.on_demand_rate for item in workers),
+        usd_per_hour=spent.workers.per_hour,
+        prices_of=prices_of,
+        control_usd=spent.control.spent,
+        control_usd_per_hour=spent.control.per_hour,
+        total_usd=spent.total.spent,
+        total_usd_per_hour=spent.total.per_hour,
+    )
+
+
+# -- rows ----------------------------------------------------------------------------------------
+
+
+def _troubles(
+    transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
+) -> list[Trouble]:
+    """What happened in one transition: each node that went, else the worker that failed."""
+    causes = {round.cause for round in transition.rounds}
+    if causes == {"settings"}:
+        return []
+    since = transition.before.round.proposed_at
+    until = transition.after.first_at if transition.after else float("inf")
+    troubles = []
+    for member in transition.before.round.members:
+        joined = min((round.proposed_at for round in rounds if _has(round, member)), default=since)
+        mine = [
+            event
+            for event in events
+            if event.node == member.node and joined <= event.at < transition.until
+        ]
+        kind = _why_gone(member, transition, rounds, mine)
+        if kind:
+            told = _accounts(mine, "loss" if kind == "loss" else "notice")
+            troubles.append(_trouble(kind, member.node, told, transition))
+    if troubles or not causes & {"worker", "store", "loss"}:
+        return troubles
+    failed = next(
+        round for round in transition.rounds if round.cause in ("worker", "store", "loss")
+    )
+    ended = {round.incarnation for round in (transition.before.round, *transition.rounds)}
+    failures = [
+        event
+        for event in events
+        if event.kind == "failure"
+        and event.data.get("round") in ended
+        and since <= event.at <= until
+    ]
+    named = [event for event in failures if event.node in failed.nodes] or failures
+    first = min(named, key=_happened, default=None)
+    node = first.node if first else next(iter(failed.nodes), "")
+    return [_trouble("worker", node, [first] if first else [], transition)]
+
+
+def _has(round: Round, member: Member) -> bool:
+    other = round.member(member.node)
+    return other is not None and other.incarnation == member.incarnation
+
+
+def _why_gone(
+    member: Member, transition: Transition, rounds: Sequence[Round], mine: Sequence[Event]
+) -> InterruptionKind | None:
+    """Why a member of the round before is not in the round after; None if it is, or by choice.
+
+    A node that had a notice counts as noticed even if it was killed while it was still needed. Of
+    one that its group was told to end AWS tells in the same way, but nobody warns of it.
+    A node that only answered too late comes back, and is then no loss unless a round says so.
+    """
+    last = transition.rounds[-1]
+    if _has(last, member):
+        return None
+    named = {round.cause for round in transition.rounds if member.node in round.nodes}
+    told = _kind_told(mine)
+    if told == "planned":
+        return "planned"
+    if "drain" in named or told == "notice":
+        return "notice"
+    if "loss" in named or told == "loss":
+        return "loss"
+    later = (round for round in rounds if round.number >= last.number)
+    if "settings" in named or any(round.member(member.node) for round in later):
+        return None
+    return "loss"
+
+
+def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
+    """As the observers of a node tell it; None: they tell of none."""
+    notices = _accounts(mine, "notice")
+    if notices and all(event.data.get("kind") == "scheduled" for event in notices):
+        return "planned"
+    if notices:
+        return "notice"
+    return "loss" if _accounts(mine, "loss") else None
+
+
+def _trouble(
+    kind: InterruptionKind, node: str, accounts: Sequence[Event], transition: Transition
+) -> Trouble:
+    if not accounts:
+        return Trouble(kind, node, transition.rounds[0].proposed_at, None)
+    return _observed(kind, node, accounts)
+
+
+def _observed(kind: InterruptionKind, node: str, accounts: Sequence[Event]) -> Trouble:
+    """Seen when the first observer saw it. It happened at the latest time that fits: the events
+    of AWS name whole seconds, and a notice's document tells only when its two minutes end.
+    """
+    seen = min(_seen(event) for event in accounts)
+    at = max((at for at in map(_happened, accounts) if at <= seen), default=seen)
+    by: dict[str, float] = {}
+    for event in accounts:
+        source = str(event.data.get("source", ""))
+        if source:
+            after = max(0.0, _seen(event) - at)
+            by[source] = round(min(after, by.get(source, after)), 3)
+    return Trouble(kind, node, at, seen - at, by)
+
+
+def _accounts(events: Iterable[Event], kind: str) -> list[Event]:
+    """What observers told of something that befell a node.
+
+    A rebalance recommendation is told as a notice too, but it moves nobody.
+    """
+    return [
+        event for event in events if event.kind == kind and event.data.get("kind") != "rebalance"
+    ]
+
+
+def _happened(event: Event) -> float:
+    return float(event.data.get("at", event.at))
+
+
+def _seen(event: Event) -> float:
+    return float(event.data.get("seen_at", event.at))
+
+
+def _priced(
+    transition: Transition,
+    troubles: Sequence[Trouble],
+    events: Sequence[Event],
+    ordinary: float,
+    usage: Sequence[Usage],
+) -> list[Interruption]:
+    """Rows with their price: all workers that were billed during the pause, and the nodes that
+    execute the lost steps again. Steps are lost once: the least orderly trouble answers for them.
+    """
+    saved = transition.saved_step
+    lost = None if saved is None else max(0, transition.before.last - saved)
+    blamed = min(troubles, key=lambda trouble: LEAST_ORDERLY.index(trouble.kind), default=None)
+    pause = None
+    if transition.after is not None and transition.after.first_at and transition.before.last_at:
+        gap = transition.after.first_at - transition.before.last_at
+        pause = max(0.0, gap - ordinary)
+    usd = None
+    if pause is not None and lost is not None:
+        began = transition.before.last_at
+        group = {member.node for member in transition.rounds[-1].members}
+        per_hour = sum(item.rate for item in usage if item.instance in group)
+        repeated = lost * ordinary * per_hour / HOUR
+        billed = sum(item.usd(began, began + pause) for item in usage)
+        usd = round(billed + repeated, 6)
+    after = transition.after
+    return [
+        Interruption(
+            kind=trouble.kind,
+            node=trouble.node,
+            at=trouble.at,
+            told_by=trouble.told_by,
+            seen_after_by=dict(trouble.seen_after_by),
+            first_step_at=(after.first_at or None) if after is not None else None,
+            usd=usd if trouble is blamed or usd is None else 0.0,
+            seen_after_s=_rounded(trouble.seen_after),
+            saved_step=saved,
+            committed=_is_committed(transition, events),
+            pause_s=_rounded(pause),
+            steps_lost=lost if trouble is blamed or lost is None else 0,
+            round=None if after is None else after.round.number,
+        )
+        for trouble in troubles
+    ]
+
+
+def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | None:
+    """Whether the step that training went on from is in the object store."""
+    resume, after = transition.resume, transition.after
+    if resume is None:
+        return None
+    if resume.kind == "store" or (after is not None and after.sent_back):
+        return True  # nobody is sent back but to a commit
+    return any(
+        event.kind == "committed" and event.data.get("step") == resume.step for event in events
+    )
+
+
+def _reached(runs: Sequence[Run]) -> int:
+    """Where training stands: the last run need not have come as far as those before it."""
+    furthest = max((run.last for run in runs), default=0)
+    return next((run.last for run in reversed(runs) if run.steps), furthest)
+
+
+def _trained(runs: Sequence[Run]) -> set[str]:
+    return {member.node for run in runs if run.steps for member in run.round.members}
+
+
+def _about_to_train(current: Round | None, job: Job) -> set[str]:
+    """Members of a round that restores: what befalls them is a row once it has executed a step."""
+    if current is None or job.state in ENDED:
+        return set()
+    return {member.node for member in current.members}
+
+
+def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interruption]:
+    """One row for each node that was taken while it booted or waited: nobody pauses for it.
+
+    One that was given up then was not interrupted.
+    """
+    told = defaultdict[str, list[Event]](list)
+    for event in events:
+        if event.node not in known and event.at <= until:
+            told[event.node].append(event)
+    rows = []
+    for node, mine in told.items():
+        kind = _kind_told(mine)
+        if kind is None or kind == "planned":
+            continue
+        trouble = _observed(kind, node, _accounts(mine, kind))
+        rows.append(
+            Interruption(
+                kind=kind,
+                node=node,
+                at=trouble.at,
+                told_by=trouble.told_by,
+                seen_after_by=dict(trouble.seen_after_by),
+                seen_after_s=_rounded(trouble.seen_after),
+                saved_step=None,
+                committed=None,
+                pause_s=0.0,
+                steps_lost=0,
+                usd=0.0,
+            )
+        )
+    return rows
+
+
+def _outages(
+    events: Sequence[Event], points: Sequence[Point], ordinary: float
+) -> list[Interruption]:
+    """One row for each time that an etcd member went away: it moves no round and loses no step."""
+    rows = []
+    for data, at, node in _distinct_outages(events):
+        seen = data.get("seen_at")
+        rows.append(
+            Interruption(
+                kind="etcd",
+                node=node,
+                at=at,
+                seen_after_s=None if seen is None else _rounded(max(0.0, float(seen) - at)),
+                saved_step=None,
+                committed=None,
+                pause_s=_rounded(
+                    _gap_around(at, float(data.get("back_at") or at), points, ordinary)
+                ),
+                steps_lost=0,
+            )
+        )
+    return rows
+
+
+def _distinct_outages(events: Sequence[Event]) -> list[tuple[dict[str, Any], float, str]]:
+    """Accounts of one outage (two controllers', or its start and its end) become one."""
+    outages: list[tuple[dict[str, Any], float, str]] = []
+    for event in sorted((e for e in events if e.kind == "etcd"), key=_happened):
+        at = _happened(event)
+        node = event.node or str(event.data.get("member", ""))
+        for index, (data, start, who) in enumerate(outages):
+            end = float(data.get("back_at") or start)
+            if who == node and at <= end + SAME_OUTAGE:
+                outages[index] = (event.data | data | _later(data, event.data), start, who)
+                break
+        else:
+            outages.append((event.data, at, node))
+    return outages
+
+
+def _later(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    back = max(float(one.get("back_at") or 0), float(other.get("back_at") or 0))
+    return {"back_at": back} if back else {}
+
+
+def _gap_around(start: float, end: float, points: Sequence[Point], ordinary: float) -> float | None:
+    """The longest gap between steps that touches [start, end], less an ordinary step."""
+    gaps = [
+        b.at - a.at
+        for a, b in pairwise(points)
+        if b.step == a.step + 1 and b.at >= start and a.at <= end
+    ]
+    return max(0.0, max(gaps) - ordinary) if gaps else None
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+# -- goodput -------------------------------------------------------------------------------------
+
+
+def _goodput(runs: Sequence[Run], outages: Sequence[Interruption], ordinary: float) -> float:
+    """Time in steps that count, over all the time from the first step to the last.
+
+    A step counts if no later run executed it again. Each run gets one ordinary step on top of the
+    time between its first and its last step, because the first one took time too.
+    """
+    lived = [[run for run in life if _is_timed(run)] for life in lives(runs)]
+    ran = [run for life in lived for run in life]
+    if not ran:
+        return 0.0
+    useful = 0.0
+    for index, run in enumerate(ran):
+        kept = min([run.last, *(later.start for later in ran[index + 1 :])])
+        stalled = sum(
+            row.pause_s or 0.0 for row in outages if run.first_at <= row.at <= run.last_at
+        )
+        busy = max(0.0, run.last_at - run.first_at - stalled) + ordinary
+        useful += busy * max(0, kept - run.start) / run.steps
+    # Between its end and its restart the job had no time that could have been used.
+    elapsed = sum(life[-1].last_at - life[0].first_at + ordinary for life in lived if life)
+    return round(min(1.0, useful / elapsed), 4) if elapsed > 0 else 1.0
+
+
+def _is_timed(run: Run) -> bool:
+    return run.steps > 0 and run.first_at > 0 and run.last_at > 0

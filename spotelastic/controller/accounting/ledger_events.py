@@ -1,0 +1,58 @@
+"""The ledger's rows as events (pure): each is told once, when what it cost is known."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from spotelastic.controller.decisions.interruptions import WARNED_AHEAD
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import Event, Interruption, Report
+
+LEDGER = "ledger"
+"""Kind of these events."""
+SETTLED_AFTER = 10.0
+"""Seconds from the first new step in which whoever else saw it may still tell of it."""
+
+
+def entries(report: Report, now: float) -> Iterator[Event]:
+    """Of every row that is settled; the event's `data` has all of it, as `report --json` shows it.
+
+    Made again from a later report it is the same one by its `id`, whatever has been added to it.
+    """
+    for row in report.interruptions:
+        if row.pause_s is None or row.steps_lost is None:
+            continue
+        if report.job.state in ENDED or now >= _known_at(row) + SETTLED_AFTER:
+            data = {"id": _id(row), "interruption": msgspec.to_builtins(row)}
+            yield Event(now, LEDGER, _told(row), row.node, data)
+
+
+def _known_at(row: Interruption) -> float:
+    """From when on nothing changes any more but who else has seen it. A notice may be withdrawn,
+    and a node that was silent may come back: that it never trained is sure once it must be gone."""
+    return row.at + WARNED_AHEAD if _is_idle(row) else row.first_step_at or row.at
+
+
+def _is_idle(row: Interruption) -> bool:
+    """Of a node that was taken before it trained."""
+    return row.kind != "etcd" and row.round is None
+
+
+def _id(row: Interruption) -> str:
+    """With the node's name: a machine is taken once, a worker dies and etcd is away repeatedly."""
+    if row.kind == "etcd":
+        return f"etcd {row.at:.0f}"
+    return "waited" if row.round is None else f"round {row.round}"
+
+
+def _told(row: Interruption) -> str:
+    what = f"{row.node} ({row.kind})"
+    if _is_idle(row):
+        return f"{what}: it did not train, and nobody waited"
+    steps = "1 step" if row.steps_lost == 1 else f"{row.steps_lost} steps"
+    parts = [f"{what}: training paused {row.pause_s:.2f} s", f"{steps} repeated"]
+    if row.usd is not None:
+        parts.append(f"${row.usd:.4f}")
+    if row.saved_step is not None:
+        parts.append(f"on from step {row.saved_step}")
+    return ", ".join(parts)

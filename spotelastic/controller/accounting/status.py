@@ -1,0 +1,180 @@
+"""The status that people see, made from one observation (pure)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from spotelastic.aws.compute.autoscaling import ALIVE, Machine
+from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.model.observation import Fate
+from spotelastic.model.job import ENDED
+from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload, newest_committed
+from spotelastic.model.round import Round
+
+RECENT = 20
+"""Steps that the time of a step is taken from."""
+QUIET_NODES = 4
+"""Nodes whose silence is shown."""
+NO_MESSAGES: Mapping[Fate, int] = {}
+
+
+def status(
+    cluster: str,
+    records: Records,
+    machines: Mapping[str, Machine],
+    etcd_leader: str,
+    now: float,
+    fates: Mapping[Fate, int] = NO_MESSAGES,
+    short_since: float | None = None,
+) -> Status:
+    """`etcd_leader` is the name of the etcd member that leads, "" for none; `fates` counts AWS's
+    messages."""
+    job, round_ = records.job, records.round
+    state = job.state if job else "pending"
+    if state == "pending" and round_ is not None and _has_trained(round_):
+        state = "running"
+    last = records.points[-1] if records.points else None
+    committed = newest_committed(records.progress.values())
+    return Status(
+        name=cluster,
+        state=state,
+        at=now,
+        round=round_.number if round_ else 0,
+        step=_step(records),
+        loss=last.loss if last else None,
+        world_size=round_.world_size if round_ else 0,
+        committed=committed,
+        upload=upload(records, committed),
+        step_time=step_time(records.points),
+        leader=records.leader,
+        etcd_leader=_instance_of_member(machines.values(), etcd_leader),
+        reason=_reason(records),
+        nodes=tuple(_nodes(records, machines)),
+        messages={str(fate): count for fate, count in sorted(fates.items())},
+        quiet=_quiet(records),
+        short_since=short_since,
+    )
+
+
+def _has_trained(round_: Round) -> bool:
+    """In this life of the job."""
+    return round_.phase != "over" and (bool(round_.parent) or round_.phase == "started")
+
+
+def _step(records: Records) -> int:
+    """The newest step that is known: a round that has just begun has told of none yet."""
+    job, round_ = records.job, records.round
+    if job is not None and job.state in ENDED and job.final_step:
+        return job.final_step
+    told = [p.step for p in records.progress.values() if round_ and p.round == round_.number]
+    if round_ is not None and round_.phase == "started":
+        return max([round_.resume.step, *told])
+    return records.points[-1].step if records.points else 0
+
+
+def _quiet(records: Records) -> str:
+    """What the nodes of the round tell, the first ones of many."""
+    round_ = records.round
+    if round_ is None or round_.phase != "started":
+        return ""
+    told = (records.progress.get(member.node) for member in round_.members)
+    lines = [p.quiet for p in told if p is not None and p.round == round_.number and p.quiet]
+    return "\n".join([*lines[:QUIET_NODES], *(["…"] if len(lines) > QUIET_NODES else [])])
+
+
+def upload(records: Records, committed: int) -> Upload | None:
+    """The newest checkpoint on its way: what all nodes that upload a part of it have left to do.
+    A node that is done with its part tells of it no more."""
+    told = (p.upload for node, p in records.progress.items() if node in records.nodes)
+    parts = [part for part in told if part is not None and part.step > committed]
+    newest = max((part.step for part in parts), default=0)
+    parts = [part for part in parts if part.step == newest]
+    if not parts:
+        return None
+    done, total = sum(part.done for part in parts), sum(part.total for part in parts)
+    return Upload(newest, done, total, sum(part.rate for part in parts))
+
+
+def step_time(points: Sequence[Point]) -> float:
+    """Median seconds between the last steps; 0 where none were seen."""
+    recent = points[-RECENT:]
+    gaps = [b.at - a.at for a, b in pairwise(recent) if b.step == a.step + 1]
+    return round(median(gaps), 4) if gaps else 0.0
+
+
+def _reason(records: Records) -> str:
+    job = records.job
+    if job is None or job.state not in ENDED:
+        if records.ending is not None:
+            return f"{records.ending.reason}: ends once its last step is committed"
+        if records.round is None or records.round.phase == "over":
+            return job.reason if job is not None else ""
+        return records.round.reason
+    failure = job.failure
+    if failure is None:
+        return job.reason
+    where = f"rank {failure.rank} on {failure.node}"
+    return "\n".join(filter(None, (job.reason or where, failure.traceback or failure.message)))
+
+
+def _nodes(records: Records, machines: Mapping[str, Machine]) -> Iterable[NodeStatus]:
+    """One row per instance that lives or still counts; workers first."""
+    ordered = sorted(machines.values(), key=lambda m: (m.role == "control", m.launched_at, m.id))
+    for machine in ordered:
+        if machine.role == "control" and machine.state in ALIVE:
+            yield _row(machine, "control", _control_state(records, machine))
+        elif machine.role == "worker":
+            if machine.state not in ALIVE and machine.id not in records.nodes:
+                continue
+            node_state = _worker_state(records, machine)
+            ranks = _ranks(records.round, machine.id) if node_state != "gone" else ()
+            yield _row(machine, "worker", node_state, ranks)
+
+
+def _row(machine: Machine, role: NodeRole, state: str, ranks: tuple[int, ...] = ()) -> NodeStatus:
+    return NodeStatus(machine.id, role, state, machine.zone, machine.address, ranks)
+
+
+def _control_state(records: Records, machine: Machine) -> str:
+    if machine.id == records.leader:
+        return "leading"
+    return "standing by" if machine.id in records.controllers else "joining"
+
+
+def _worker_state(records: Records, machine: Machine) -> str:
+    if machine.state == "pending":
+        return "pending"
+    if machine.state not in ALIVE:
+        return "gone"
+    job = records.job
+    if job is not None and job.failure is not None and job.failure.node == machine.id:
+        return "failed"
+    if machine.id not in records.nodes:
+        return _away(records, machine)
+    if machine.id in records.drains:
+        return "draining"
+    member = records.round.member(machine.id) if records.round else None
+    if records.round is None or member is None:
+        return "waiting"
+    return "training" if records.round.phase == "started" else "joining"
+
+
+def _away(records: Records, machine: Machine) -> str:
+    """An instance that lives, and has no agent just now."""
+    left = records.left.get(machine.id)
+    if left is None:
+        return "joining"
+    restarts = ("restart", machine.id, f"::{left.incarnation}") in records.told
+    return "restarting" if restarts else "gone"
+
+
+def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
+    member = round_.member(node) if round_ else None
+    if round_ is None or member is None:
+        return ()
+    return round_.ranks(member)
+
+
+def _instance_of_member(machines: Iterable[Machine], member: str) -> str:
+    """The running control instance of that etcd member ("a", "b", "c")."""
+    return next((m.id for m in machines if m.member == member and m.state in ALIVE), "")

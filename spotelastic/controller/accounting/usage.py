@@ -1,0 +1,219 @@
+"""The bill: what each machine was used for, and at which price (pure).
+
+EC2 forgets a terminated instance after about an hour and does not say when it ended; so the
+account is kept here, object by object, from one observation to the next. On it is all that AWS
+bills by the hour and that `up --plan` counts: workers and control nodes with their disks and public
+addresses, and NAT gateways. What it counts by the request or the byte is not.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spotelastic.aws.compute.autoscaling import GONE, Machine
+from spotelastic.aws.compute.prices import Prices
+from spotelastic.controller.model.observation import Money
+from spotelastic.model.progress import Cost, Report
+
+HOUR = 3600.0
+ROLES: Mapping[str, Literal["worker", "control"]] = {"worker": "worker", "control": "control"}
+"""Of the machines that are on the bill."""
+NETWORK = "network"
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A spot price that an instance had, until it changed."""
+
+    until: float
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One instance's time on the bill; `end` is None while it runs."""
+
+    instance: str
+    type: str
+    spot: bool
+    start: float
+    end: float | None
+    usd_per_hour: float
+    """Now, or when it ended."""
+    on_demand_usd_per_hour: float
+    role: Literal["worker", "control", "network"] = "worker"
+    besides_usd_per_hour: float = 0.0
+    """For its disks, and its public address."""
+    provisional: bool = False
+    """Its spot price is not known yet: it costs as on demand."""
+    earlier: tuple[Before, ...] = ()
+    """Its spot prices before, the oldest first."""
+
+    @property
+    def rate(self) -> float:
+        """US dollars an hour, for all of it."""
+        return self.usd_per_hour + self.besides_usd_per_hour
+
+    @property
+    def on_demand_rate(self) -> float:
+        return self.on_demand_usd_per_hour + self.besides_usd_per_hour
+
+    def hours(self, now: float) -> float:
+        """Until it ended, or now."""
+        return max(0.0, (now if self.end is None else self.end) - self.start) / HOUR
+
+    def usd(self, start: float, end: float) -> float:
+        """US dollars for what it ran within that time, each part at the price of then."""
+        since, end = max(start, self.start), end if self.end is None else min(end, self.end)
+        total = 0.0
+        for before in self.earlier:
+            rate = before.usd_per_hour + self.besides_usd_per_hour
+            total += max(0.0, min(end, before.until) - since) / HOUR * rate
+            since = max(since, before.until)
+        return total + max(0.0, end - since) / HOUR * self.rate
+
+
+Bill = Mapping[str, Usage]
+"""By instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What a bill comes to."""
+
+    workers: Money
+    control: Money
+    """Control nodes and NAT gateways."""
+
+    @property
+    def total(self) -> Money:
+        one, other = self.workers, self.control
+        return Money(one.spent + other.spent, one.per_hour + other.per_hour)
+
+
+def account(
+    bill: Bill,
+    machines: Iterable[Machine],
+    prices: Prices,
+    now: float,
+    last: float = 0.0,
+    gateways: float = 0.0,
+) -> dict[str, Usage]:
+    """The bill after an observation: new machines are opened, those that are gone are closed; one
+    that EC2 does not know any more, at the time of the observation before, `last`.
+
+    A spot instance is charged at the first price that could be had from its launch on, and at
+    another one from when that was seen. `gateways` is what the NAT gateways cost, in US dollars an
+    hour.
+    """
+    seen = {machine.id: machine for machine in machines if machine.role in ROLES}
+    forgotten = {name: item for name, item in bill.items() if name not in (*seen, NETWORK)}
+    updated = {**bill, **closed(forgotten, last)}
+    for name, machine in seen.items():
+        updated[name] = _charged(updated.get(name), machine, prices, now)
+    if gateways:
+        updated[NETWORK] = updated.get(NETWORK) or _network(updated, gateways, now)
+    return updated
+
+
+def closed(bill: Bill, at: float) -> dict[str, Usage]:
+    """As if all that still runs had ended then."""
+    return {
+        name: replace(item, end=max(item.start, at)) if item.end is None else item
+        for name, item in bill.items()
+    }
+
+
+def money(items: Iterable[Usage], now: float) -> Money:
+    """What these have cost, and cost now."""
+    counted = tuple(items)
+    spent = sum(item.usd(item.start, now) for item in counted)
+    return Money(spent, sum(item.rate for item in counted if item.end is None))
+
+
+def split(items: Iterable[Usage], now: float) -> Split:
+    """What workers and all the rest have cost, and cost now."""
+    counted = tuple(items)
+    return Split(
+        money((item for item in counted if item.role == "worker"), now),
+        money((item for item in counted if item.role != "worker"), now),
+    )
+
+
+def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:
+    """The bill up to `now` for people; `limit` is --max-cost."""
+    workers = [item for item in bill.values() if item.role == "worker"]
+    spent = split(bill.values(), now)
+    total, left = spent.total, None
+    if limit is not None and total.per_hour > 0:
+        left = max(0.0, (limit - total.spent) / total.per_hour)
+    rows = report.interruptions if report is not None else ()
+    return Cost(
+        name=name,
+        usd_per_hour=spent.workers.per_hour,
+        cost_usd=spent.workers.spent,
+        on_demand_usd=sum(item.hours(now) * item.on_demand_rate for item in workers),
+        spot_hours=sum(item.hours(now) for item in workers if item.spot),
+        on_demand_hours=sum(item.hours(now) for item in workers if not item.spot),
+        interruptions_usd=sum(row.usd or 0.0 for row in rows),
+        max_cost=limit,
+        hours_left=left,
+        prices_of=report.prices_of if report is not None else "",
+        control_usd_per_hour=spent.control.per_hour,
+        control_usd=spent.control.spent,
+        total_usd_per_hour=total.per_hour,
+        total_usd=total.spent,
+    )
+
+
+def _charged(known: Usage | None, machine: Machine, prices: Prices, now: float) -> Usage:
+    """One machine's place on the bill, as it is seen now."""
+    known = _priced(known or _opened(machine, prices), machine, prices, now)
+    besides = prices.besides(machine.role, public=machine.public)
+    if machine.state not in GONE:  # who is gone has no address any more
+        # Without an end: EC2 may have left it out of an answer.
+        besides = max(known.besides_usd_per_hour, besides)
+        return replace(known, end=None, besides_usd_per_hour=besides)
+    return known if known.end is not None else replace(known, end=max(known.start, now))
+
+
+def _opened(machine: Machine, prices: Prices) -> Usage:
+    # One whose price nobody knows is not free: spot costs as much as on demand at most.
+    on_demand = prices.on_demand(machine.type)
+    return Usage(
+        instance=machine.id,
+        type=machine.type,
+        spot=machine.spot,
+        start=machine.launched_at,
+        end=None,
+        usd_per_hour=on_demand,
+        on_demand_usd_per_hour=on_demand,
+        role=ROLES[machine.role],
+        besides_usd_per_hour=prices.besides(machine.role, public=machine.public),
+        provisional=machine.spot,
+    )
+
+
+def _priced(item: Usage, machine: Machine, prices: Prices, now: float) -> Usage:
+    """At its spot price, as soon as there is one, and as it changes: that is what AWS charges."""
+    changes = item.provisional or (item.spot and machine.state not in GONE)
+    spot = prices.spot(machine.type, machine.zone) if changes else 0.0
+    if not spot or (spot == item.usd_per_hour and not item.provisional):
+        return item
+    before = () if item.provisional else (Before(now, item.usd_per_hour),)
+    return replace(
+        item,
+        usd_per_hour=spot,
+        # A type that the table does not list is not made to look like a saving.
+        on_demand_usd_per_hour=item.on_demand_usd_per_hour or spot,
+        provisional=False,
+        earlier=(*item.earlier, *before),
+    )
+
+
+def _network(bill: Bill, usd_per_hour: float, now: float) -> Usage:
+    """Made before the first control node."""
+    start = min((item.start for item in bill.values() if item.role == "control"), default=now)
+    return Usage(
+        NETWORK, "NAT gateway", False, start, None, usd_per_hour, usd_per_hour, role="network"
+    )

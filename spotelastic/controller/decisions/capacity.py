@@ -1,0 +1,353 @@
+"""How many nodes of which kind the job should have now, and which of them go (pure).
+
+Spot first: the spot group is asked for all that the on-demand group does not have. That one has its
+base, and what is missing to min once spot has been short of it for longer than the job's patience;
+it is given back node by node, each after a commit, when spot is back. For that a job whose min is
+its max has one spot node too many for a while, unless boots fail. A group whose launches fail again
+and again is asked for no more than it has, for a while that grows; and no node is launched that
+would hardly train before --max-cost ends the job.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from spotelastic.aws.compute.autoscaling import Group
+from spotelastic.controller.decisions import limits
+from spotelastic.controller.model.observation import (
+    Action,
+    Failed,
+    Policy,
+    Remove,
+    Replace,
+    Resume,
+    Seen,
+    SetDesired,
+    Tell,
+    account,
+)
+from spotelastic.model.progress import Event
+
+TOO_DEAR, CHEAP_AGAIN = "max-price", "max-price-over"
+"""Of the events that tell since when --max-price holds spot nodes out, and when no more."""
+TOO_COSTLY = "max-cost"
+"""Of the event that tells that --max-cost holds nodes out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    group: Group
+    wanted: int
+    reason: str
+
+
+def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
+    """Of every group that there is. Those on demand are paid for first, as the job needs them; and
+    what cannot be had of them is asked for of spot."""
+    if seen.ended:
+        stays = kept(seen, policy)
+        return tuple(
+            Size(group, len(stays & _names(group)), _standing(seen)) for group in seen.groups
+        )
+    found, others = list[Size](), 0
+    if seen.on_demand is not None:
+        wanted = _on_demand(seen, now, policy)
+        found = [_reached(seen, seen.on_demand, wanted, 0.0, now, policy)]
+        others = max(found[0].wanted, min(policy.capacity.base, seen.desired))
+    if seen.group is not None:
+        wanted = max(0, seen.desired - others) + _spare(seen, policy)
+        before = _promised(seen, found)
+        found.insert(0, _reached(seen, seen.group, wanted, before, now, policy))
+    return tuple(found)
+
+
+def _standing(seen: Seen) -> str:
+    return f"the job is {seen.job.state if seen.job else 'starting'}"
+
+
+def wanting(seen: Seen, policy: Policy) -> int:
+    """How many nodes are missing, that which is to be spared included."""
+    there = sum(group.staying for group in seen.groups)
+    return max(0, seen.desired + _spare(seen, policy) - there)
+
+
+def _spare(seen: Seen, policy: Policy) -> int:
+    """In a job of fixed size a node that can be spared is what one on demand is given back for."""
+    fixed = seen.desired == seen.least and not seen.hopeless
+    return int(fixed and _held_for_spot(seen, policy))
+
+
+def kept(seen: Seen, policy: Policy) -> frozenset[str]:
+    """Instances that outlive the job, for a look at why it failed."""
+    job = seen.job
+    if not policy.capacity.keep_failed or job is None or job.failure is None:
+        return frozenset()
+    return frozenset({job.failure.node})
+
+
+def _names(group: Group) -> set[str]:
+    """Of those that stay."""
+    return {place.instance for place in group.places if not place.leaving}
+
+
+def _on_demand(seen: Seen, now: float, policy: Policy) -> int:
+    capacity = policy.capacity
+    base = min(capacity.base, seen.desired)
+    if capacity.on_demand != "fallback" or seen.on_demand is None:
+        return base
+    spot = 0 if seen.group is None else sum(seen.is_there(place) for place in seen.group.places)
+    held = seen.on_demand.staying
+    short = seen.short_since is not None and now >= seen.short_since + capacity.spot_patience
+    missing = seen.least - spot if short or held > base else 0
+    return min(seen.desired, max(base, missing, held))
+
+
+def _held_for_spot(seen: Seen, policy: Policy) -> bool:
+    """Whether there are on-demand nodes that are to go once spot is back."""
+    capacity, group = policy.capacity, seen.on_demand
+    if capacity.on_demand != "fallback" or group is None:
+        return False
+    return group.staying > min(capacity.base, seen.desired)
+
+
+def _reached(
+    seen: Seen, group: Group, wanted: int, promised: float, now: float, policy: Policy
+) -> Size:
+    """No more than the group has, while more cannot be had; and no more than can be paid beside
+    what is `promised`, in US dollars an hour."""
+    there = group.staying
+    if wanted <= there:
+        return Size(group, wanted, _standing(seen))
+    if seen.ending is not None:
+        return Size(group, there, "the job is being ended")
+    if why := _refused(seen, group, now, policy):
+        return Size(group, there, why)
+    paid = there + _payable(seen, group, group.asked, promised, policy)
+    if paid < wanted:
+        return Size(group, paid, _too_costly(policy))
+    return Size(group, wanted, _standing(seen))
+
+
+def _payable(seen: Seen, group: Group, asked: int, promised: float, policy: Policy) -> int:
+    """How many nodes more the money is left for; as many as anybody may want where their price is
+    not known."""
+    limit, usd = policy.capacity.max_cost, _an_hour(seen, group)
+    if limit is None or not usd:
+        return sys.maxsize
+    money = replace(seen.money, per_hour=seen.money.per_hour + promised)
+    return limits.payable(money, limit, usd, asked, policy)
+
+
+def _an_hour(seen: Seen, group: Group) -> float:
+    """US dollars of one node more; 0: its price is not known."""
+    return seen.money.spot if group is seen.group else seen.money.on_demand
+
+
+def _promised(seen: Seen, found: Iterable[Size]) -> float:
+    """US dollars an hour of the nodes that are asked for beside those that are there."""
+    return sum(
+        max(0, size.wanted - size.group.staying) * _an_hour(seen, size.group) for size in found
+    )
+
+
+def _too_costly(policy: Policy) -> str:
+    return f"another node would hardly train before --max-cost {policy.capacity.max_cost:g}"
+
+
+def held(seen: Seen, group: Group, now: float, policy: Policy, promised: float = 0.0) -> str:
+    """Why the group asks for no more than it has for now; "" where it may."""
+    if why := _refused(seen, group, now, policy):
+        return why
+    return "" if _payable(seen, group, 0, promised, policy) else _too_costly(policy)
+
+
+def _refused(seen: Seen, group: Group, now: float, policy: Policy) -> str:
+    """Why the group can have no more, whatever money is left; "" where it can."""
+    if group is seen.group and (why := too_dear(seen, policy)):
+        return why
+    failed = seen.failed.get(seen.pool(group))
+    if failed is not None and now < refused_until(failed, policy):
+        return f"{failed.count} launches have failed: {failed.why}"
+    return ""
+
+
+def too_dear(seen: Seen, policy: Policy) -> str:
+    """Why no spot node may be launched now; "" where it may."""
+    limit, price = policy.capacity.max_price, seen.money.spot
+    if limit is None or price <= limit:
+        return ""
+    return f"a spot node costs ${price:.4g} an hour (--max-price {limit:g})"
+
+
+def within_reach(
+    seen: Seen, actions: Iterable[Action], now: float, policy: Policy
+) -> Iterator[Action]:
+    """Nobody takes the place of who goes while its group may not ask for more: it is smaller then,
+    and asked for more again. It would else be made smaller while it launches, and AWS would choose
+    who goes for that. Those who are replaced are paid one after the other."""
+    promised = _promised(seen, sizes(seen, now, policy))
+    for action in actions:
+        group = None
+        if isinstance(action, Replace) and not seen.ended:
+            group = next((each for each in seen.groups if each.place(action.instance)), None)
+        if group is None or not isinstance(action, Replace):
+            yield action
+        elif why := held(seen, group, now, policy, promised):
+            yield Remove(action.instance, f"{action.reason}, and {why}", action.cause)
+        else:
+            promised += _an_hour(seen, group)
+            yield action
+
+
+def _tell_of_price(
+    seen: Seen, found: tuple[Size, ...], now: float, policy: Policy
+) -> Iterator[Tell]:
+    """Once that the price holds spot nodes out, and once that it does so no more.
+
+    Which of the two is next, and how often both were told, follows from the record. The price makes
+    no difference to that: it changes meanwhile.
+    """
+    if seen.ended or seen.ending is not None:
+        return
+    price, limit, why = seen.money.spot, policy.capacity.max_price, too_dear(seen, policy)
+    times = next(n for n in count() if not _is_told(seen, _which(seen, CHEAP_AGAIN, n)))
+    held = _is_told(seen, _which(seen, TOO_DEAR, times))
+    if why and not held and any(size.reason == why for size in found):
+        kind, text = TOO_DEAR, f"no spot node is launched: {_dear(seen, price, limit)}"
+    elif held and not why and (price or limit is None):
+        kind, text = CHEAP_AGAIN, f"spot nodes may be launched again: {_dear(seen, price, limit)}"
+    else:
+        return
+    data = {**_which(seen, kind, times), "price": price, "limit": limit}
+    yield Tell(Event(now, "limit", text, data=data))
+
+
+def _tell_of_cost(
+    seen: Seen, found: tuple[Size, ...], now: float, policy: Policy
+) -> Iterator[Tell]:
+    """Once in a life of the job and of its limit."""
+    money, limit = seen.money, policy.capacity.max_cost
+    if limit is None or all(size.reason != _too_costly(policy) for size in found):
+        return
+    life = seen.job.at if seen.job else 0.0
+    data: dict[str, object] = {"kind": TOO_COSTLY, "incarnation": f"{life}-{limit}"}
+    if not _is_told(seen, data):
+        text = (
+            f"no further node is launched: the job has cost ${money.spent:.2f} at "
+            f"${money.per_hour:.2f} an hour, and {_too_costly(policy)}"
+        )
+        yield Tell(Event(now, "limit", text, data=data))
+
+
+def _which(seen: Seen, kind: str, times: int) -> dict[str, object]:
+    """The same for as long as the job's life and the number of times before are."""
+    life = seen.job.at if seen.job else 0.0
+    return {"kind": kind, "incarnation": f"{life}-{times}"}
+
+
+def _is_told(seen: Seen, data: dict[str, object]) -> bool:
+    return account(Event(0.0, "limit", "", data=data)) in seen.told
+
+
+def _dear(seen: Seen, price: float, limit: float | None) -> str:
+    """What a spot node costs, and may; and what that is of."""
+    if limit is None:
+        return "there is no --max-price any more"
+    zones = {seen.home.name} if seen.home is not None else {m.zone for m in seen.machines.values()}
+    where = " or ".join(sorted(filter(None, zones))) or seen.region
+    types = " or ".join(seen.types) or "node"
+    cheapest = f"the cheapest {types}" if len(zones) > 1 or len(seen.types) > 1 else types
+    return f"{cheapest} in {where} costs ${price:.4g} an hour (--max-price {limit:g})"
+
+
+def refused_until(failed: Failed, policy: Policy) -> float:
+    """Until when a group asks that pool for no more than it has; 0: it may ask."""
+    if failed.count < policy.refused_after:
+        return 0.0
+    doubled = policy.refused_for * 2.0 ** min(max(0, failed.tries - policy.refused_after), 16)
+    return failed.at + min(policy.refused_at_most, doubled)
+
+
+def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+    """Brings the groups to their sizes. Who goes is named: a group that is merely made smaller
+    ends whomever AWS chooses. At the end of the job that makes no difference where all go."""
+    surplus: list[Remove] = []
+    found = sizes(seen, now, policy)
+    yield from _tell_of_price(seen, found, now, policy)
+    yield from _tell_of_cost(seen, found, now, policy)
+    for size in found:
+        group, there = size.group, size.group.staying
+        by_name = not seen.ended or size.wanted > 0
+        asked = max(size.wanted, min(there, group.desired)) if by_name else 0
+        if group.desired != asked:
+            yield SetDesired(group.name, asked, size.reason)
+        if group.suspended and size.wanted > there:
+            yield from _resume(group, now)
+        if by_name:
+            surplus += _surplus(seen, group, there - size.wanted, kept(seen, policy))
+    yield from surplus
+    if not seen.ended and not surplus:
+        yield from _give_back(seen, now, policy)
+
+
+def _resume(group: Group, now: float) -> Iterator[Action]:
+    """AWS gives up on a group all of whose launches have failed for a day, and says so nowhere."""
+    resumes = Resume(group.name)
+    yield resumes
+    yield Tell(
+        Event(now, "resume", f"AWS had suspended the launches of {group.name}"), "", (resumes,)
+    )
+
+
+def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Iterator[Remove]:
+    """Those that train least: without a node, then those that a smaller round leaves out, so that
+    it need not change once more."""
+    if count <= 0:
+        return
+    goes = [place for place in group.places if not place.leaving and place.instance not in stays]
+    goes.sort(
+        key=lambda place: (
+            place.instance not in seen.drains,
+            place.instance in seen.nodes,
+            -seen.slots.get(place.instance, sys.maxsize),
+            -_launched_at(seen, place.instance),
+        )
+    )
+    for place in goes[:count]:
+        instance = place.instance
+        yield Remove(instance, "the job should have fewer nodes", seen.warning(instance))
+
+
+def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+    """One on-demand node after each commit, for as long as min nodes are left without it."""
+    group = seen.on_demand
+    if group is None or not seen.newly_committed(seen.given_back_at):
+        return
+    if not _held_for_spot(seen, policy):
+        return
+    there = [
+        place.instance for each in seen.groups for place in each.places if seen.is_there(place)
+    ]
+    goes = [place.instance for place in group.places if not place.leaving]
+    node = max(goes, key=lambda name: (name not in seen.nodes, _launched_at(seen, name)))
+    if len(there) - (node in there) < seen.least:
+        return
+    gives = Remove(node, "spot is back", seen.warning(node))
+    yield gives
+    data = {"committed": seen.committed}
+    text = f"on-demand node {node} is given back after the commit of step {seen.committed}"
+    yield Tell(Event(now, "give-back", text, node, data), after=(gives,))
+
+
+def wakes(seen: Seen, policy: Policy) -> Iterator[float]:
+    """When the sizes may change without anything happening."""
+    if seen.short_since is not None and policy.capacity.on_demand == "fallback":
+        yield seen.short_since + policy.capacity.spot_patience
+    for failed in seen.failed.values():
+        yield refused_until(failed, policy)
+
+
+def _launched_at(seen: Seen, instance: str) -> float:
+    machine = seen.machines.get(instance)
+    return machine.launched_at if machine is not None else 0.0

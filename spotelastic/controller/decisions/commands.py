@@ -1,0 +1,111 @@
+"""What people's commands cause (pure).
+
+Each is answered once, by whoever leads, after what it causes is done: a command that says what is
+so already is a success too. One that has expired is dropped: its sender was told that nobody
+answered. One that changes anything is dealt with per decision, so that the next one sees what
+came of it.
+"""
+
+from collections.abc import Iterator
+
+from spotelastic.aws.messaging.command_queue import LIFETIME
+from spotelastic.controller.model.observation import (
+    Action,
+    AskToEnd,
+    Order,
+    Replace,
+    Reply,
+    Rescale,
+    Revive,
+    Seen,
+    Tell,
+)
+from spotelastic.model.command import Answer, Command
+from spotelastic.model.counting import counted
+from spotelastic.model.job import Ending, Job, Settings
+from spotelastic.model.progress import Event
+
+
+def read(seen: Seen, now: float) -> Iterator[Action]:
+    for order in seen.orders:
+        command = order.command
+        if command is None or command.id in seen.answered or now - order.sent_at > LIFETIME:
+            yield Reply(order, None)
+            continue
+        told, actions = _carry_out(seen, command, now)
+        yield from actions
+        yield _reply(order, command, now, told, bool(actions) or _holds(seen, command))
+        if actions:
+            return
+
+
+def _reply(order: Order, command: Command, now: float, text: str, accepted: bool) -> Reply:
+    return Reply(order, Answer(command.id, now, text, accepted), command.id)
+
+
+def _holds(seen: Seen, command: Command) -> bool:
+    """Whether what is asked for is so already, as far as a command without effect can tell."""
+    match command.kind:
+        case "stop":
+            return True
+        case "restart":
+            return seen.ending is None
+        case "scale":
+            return seen.wanted is not None and command.sizes(seen.wanted) == _sizes(seen.wanted)
+
+
+def _carry_out(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+    """What is answered, and what is to be done."""
+    match command.kind:
+        case "stop":
+            return _stop(seen, command, now)
+        case "restart":
+            return _restart(seen, command, now)
+        case "scale":
+            return _scale(seen, command, now)
+
+
+def _stop(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+    if seen.job is not None and seen.ended:
+        return f"has {seen.job.state} already", []
+    if seen.ending is not None:
+        return "is being ended already", []
+    event = Event(now, "stop", "the job is to stop once its last step is committed")
+    ends = AskToEnd(Ending("stopped", now, "stopped by command"), command.id)
+    return "stops once its last step is committed", [ends, Tell(event, command.id, (ends,))]
+
+
+def _restart(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+    """Nodes that are left from before have nothing running on them any more: others come."""
+    if seen.job is None or not seen.ended:
+        if seen.ending is not None:
+            return "is being ended: try again once it has", []
+        return "has not ended, and goes on", []
+    if seen.wanted is None:
+        return "has no description any more", []
+    state = f"restarted: it had {seen.job.state}"
+    left = [place for group in seen.groups for place in group.places if not place.leaving]
+    revives = Revive(Job("pending", now, state), seen.wanted, command.id)
+    return "is restarted from its newest checkpoint", [
+        revives,
+        *(Replace(place.instance, "its job was restarted", command.id) for place in left),
+        Tell(Event(now, "restart", f"the job is {state}"), command.id, (revives,)),
+    ]
+
+
+def _scale(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+    if seen.wanted is None:
+        return "has no description any more", []
+    low, high = command.sizes(seen.wanted)
+    if not 1 <= low <= high:
+        return f"cannot have {low} to {counted(high, 'node')}", []
+    text = f"{low} to {high} nodes" if low < high else counted(low, "node")
+    if _sizes(seen.wanted) == (low, high):
+        return f"has {text} already", []
+    event = Event(now, "scale", f"the job is to have {text}", data={"min": low, "max": high})
+    rescales = Rescale(command, command.id)
+    return f"is to have {text}", [rescales, Tell(event, command.id, (rescales,))]
+
+
+def _sizes(wanted: Settings) -> tuple[int, int]:
+    return wanted.min_nodes, wanted.max_nodes

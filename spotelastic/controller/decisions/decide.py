@@ -1,0 +1,249 @@
+"""What the leading controller does next. Pure: `executor.py` carries it out.
+
+From one observation (the worker groups, EC2's states, etcd, the messages that AWS sent) follows a
+list of actions, each with the id of the message that caused it. Deciding again from the next
+observation is always right: nothing is remembered between two decisions but what was observed, so
+another controller may take over at any point.
+
+By subject: what messages and losses cause (`interruptions.py`), what people ask for
+(`commands.py`), how many nodes of which kind there should be (`capacity.py`) and in which zone
+(`zone_packing.py`), what ends the job (`limits.py`), and here each node's fate.
+"""
+
+import math
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+
+from spotelastic.aws.compute.autoscaling import ALIVE, GONE, Group, Machine
+from spotelastic.controller.decisions import capacity, commands, interruptions, limits, zone_packing
+from spotelastic.controller.model.observation import (
+    Action,
+    AskToEnd,
+    CompleteDrain,
+    Discard,
+    EndJob,
+    EndMachine,
+    Forget,
+    Policy,
+    Remove,
+    Replace,
+    Reply,
+    Resettle,
+    Revive,
+    Seen,
+    Tell,
+    WriteDrain,
+    account,
+)
+from spotelastic.model.progress import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    actions: tuple[Action, ...]
+    reason: str
+    """One line for people; the same for as long as nothing changes."""
+    wake_at: float | None
+    """When to decide again even if nothing happens; None: no need."""
+
+
+def decide(seen: Seen, now: float, policy: Policy) -> Decision:
+    actions = list(interruptions.read(seen, now))
+    new = {a.drain.node: a.drain for a in actions if isinstance(a, WriteDrain)}
+    seen = replace(seen, drains={**new, **seen.drains})
+    told = {account(a.event) for a in actions if isinstance(a, Tell)}
+    seen = replace(seen, told=seen.told | told)
+    actions += interruptions.losses(seen, now)
+    actions += _forgotten(seen)
+    actions += commands.read(seen, now)
+    seen, gone = _with_orders(seen, actions)
+    if seen.wanted and seen.settings and seen.settings != seen.wanted and not seen.ended:
+        actions.append(Resettle(seen.wanted))
+    if seen.groups:
+        actions += _end(seen, now, policy)
+        seen, _ = _with_orders(seen, actions)
+        sized = list(capacity.change_sizes(seen, now, policy))
+        removed = gone | {action.instance for action in sized if isinstance(action, Remove)}
+        actions += sized
+        actions += zone_packing.change(seen, now, policy, removed)
+        for group in seen.groups:
+            actions += _replacements(seen, group, removed, now, policy)
+        actions += _strangers(seen, now, policy)
+    for group in seen.groups:
+        actions += _drained(seen, group, now, policy)
+    actions = list(capacity.within_reach(seen, actions, now, policy))
+    actions.sort(key=_rank)
+    return Decision(tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy))
+
+
+def _rank(action: Action) -> int:
+    """The record follows what is done; messages go last, and only if what they caused was done."""
+    match action:
+        case Discard() | Reply():
+            return 2
+        case Tell():
+            return 1
+    return 0
+
+
+def urgent(seen: Seen, nodes: Set[str], now: float, policy: Policy) -> tuple[Action, ...]:
+    """What is done about these nodes and about the messages, whatever else is to be done once AWS
+    has been looked at."""
+    causes = {message.event.id for message in seen.messages}
+
+    def concerns(action: Action) -> bool:
+        its = isinstance(action, Replace | Remove) and action.instance in nodes
+        return its or (bool(action.cause) and action.cause in causes)
+
+    return tuple(filter(concerns, decide(seen, now, policy).actions))
+
+
+def ends(seen: Seen, now: float, policy: Policy) -> tuple[Action, ...]:
+    """What a limit asks for, whatever AWS answers: it is for etcd alone."""
+    return tuple(_end(seen, now, policy)) if seen.groups else ()
+
+
+def _with_orders(seen: Seen, actions: Sequence[Action]) -> tuple[Seen, set[str]]:
+    """As it is once these actions are done; and the instances that they end."""
+    for action in actions:
+        match action:
+            case AskToEnd(ending):
+                seen = replace(seen, ending=ending)
+            case EndJob(job):
+                seen = replace(seen, job=job)
+            case Revive(job):
+                seen = replace(seen, job=job, ending=None)
+    return seen, {action.instance for action in actions if isinstance(action, Replace)}
+
+
+def _end(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+    """By a limit, or because the save for its end has had its time."""
+    end = limits.verdict(seen, now, policy)
+    if end is not None:
+        life = {"incarnation": str(seen.job.at if seen.job else 0.0)}
+        step = f"the newest commit is of step {seen.committed}"
+        limit = Event(now, "limit", f"the job is {end.state}: {end.reason}; {step}", data=life)
+        ends = AskToEnd(end)
+        yield ends
+        if account(limit) not in seen.told:
+            yield Tell(limit, after=(ends,))
+        seen = replace(seen, ending=end)
+    job = limits.overdue(seen, now, policy)
+    if job is not None:
+        over = EndJob(job)
+        yield over
+        yield Tell(Event(now, "job", f"{job.state}: {job.reason}"), after=(over,))
+
+
+def _forgotten(seen: Seen) -> Iterator[Forget]:
+    """EC2's word counts as much as the lease. A machine that is shutting down may still register
+    again, one that is terminated does nothing any more."""
+    for name, node in seen.nodes.items():
+        machine = seen.machines.get(name)
+        if machine is not None and machine.role == "worker" and machine.state == "terminated":
+            yield Forget(node)
+
+
+def _replacements(
+    seen: Seen, group: Group, removed: set[str], now: float, policy: Policy
+) -> Iterator[Replace]:
+    for place in group.places:
+        machine = seen.machines.get(place.instance)
+        if place.leaving or machine is None:
+            continue
+        if seen.ended:
+            if group.desired == 0 and machine.state in ALIVE:
+                yield Replace(place.instance, "the job has ended")
+        elif place.instance in removed:
+            continue
+        elif seen.ending is not None:
+            continue  # nobody new is needed any more
+        elif machine.state in GONE:  # which its group may find out a minute later
+            yield Replace(place.instance, f"EC2 says that it is {machine.state}")
+        elif place.instance in seen.drains:
+            drain = seen.drains[place.instance]
+            reason = f"it has a {drain.notice.kind}"
+            yield Replace(place.instance, reason, seen.warning(place.instance))
+        elif now >= _patience(seen, machine, policy):
+            yield Replace(place.instance, "it runs, but its node does not answer")
+
+
+def _drained(seen: Seen, group: Group, now: float, policy: Policy) -> Iterator[CompleteDrain]:
+    """A terminating node is done when its registration is gone, by itself or by its lease; or when
+    AWS should have taken it, and has not: it is replaced, and nobody counts on it any more."""
+    for place in group.places:
+        if place.state != "Terminating:Wait":
+            continue
+        machine = seen.machines.get(place.instance)
+        gone = machine is None or machine.state in GONE
+        late = now >= _taken_by(seen, place.instance, policy)
+        if gone or late or place.instance not in seen.nodes:
+            yield CompleteDrain(place.instance, group.name)
+
+
+def _taken_by(seen: Seen, instance: str, policy: Policy) -> float:
+    """When a machine of which AWS has given notice is gone; infinity for another."""
+    drain = seen.drains.get(instance)
+    if drain is None or drain.notice.kind != "notice" or drain.notice.deadline is None:
+        return math.inf
+    return drain.notice.deadline + policy.taken_within
+
+
+def _strangers(seen: Seen, now: float, policy: Policy) -> Iterator[EndMachine]:
+    placed = {place.instance for group in seen.groups for place in group.places}
+    for machine in seen.machines.values():
+        outside = machine.role == "worker" and machine.id not in placed
+        old = now - machine.launched_at > policy.strange_for
+        if outside and old and machine.state in ALIVE:
+            yield EndMachine(machine.id, "it belongs to no group")
+
+
+def _patience(seen: Seen, machine: Machine, policy: Policy) -> float:
+    """When a running machine without a registered node is given up; infinity with one."""
+    if machine.id in seen.nodes:
+        return math.inf
+    left = seen.left.get(machine.id)
+    if left is None:
+        return seen.booted_from(machine) + policy.boot_within
+    prepared = seen.preparing.get(machine.id, 0.0)
+    if prepared > left.at or seen.restarts(machine.id, left.incarnation):
+        return max(left.at, seen.since, prepared) + policy.boot_within
+    return max(left.at, seen.since) + policy.silent_for
+
+
+def _wake_at(seen: Seen, now: float, policy: Policy) -> float | None:
+    moments = [
+        _patience(seen, machine, policy)
+        for machine in seen.machines.values()
+        if machine.role == "worker" and machine.state in ALIVE and not seen.ended
+    ]
+    moments += [
+        _taken_by(seen, place.instance, policy)
+        for group in seen.groups
+        for place in group.places
+        if place.state == "Terminating:Wait"
+    ]
+    if not seen.ended:
+        moments += [*capacity.wakes(seen, policy), *limits.wakes(seen, now, policy)]
+    later = [moment for moment in moments if now < moment < math.inf]
+    return min(later, default=None)
+
+
+def _reason(seen: Seen, now: float, policy: Policy) -> str:
+    state = seen.job.state if seen.job else "pending"
+    if not seen.groups:
+        return f"job {state}, no worker group"
+    staying = sum(group.staying for group in seen.groups)
+    leaving = sum(len(group.places) for group in seen.groups) - staying
+    wanted = sum(size.wanted for size in capacity.sizes(seen, now, policy))
+    return f"job {state}, {staying} of {wanted} worker nodes, {leaving} leaving"
+
+
+def settled(seen: Seen, now: float, policy: Policy) -> bool:
+    """Whether AWS holds what it should, and nothing is on its way."""
+    return all(
+        size.group.desired == size.wanted == len(size.group.places)
+        and all(place.state == "InService" for place in size.group.places)
+        and all(seen.ended or place.instance in seen.nodes for place in size.group.places)
+        for size in capacity.sizes(seen, now, policy)
+    )

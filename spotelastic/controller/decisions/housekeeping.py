@@ -1,0 +1,222 @@
+"""What the leader does for the account besides the job's own nodes. Pure, as `decide.py`.
+
+It postpones the dead man's switch of the worker groups, gives up on instances that cannot boot,
+and takes the cluster down: after the job and the time that it may linger, when somebody has noted
+that the cluster is stopping, or when `up` died before it made worker groups.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from spotelastic.aws.compute.autoscaling import ALIVE, Machine
+from spotelastic.aws.compute.worker_groups import UNATTENDED
+from spotelastic.controller.model.observation import EndJob, Seen, Tell, account
+from spotelastic.model.job import ENDED, Job
+from spotelastic.model.progress import Event
+
+BOOT = "boot"
+"""Kind of the event that an instance did not boot."""
+CONSOLE_LINES = 20
+"""Of a console that are kept."""
+_SAID = re.compile(r"(?<!\S)(spotelastic|boot|controller|agent): \S")
+_AGAIN = "starting it again"
+"""How a supervisor's lines end: what it supervises said why, just before."""
+_VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Seconds unless a name says otherwise."""
+
+    unattended: float = UNATTENDED
+    postpone_every: float = 600.0
+    boots: int = 3
+    """Instances in a row that fail to boot for one cause, before no more are launched."""
+    boot_within: float = 900.0
+    up_within: float = 3600.0
+    """An `up` that has made no worker group after that is dead, and nobody has run it again."""
+    linger: float | None = 600.0
+    """How long the cluster stays after its job has ended; None: until it is taken down."""
+
+    @property
+    def boot_memory(self) -> float:
+        """A boot that failed longer ago counts no more. Where there is but one node at a time, and
+        each boot hangs, they are told `boot_within` apart."""
+        return (self.boots + 1) * self.boot_within
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of the cluster besides `Seen`."""
+
+    minimum: int
+    """Nodes that the job needs."""
+    switch_at: float = 0.0
+    """When the dead man's switch acts, as this leader set it; 0: it has not yet."""
+    stopping: bool = False
+    """Somebody has noted that the cluster is to go."""
+    joined: frozenset[str] = frozenset()
+    """Every node that was ever registered."""
+    boots: tuple[Event, ...] = ()
+    """Those that failed, as they are on record."""
+    asked_at: float = 0.0
+    """When this leader saw that `up` had been run again: what failed before may not any more."""
+    examined: frozenset[str] = frozenset()
+    """Instances that this leader has just put on record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Postpone:
+    """Let the dead man's switch act at `until`."""
+
+    until: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Put on record that an instance did not boot, with the end of its console."""
+
+    machine: Machine
+    why: str
+    until: float
+    """How long an empty console is waited for: AWS shows one some time after it was written."""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dissolve:
+    """Take the whole cluster down, this controller included."""
+
+    reason: str
+    cause: str = ""
+
+
+Action = Postpone | Examine | Dissolve
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    actions: tuple[Action | EndJob | Tell, ...]
+    desired: int
+    """Worker nodes to have: fewer than asked for while none can be launched."""
+    wake_at: float | None
+    hopeless: bool = False
+    """None is launched for now."""
+
+
+def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:
+    """`seen.desired` is what was asked for."""
+    job_ended = seen.job is not None and seen.job.state in ENDED
+    if standing.stopping:
+        return Upkeep((Dissolve("the cluster is being taken down"),), 0, None)
+    if job_ended:
+        return _after_the_job(seen, standing, now, policy)
+    if _abandoned(seen, standing, now, policy):
+        reason = f"`up` was not finished, nor run again, within {policy.up_within:g} s"
+        event = Event(now, "down", f"the cluster is taken down: {reason}")
+        told = () if account(event) in seen.told else (Tell(event),)
+        return Upkeep((*told, Dissolve(reason)), 0, None)
+    actions: list[Action | EndJob | Tell] = []
+    if seen.group is not None and now >= postpone_at(standing, policy):
+        actions.append(Postpone(now + policy.unattended))
+    actions += _examinations(seen, standing, now, policy)
+    desired = seen.desired
+    failed = hopeless(standing, seen.machines.values(), now, policy)
+    if failed:
+        ends: tuple[EndJob, ...] = ()
+        if len(seen.nodes) < standing.minimum:
+            reason = _verdict(failed)
+            ends = (EndJob(Job("failed", now, reason)),)
+            actions += ends
+            event = Event(now, "job", f"failed: {reason}")
+        else:
+            desired = min(desired, len(seen.nodes))
+            line = f"no more nodes are launched for now: {_summary(failed)}"
+            event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
+        actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
+    wake_at = postpone_at(standing, policy) if seen.group else None
+    return Upkeep(tuple(actions), desired, wake_at, bool(failed))
+
+
+def _abandoned(seen: Seen, standing: Standing, now: float, policy: Policy) -> bool:
+    """Whether nothing but control nodes was ever made, and nobody makes the rest. A leader that
+    has postponed the switch of a group has seen one: an answer of AWS's may leave it out."""
+    begun = seen.job is not None or seen.groups or standing.joined or standing.switch_at
+    return not begun and now >= max(seen.since, standing.asked_at) + policy.up_within
+
+
+def _after_the_job(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:
+    """Until the end of its linger time; nodes that are kept so long are looked after, too."""
+    assert seen.job is not None
+    end = math.inf if policy.linger is None else seen.job.at + policy.linger
+    if now >= end:
+        reason = f"the job has {seen.job.state} {policy.linger:g} s ago"
+        return Upkeep((Dissolve(reason),), 0, None)
+    if not any(not place.leaving for group in seen.groups for place in group.places):
+        return Upkeep((), 0, end if end < math.inf else None)
+    due = postpone_at(standing, policy)
+    postponed = (Postpone(now + policy.unattended),) if now >= due else ()
+    return Upkeep(postponed, 0, min(end, due if now < due else now + policy.postpone_every))
+
+
+def postpone_at(standing: Standing, policy: Policy) -> float:
+    """When the dead man's switch is to be postponed next."""
+    return standing.switch_at - policy.unattended + policy.postpone_every
+
+
+def _examinations(seen: Seen, standing: Standing, now: float, policy: Policy) -> Iterator[Examine]:
+    told = standing.examined | {event.node for event in standing.boots}
+    for machine in seen.machines.values():
+        if machine.role != "worker" or machine.id in told or machine.id in standing.joined:
+            continue
+        due = seen.booted_from(machine) + policy.boot_within
+        if machine.reason == "Client.InstanceInitiatedShutdown":
+            yield Examine(machine, "it has shut itself down", due)
+        elif machine.state in ALIVE and now >= due:
+            yield Examine(machine, f"it has not joined within {policy.boot_within:g} s", due)
+
+
+def hopeless(
+    standing: Standing, machines: Iterable[Machine], now: float, policy: Policy
+) -> tuple[Event, ...]:
+    """The last boots, if so many in a row have failed for one cause; else nothing."""
+    once = {event.node: event for event in standing.boots}
+    recent = sorted(
+        (
+            event
+            for event in once.values()
+            if event.data["launched"] >= standing.asked_at and now - event.at <= policy.boot_memory
+        ),
+        key=lambda event: float(event.data["launched"]),
+    )[-policy.boots :]
+    if len(recent) < policy.boots or len({event.data["cause"] for event in recent}) > 1:
+        return ()
+    first = float(recent[0].data["launched"])
+    between = any(m.id in standing.joined and m.launched_at >= first for m in machines)
+    return () if between else tuple(recent)
+
+
+def said(console: str) -> str:
+    """Why an instance did not boot, as its console says at its end."""
+    lines = [line.strip() for line in console.splitlines()]
+    lines = [line for line in lines if line and not line.endswith(_AGAIN)]
+    ours = [line[match.start() :] for line in lines if (match := _SAID.search(line))]
+    last = (ours or lines or ["its console is empty"])[-1]
+    return last.removeprefix("boot: ").rstrip(":")
+
+
+def cause(line: str) -> str:
+    """The same for instances that failed alike: without what differs between them."""
+    return _VARIES.sub("#", line)
+
+
+def _summary(failed: tuple[Event, ...]) -> str:
+    return f"{len(failed)} instances in a row did not boot: {failed[-1].data['said']}"
+
+
+def _verdict(failed: tuple[Event, ...]) -> str:
+    last = failed[-1]
+    return f"{_summary(failed)}\nThe console of {last.node} ends:\n{last.data['console']}"

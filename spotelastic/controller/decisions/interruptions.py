@@ -1,0 +1,235 @@
+"""What AWS's messages, and nodes that are gone, cause (pure).
+
+Each message gets one fate; one that concerns us causes actions, and goes after them.
+"""
+
+import re
+from collections.abc import Iterator
+
+from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
+from spotelastic.aws.compute import quotas
+from spotelastic.aws.compute.autoscaling import GONE
+from spotelastic.aws.messaging.eventbridge import (
+    AwsEvent,
+    GroupActivity,
+    LifecycleAction,
+    Malformed,
+    Rebalance,
+    SpotWarning,
+    StateChange,
+    Unknown,
+)
+from spotelastic.controller.model.observation import (
+    Action,
+    Discard,
+    Fate,
+    Message,
+    Seen,
+    Tell,
+    WriteDrain,
+    account,
+)
+from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.progress import Event
+
+WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
+"""What AWS's events say of a node, by the kind of the notice."""
+WARNED_AHEAD = 120.0
+"""Seconds before the end at which AWS warns of it."""
+TOLD_AGAIN_AFTER = 3600.0
+"""Seconds until it is told again that a control node cannot be launched: AWS goes on trying."""
+QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IGNORECASE)
+"""In what AWS says of launches that a quota does not allow: an error code, or only its text, of
+which one speaks of capacity."""
+
+
+def read(seen: Seen, now: float) -> Iterator[Action]:
+    """What the messages cause."""
+    handled = set(seen.handled)
+    done = {*seen.drains, *_told_lately(seen, now)}
+    for message in seen.messages:
+        event = message.event
+        fate = _fate(seen, event, handled)
+        if fate == "handled":
+            for action in _react(seen, message, now):
+                once = _once(seen, action)
+                if once in done:
+                    continue
+                done |= {once} - {""}
+                yield action
+            handled.add(event.id)
+        yield Discard(message, fate, event.id)
+
+
+def _once(seen: Seen, action: Action) -> str:
+    """Of what is done once, whatever else asks for it: the node, or the group of a control node
+    that cannot be launched; "" of all else."""
+    match action:
+        case WriteDrain(drain):
+            return drain.node
+        case Tell(event) if event.kind == "launch" and event.data.get("failed"):
+            group = str(event.data["group"])
+            return group if _is_control(seen, group) else ""
+    return ""
+
+
+def _told_lately(seen: Seen, now: float) -> Iterator[str]:
+    """Groups, no launch of which has succeeded since."""
+    for (group, _), failed in seen.failed.items():
+        if now < failed.at + TOLD_AGAIN_AFTER:
+            yield group
+
+
+def _is_control(seen: Seen, group: str) -> bool:
+    """Whether it is a control node's, of this cluster: the bus brings those of clusters, too, whose
+    names begin with this one's."""
+    if seen.group is None:
+        return False
+    its = seen.group.name.removesuffix("workers")
+    return group in {f"{its}control-{member}" for member in MEMBERS}
+
+
+def _fate(seen: Seen, event: AwsEvent, handled: set[str]) -> Fate:
+    match event:
+        case Malformed():
+            return "malformed"
+        case Unknown():
+            return "unknown"
+        case _ if event.id in handled:
+            return "duplicate"
+        case LifecycleAction() | GroupActivity():
+            ours = any(event.group == group.name for group in seen.groups)
+            ours = ours or _is_lost_control(seen, event)
+            return "handled" if ours or event.instance in seen.machines else "foreign"
+        case _:
+            return "handled" if event.instance in seen.machines else "foreign"
+
+
+def _is_lost_control(seen: Seen, event: LifecycleAction | GroupActivity) -> bool:
+    """A control node could not be launched."""
+    failed = isinstance(event, GroupActivity) and event.name == "launch" and not event.succeeded
+    return failed and _is_control(seen, event.group)
+
+
+def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
+    """What one message about this cluster causes.
+
+    What only says that AWS's state changed causes nothing by itself: it had that state observed.
+    """
+    match message.event:
+        case SpotWarning(id, at, instance) if _is_worker(seen, instance):
+            # The moment of the end stands in IMDS alone; the agent knows it within a second, unless
+            # that service is away.
+            notice = Notice("notice", instance, "sqs", at, message.received_at, at + WARNED_AHEAD)
+            if not seen.ended:
+                yield WriteDrain(Drain(instance, notice), id)
+            yield from _tell_notice(seen, notice, now, id)
+        case Rebalance(id, at, instance) if _is_worker(seen, instance):
+            notice = Notice("rebalance", instance, "sqs", at, message.received_at)
+            yield from _tell_notice(seen, notice, now, id)
+        case StateChange(id, at, instance, state) if state in GONE:
+            yield from _tell_loss(seen, instance, at, f"EC2 says {state}", now, id)
+        case GroupActivity(id):
+            event = _activity(seen, message.event, now)
+            if account(event) not in seen.told:  # it may be delivered again
+                yield Tell(event, id)
+
+
+def _activity(seen: Seen, activity: GroupActivity, now: float) -> Event:
+    name, instance = activity.name, activity.instance
+    data: dict[str, object] = {
+        "group": activity.group,
+        "zone": _pool(seen, activity),
+        "id": activity.id,
+    }
+    if not activity.succeeded:
+        data |= {"failed": True, "cause": _cause_of(activity.message)}
+        return Event(now, name, _explained(seen, activity), instance, data)
+    machine = seen.machines.get(instance)
+    what = f"{machine.role} node {instance} in {machine.zone}" if machine else instance
+    verb = "is launched" if name == "launch" else "has ended"
+    return Event(now, name, f"{what} {verb}", instance, data)
+
+
+def _tell_notice(seen: Seen, notice: Notice, now: float, cause: str) -> Iterator[Tell]:
+    event = Event(
+        now,
+        "notice",
+        f"{notice.node} {WARNINGS[notice.kind]} (from the event bus)",
+        notice.node,
+        {
+            "kind": notice.kind,
+            "source": notice.source,
+            "at": notice.at,
+            "seen_at": notice.seen_at,
+            "deadline": notice.deadline,
+        },
+    )
+    if account(event) not in seen.told:
+        yield Tell(event, cause)
+
+
+def losses(seen: Seen, now: float) -> Iterator[Tell]:
+    """Nodes whose lease ran out; EC2's word, if there was one, came as a message."""
+    for node, left in seen.left.items():
+        yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "")
+
+
+def _tell_loss(
+    seen: Seen, node: str, at: float, why: str, now: float, cause: str
+) -> Iterator[Tell]:
+    """Once per registration, and only for a node that went without a word."""
+    known = seen.nodes.get(node) or seen.left.get(node)
+    if known is None or seen.ended or node in seen.drains:
+        return
+    if seen.restarts(node, known.incarnation):
+        return
+    source = "ec2" if cause else "lease"  # EC2's word alone comes as a message
+    data = {"source": source, "at": at, "seen_at": now, "incarnation": known.incarnation}
+    event = Event(now, "loss", f"{node} is gone: {why}", node, data)
+    if account(event) in seen.told:  # of most that ever left: before what takes longer
+        return
+    place = seen.place(node)
+    if place is None or not place.leaving:
+        yield Tell(event, cause)
+
+
+def _pool(seen: Seen, activity: GroupActivity) -> str:
+    """The zone that it says something of; "" where workers are not packed into one."""
+    if _is_control(seen, activity.group):
+        return activity.zone
+    if not seen.zones:
+        return ""
+    return activity.zone or (seen.home.name if seen.home is not None else "")
+
+
+def _explained(seen: Seen, activity: GroupActivity) -> str:
+    """What could not be had, where, and which quota is in the way; then AWS's own words."""
+    why = activity.message
+    if activity.name != "launch":
+        return f"{activity.group} could not {activity.name} an instance: {why}"
+    spot = seen.group is not None and activity.group == seen.group.name
+    types, kind = seen.types, " or ".join(seen.types) or "instance"
+    where = f" in {activity.zone}" if activity.zone else ""
+    text = f"no {'spot' if spot else 'on-demand'} {kind} could be launched{where}"
+    if _is_control(seen, activity.group):
+        types = (CONTROL_TYPE,)
+        text = f"no control node could be launched for {activity.group}{where}"
+    match _cause_of(why):
+        case "quota" if quota := quotas.named(types, seen.region, spot=spot):
+            return f"{text}: the quota {quota} does not allow it: {why}"
+        case "capacity":
+            return f"{text}: there is no capacity: {why}"
+    return f"{text}: {why}"
+
+
+def _cause_of(why: str) -> str:
+    """What a launch failed for: capacity, quota, or something else."""
+    if QUOTA.search(why):
+        return "quota"
+    return "capacity" if "apacity" in why else "other"
+
+
+def _is_worker(seen: Seen, instance: str) -> bool:
+    machine = seen.machines.get(instance)
+    return machine is not None and machine.role == "worker"

@@ -1,0 +1,98 @@
+"""What ends a job: its deadline, its cost, a save for its end that takes too long (pure)."""
+
+import math
+from collections.abc import Iterator
+
+from spotelastic.aws.compute.autoscaling import ALIVE
+from spotelastic.controller.model.observation import Money, Policy, Seen
+from spotelastic.model.job import Ending, Job
+
+HOUR = 3600.0
+
+
+def verdict(seen: Seen, now: float, policy: Policy) -> Ending | None:
+    """How the job ends now, with the figures that it ends for; None: it goes on."""
+    capacity, money = policy.capacity, seen.money
+    if seen.ended or seen.ending is not None:
+        return None
+    if capacity.deadline is not None and now >= capacity.deadline:
+        late = now - capacity.deadline
+        return Ending("timed out", now, f"its deadline passed {late:.0f} s ago")
+    limit = capacity.max_cost
+    if limit is None:
+        return None
+    cost = f"it has cost ${money.spent:.2f} at ${money.per_hour:.2f} an hour"
+    if is_spent(money, limit, policy):
+        return Ending("stopped", now, f"{cost} (--max-cost {limit:g})")
+    if lacks := _lacks(seen, limit, policy):
+        nodes = "node" if lacks == 1 else f"{lacks} nodes"
+        why = f"--max-cost {limit:g} does not pay for the {nodes} that it lacks to train"
+        return Ending("stopped", now, f"{cost}, and {why}")
+    return None
+
+
+def _lacks(seen: Seen, limit: float, policy: Policy) -> int:
+    """How many nodes are missing to min, if the money does not pay for so many; else 0, as while a
+    price is not known. Without them control nodes alone would use up the rest of it. One that is
+    doomed trains on till then."""
+    places = [place for group in seen.groups for place in group.places]
+    there = sum(not place.leaving or place.instance in seen.nodes for place in places)
+    missing = seen.least - there
+    groups = ((seen.group, seen.money.spot), (seen.on_demand, seen.money.on_demand))
+    usd = min((price for group, price in groups if group is not None), default=0.0)
+    asked = sum(group.asked for group in seen.groups)
+    if missing <= 0 or not usd or missing <= payable(seen.money, limit, usd, asked, policy):
+        return 0
+    return missing
+
+
+def is_spent(money: Money, limit: float, policy: Policy) -> bool:
+    """Whether a job ends now for its cost. What it takes to end counts: the limit is not passed by
+    the last save."""
+    return money.spent + money.per_hour * policy.ends_within / HOUR >= limit
+
+
+def payable(money: Money, limit: float, an_hour: float, asked: int, policy: Policy) -> int:
+    """How many nodes more, of so many US dollars an hour, can be paid for until they have trained.
+
+    The first `asked` of them are asked for already: they are not called off for the time that they
+    take to come, because AWS, which launches them, would choose who goes instead.
+    """
+    ends, boots = policy.ends_within / HOUR, policy.boots_in / HOUR
+
+    def within(hours: float) -> int:
+        left = limit - money.spent - money.per_hour * hours
+        return math.floor(max(0.0, left) / (an_hour * hours))
+
+    return max(within(boots + ends), min(asked, within(ends)))
+
+
+def needed(per_hour: float, policy: Policy) -> float:
+    """US dollars that what costs so much takes to boot and to be ended."""
+    return per_hour * (policy.boots_in + policy.ends_within) / HOUR
+
+
+def overdue(seen: Seen, now: float, policy: Policy) -> Job | None:
+    """How a job that was asked to end does so now, with nobody there who saves, or too slowly."""
+    ending = seen.ending
+    if ending is None or seen.ended:
+        return None
+    known = seen.nodes.keys() | seen.left.keys()
+    somebody = any(m.state in ALIVE and m.id in known for m in seen.machines.values())
+    if somebody and now < ending.at + policy.ends_within:
+        return None
+    saved = f"the newest commit is of step {seen.committed}" if seen.committed else "no commit"
+    return Job(ending.state, now, f"{ending.reason}; {saved}", final_step=seen.committed)
+
+
+def wakes(seen: Seen, now: float, policy: Policy) -> Iterator[float]:
+    """When a limit is reached if nothing changes."""
+    capacity, money = policy.capacity, seen.money
+    if seen.ending is not None:
+        yield seen.ending.at + policy.ends_within
+        return
+    if capacity.deadline is not None:
+        yield capacity.deadline
+    if capacity.max_cost is not None and money.per_hour > 0:
+        left = (capacity.max_cost - money.spent) / money.per_hour * HOUR
+        yield now + left - policy.ends_within + 0.001

@@ -1,0 +1,63 @@
+"""What is new since AWS was looked at, and what cannot wait until it is looked at again (pure).
+
+Looking takes several calls, one after the other. A node that is warned is replaced before, and
+between them: what is known of it is enough for that, and its two minutes are running.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from spotelastic.aws.compute.autoscaling import ALIVE, Group, Machine, Place
+from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
+from spotelastic.model.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What of the run's keys comes with a change of AWS's state."""
+
+    nodes: Set[str]
+    drains: Set[str]
+    job: Job | None
+
+    @classmethod
+    def of(cls, records: Records) -> "Membership":
+        return cls(records.nodes.keys(), records.drains.keys(), records.job)
+
+
+def warned(
+    messages: Iterable[Message],
+    drains: Iterable[str],
+    groups: Iterable[Group],
+    machines: Mapping[str, Machine],
+) -> frozenset[str]:
+    """Nodes that are warned, by AWS's events or by their agents, and are to be replaced: those that
+    stayed in their groups, and ran, when AWS was looked at. Of others too little is known."""
+    places = [place for group in groups for place in group.places]
+    stay = {place.instance for place in places if not place.leaving}
+    run = {name for name in stay if name in machines and machines[name].state in ALIVE}
+    return frozenset(run & {*drains, *(message.warns for message in messages)})
+
+
+def acted(groups: Mapping[str, Group], done: Iterable[object]) -> dict[str, Group]:
+    """The groups as these actions leave them, for as long as AWS has not been looked at again."""
+    left = dict(groups)
+    for action in done:
+        match action:
+            case Replace(instance):
+                left = {name: _leaves(group, instance, 0) for name, group in left.items()}
+            case Remove(instance):
+                left = {name: _leaves(group, instance, 1) for name, group in left.items()}
+            case SetDesired(name, size) if name in left:
+                left[name] = replace(left[name], desired=size)
+    return left
+
+
+def _leaves(group: Group, instance: str, fewer: int) -> Group:
+    place = group.place(instance)
+    if place is None or place.leaving:
+        return group
+    gone = Place(instance, "Terminating", place.healthy)
+    places = tuple(gone if each is place else each for each in group.places)
+    return replace(group, desired=group.desired - fewer, places=places)

@@ -1,0 +1,130 @@
+"""In which zone the nodes are, where they are packed into one (pure).
+
+Capacity within a zone is close to all or nothing, and traffic between zones costs more than most
+nodes do. So a zone that has none for what is missing is left for another as a whole: what is
+missing is launched there at once, and what still trains where it was follows after commits, each
+time no more nodes than have arrived, so that a zone that promised too much costs little.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from spotelastic.aws.compute.zone_ranking import Zone, ranked
+from spotelastic.controller.decisions.capacity import held, refused_until, too_dear, wanting
+from spotelastic.controller.model.observation import Action, Policy, Replace, Seen, SetSubnets, Tell
+from spotelastic.model.progress import Event
+
+
+def undecided(seen: Seen, now: float, policy: Policy) -> bool:
+    """Whether a zone is to be chosen, by prices and scores that are not known without asking."""
+    if seen.ended or seen.ending is not None or len(seen.zones) < 2 or not seen.groups:
+        return False
+    home = seen.home
+    if home is None:
+        return True
+    if not wanting(seen, policy):
+        return False
+    return is_dry(seen, home.name, now, policy) or bool(too_dear(seen, policy))
+
+
+def is_dry(seen: Seen, zone: str, now: float, policy: Policy) -> bool:
+    """Launches there have failed for want of capacity, and are not to be tried yet."""
+    failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
+    return any(
+        each is not None and each.cause == "capacity" and now < refused_until(each, policy)
+        for each in failed
+    )
+
+
+def change(seen: Seen, now: float, policy: Policy, removed: Collection[str]) -> Iterator[Action]:
+    """`removed`: nodes that go in any case."""
+    if undecided(seen, now, policy):
+        yield from _choose(seen, now, policy)
+    elif seen.home is not None and not seen.ended and seen.ending is None:
+        yield from _follow(seen, now, seen.home, policy, removed)
+
+
+def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+    """Nothing where all other zones are dry, or too dear, too. Zones that were left within the day
+    are tried in turn after all others, so that two that have too little each do not keep a third
+    one out."""
+    home = seen.home
+    there = [zone for place in _staying(seen) if (zone := _zone(seen, place))]
+    zones = [
+        replace(zone, elsewhere=sum(each != zone.name for each in there) / max(1, len(there)))
+        for zone in seen.zones
+        if zone != home and not is_dry(seen, zone.name, now, policy)
+    ]
+    zones = _payable(seen, zones, now, policy)
+    if not zones:
+        return
+    since = now - policy.remembers_for
+    best = min(ranked(zones), key=lambda zone: max(since, seen.zones_left.get(zone.name, since)))
+    why = _why(seen, home, now, policy)
+    moves = tuple(SetSubnets(group.name, best.subnets, why) for group in seen.groups)
+    yield from moves
+    price = f" at ${best.usd:.4g} an hour" if best.usd else ""
+    score = f", placement score {best.score}" if best.score else ""
+    left = home.name if home is not None else ""
+    data = {"zone": best.name, "left": left, "committed": seen.committed}
+    text = f"nodes go to {best.name}{price}{score}: {why}"
+    yield Tell(Event(now, "zone", text, data=data), after=moves)
+
+
+def _payable(seen: Seen, zones: Sequence[Zone], now: float, policy: Policy) -> list[Zone]:
+    """Those that cost no more than they may. Where there is no zone yet one that does is better
+    than none. Only for its price no zone is left for one whose price is not known, nor for one
+    that was left just now: two sources of prices are not of one moment."""
+    home, limit = seen.home, policy.capacity.max_price
+    if limit is None:
+        return list(zones)
+    found = [zone for zone in zones if zone.usd <= limit]
+    if home is None:
+        return found or list(zones)
+    if is_dry(seen, home.name, now, policy):
+        return found
+    long_ago = now - policy.return_after
+    return [zone for zone in found if zone.usd and seen.zones_left.get(zone.name, 0.0) <= long_ago]
+
+
+def _why(seen: Seen, home: Zone | None, now: float, policy: Policy) -> str:
+    if home is None:
+        return "all nodes are to be in one zone"
+    if is_dry(seen, home.name, now, policy):
+        return f"{home.name} has no capacity"
+    return f"in {home.name} {too_dear(seen, policy)}"
+
+
+def _follow(
+    seen: Seen, now: float, home: Zone, policy: Policy, removed: Collection[str]
+) -> Iterator[Action]:
+    """Only once nothing is missing, which shows that there is capacity, and after a commit; and not
+    to a zone that was left just now, lest nodes wander between two that have too little each."""
+    if seen.hopeless or any(held(seen, group, now, policy) for group in seen.groups):
+        return
+    stays = [place for place in _staying(seen) if place in seen.nodes and place not in seen.drains]
+    behind = [name for name in stays if _zone(seen, name) not in ("", home.name)]
+    missing = wanting(seen, policy) or len(stays) < len(_staying(seen))
+    if not behind or missing or removed or not seen.newly_committed(seen.moved_at):
+        return
+    if now - seen.zones_left.get(home.name, float("-inf")) < policy.return_after:
+        return
+    count = max(1, min(len(stays) - len(behind), len(stays) - seen.least))
+    behind.sort(key=lambda name: (-seen.machines[name].launched_at, name))
+    goes = behind[:count]
+    replaced = tuple(Replace(name, f"the job is in {home.name} now") for name in goes)
+    yield from replaced
+    text = (
+        f"after the commit of step {seen.committed} {', '.join(goes)} go for nodes in {home.name}"
+    )
+    data = {"zone": home.name, "committed": seen.committed}
+    yield Tell(Event(now, "zone", text, data=data), after=replaced)
+
+
+def _staying(seen: Seen) -> list[str]:
+    return [place.instance for group in seen.groups for place in group.places if not place.leaving]
+
+
+def _zone(seen: Seen, instance: str) -> str:
+    machine = seen.machines.get(instance)
+    return machine.zone if machine is not None else ""

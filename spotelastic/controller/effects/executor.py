@@ -1,0 +1,340 @@
+"""Carries out what `decide.py` decided: one handler per action.
+
+A failed action does not stop the others; the messages that caused it stay in the queue's care, and
+the next observation leads to the same action again. Every write to etcd carries the leadership as
+its precondition.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from spotelastic.aws.base.clients import Aws, Rejected, calling
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.compute import autoscaling, worker_groups
+from spotelastic.aws.messaging import command_queue as commands
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.clock import unbroken
+from spotelastic.controller.decisions import housekeeping
+from spotelastic.controller.model.observation import (
+    Action,
+    AskToEnd,
+    CompleteDrain,
+    Discard,
+    EndJob,
+    EndMachine,
+    Fate,
+    Forget,
+    Remove,
+    Replace,
+    Reply,
+    Rescale,
+    Resettle,
+    Resume,
+    Revive,
+    SetDesired,
+    SetSubnets,
+    Tell,
+    WriteDrain,
+    account,
+)
+from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
+from spotelastic.model.job import ENDED, Job, JobSpec, Reference, Settings
+from spotelastic.model.node import Node
+from spotelastic.model.progress import Event
+from spotelastic.model.round import Round, RoundRecord
+from spotelastic.rendezvous.membership import event_name
+from spotelastic.store.codec import decode, encode
+from spotelastic.store.election import Leadership
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Compare, Delete, Put, Store, Write
+
+
+class Actor:
+    """Acts for as long as `leadership` holds; raises `LeaseLost` from the first write after."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        store: Store,
+        leadership: Leadership,
+        spec: JobSpec,
+        bucket: str,
+        queue: str,
+        commands: str,
+        alive: Callable[[], bool],
+    ) -> None:
+        """`queue` and `commands` are the URLs that messages and orders are deleted from; `alive`
+        tells, without asking anybody, whether the leadership's lease is still held."""
+        self._aws = aws
+        self._store = store
+        self._keys = Keys(spec.run)
+        self._leadership = leadership
+        self._spec = spec
+        self._bucket = bucket
+        self._objects = Objects(aws, bucket, spec.cluster)
+        self._queue = queue
+        self._error = ""
+        self._unsure: dict[tuple[str, str, str], str] = {}
+        self._commands = commands
+        self._alive = alive
+        self.fates: Counter[Fate] = Counter()
+        """How many messages were deleted, by what they were."""
+        self._handlers: Mapping[type[Action | housekeeping.Action], Callable[[Any], None]] = {
+            WriteDrain: self._write_drain,
+            Replace: self._replace,
+            Remove: self._remove,
+            CompleteDrain: self._complete_drain,
+            EndMachine: self._end_machine,
+            Forget: self._forget,
+            SetDesired: self._set_desired,
+            SetSubnets: self._set_subnets,
+            Resume: self._resume,
+            AskToEnd: self._ask_to_end,
+            EndJob: self._end_job,
+            Revive: self._revive,
+            Rescale: self._rescale,
+            Resettle: self._resettle,
+            Tell: self._tell,
+            Discard: self._discard,
+            Reply: self._reply,
+            housekeeping.Postpone: self._postpone,
+            housekeeping.Examine: self._examine,
+            housekeeping.Dissolve: self._dissolve,
+        }
+
+    def perform(
+        self, actions: Sequence[Action | housekeeping.Action]
+    ) -> tuple[Action | housekeeping.Action, ...]:
+        """Returns those that were done. AWS knows no leadership: who leads is read once before, and
+        the lease looked at before each, because a call may take longer than that lives."""
+        if actions:
+            self._check_leadership()
+        failed: set[str] = set()
+        done: list[Action | housekeeping.Action] = []
+        for action in actions:
+            if isinstance(action, Discard | Reply) and action.cause in failed:
+                continue
+            if isinstance(action, Tell) and not all(each in done for each in action.after):
+                continue
+            if not self._alive():
+                raise LeaseLost("its lease was lost while it acted")
+            try:
+                self._handlers[type(action)](action)
+                done.append(action)
+            except (Unavailable, EnvironmentFailure) as error:
+                if action.cause:
+                    failed.add(action.cause)
+                self._complain(str(error))
+        return tuple(done)
+
+    def _complain(self, error: str) -> None:
+        if error != self._error:  # once, however often it is tried again
+            print(f"controller: {error}", file=sys.stderr, flush=True)
+        self._error = error
+
+    def _write_drain(self, action: WriteDrain) -> None:
+        """Written once, by who sees the notice first: the agent may have been faster."""
+        key = self._keys.drain(action.drain.node)
+        fresh = Compare(key, "created", 0)
+        put = Put(key, encode(action.drain))
+        if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
+            self._check_leadership()
+
+    def _tell(self, action: Tell) -> None:
+        """Of a write without an answer nobody knows whether it went through: it is repeated under
+        the same name, or it would be told twice. Of what happens repeatedly (a zone is left, an
+        order given) none takes the place of an earlier one."""
+        event, which = action.event, account(action.event)
+        name = event_name(event.at)
+        if event.data.get("id") or event.kind == "loss":
+            name = self._unsure.setdefault(which, name)
+        put = Put(self._keys.event(name), encode(event))
+        if not self._store.commit((self._leadership.compare,), (put,)).succeeded:
+            self._check_leadership()
+        self._unsure.pop(which, None)
+
+    def _forget(self, action: Forget) -> None:
+        """Of that incarnation only: the node may have come back."""
+        key = self._keys.live(action.node.id)
+        held = self._store.get(key)
+        if held is None or decode(held.data, Node).incarnation != action.node.incarnation:
+            return
+        same = Compare(key, "modified", held.modified)
+        if not self._store.commit((self._leadership.compare, same), (Delete(key),)).succeeded:
+            self._check_leadership()
+
+    def _ask_to_end(self, action: AskToEnd) -> None:
+        fresh = Compare(self._keys.ending, "created", 0)
+        put = _put(self._keys.ending, action.ending)
+        if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
+            self._check_leadership()
+
+    def _end_job(self, action: EndJob) -> None:
+        """Unless it has ended by itself meanwhile."""
+        held = self._store.get(self._keys.job)
+        if held is not None and decode(held.data, Job).state in ENDED:
+            return
+        same = Compare(self._keys.job, "modified", 0 if held is None else held.modified)
+        put = Put(self._keys.job, encode(action.job))
+        if not self._store.commit((self._leadership.compare, same), (put,)).succeeded:
+            self._check_leadership()
+
+    def _check_leadership(self) -> None:
+        held = self._store.get(self._leadership.key)
+        if held is None or held.created != self._leadership.created:
+            raise LeaseLost("another controller leads")
+
+    def _replace(self, action: Replace) -> None:
+        print(f"controller: {action.instance} goes: {action.reason}", flush=True)
+        autoscaling.replace(self._aws, action.instance)
+
+    def _remove(self, action: Remove) -> None:
+        print(f"controller: {action.instance} goes: {action.reason}", flush=True)
+        autoscaling.remove(self._aws, action.instance)
+
+    def _complete_drain(self, action: CompleteDrain) -> None:
+        autoscaling.complete_drain(self._aws, action.group, action.instance)
+
+    def _end_machine(self, action: EndMachine) -> None:
+        print(f"controller: {action.instance} is ended: {action.reason}", flush=True)
+        autoscaling.end(self._aws, (action.instance,))
+
+    def _set_desired(self, action: SetDesired) -> None:
+        print(f"controller: {action.group} is set to {action.size}: {action.reason}", flush=True)
+        autoscaling.set_desired(self._aws, action.group, action.size)
+
+    def _set_subnets(self, action: SetSubnets) -> None:
+        print(f"controller: {action.group} goes to other subnets: {action.reason}", flush=True)
+        autoscaling.set_subnets(self._aws, action.group, action.subnets)
+
+    def _resume(self, action: Resume) -> None:
+        print(f"controller: {action.group} may launch again", flush=True)
+        autoscaling.resume(self._aws, action.group)
+
+    def _revive(self, action: Revive) -> None:
+        """The round that it ended with is over, and counts for nothing but its number: what comes
+        next resumes from the newest commit, with a new budget of restarts."""
+        print("controller: the job goes on", flush=True)
+        job, round_ = self._store.get(self._keys.job), self._store.get(self._keys.round)
+        if job is None or decode(job.data, Job).state not in ENDED:
+            return
+        compares, writes = self._settle(action.settings)
+        compares.append(Compare(self._keys.job, "modified", job.modified))
+        writes += [_put(self._keys.job, action.job), Delete(self._keys.ending)]
+        writes.append(Delete(self._keys.proposal))
+        if round_ is not None:
+            compares.append(Compare(self._keys.round, "modified", round_.modified))
+            writes += self._lay_to_rest(decode(round_.data, Round), decode(job.data, Job).at)
+        if not self._store.commit(compares, writes).succeeded:
+            self._check_leadership()
+            raise Unavailable("cannot restart the job: its state has just changed")
+
+    def _lay_to_rest(self, round_: Round, ended_at: float) -> list[Write]:
+        over = Round(
+            round_.number, round_.incarnation, "over", (), round_.cause, round_.reason,
+            past=round_.past, lineage=round_.lineage,
+        )  # fmt: skip
+        writes: list[Write] = [_put(self._keys.round, over)]
+        record = self._keys.history(round_.number)
+        if round_.phase == "started" and self._store.get(record) is None:
+            known = RoundRecord(round_, 0.0, round_.resume.step, 0.0, ended_at)
+            writes.append(_put(record, known))
+        return writes
+
+    def _rescale(self, action: Rescale) -> None:
+        """The next observation finds it, and gives it to the nodes."""
+
+        def resized(spec: JobSpec) -> JobSpec:
+            low, high = action.command.sizes(spec.settings)
+            if low > high:  # by what somebody else has written since it was looked at
+                raise Unavailable("cannot scale the job: its description has just changed")
+            settings = replace(spec.settings, min_nodes=low, max_nodes=high)
+            return replace(spec, settings=settings)
+
+        self._objects.change_job(resized)
+
+    def _resettle(self, action: Resettle) -> None:
+        print("controller: the settings are changed", flush=True)
+        compares, writes = self._settle(action.settings)
+        if not self._store.commit(compares, writes).succeeded:
+            self._check_leadership()
+
+    def _settle(self, settings: Settings) -> tuple[list[Compare], list[Write]]:
+        """With what new nodes are measured by, so that those who come next are not refused."""
+        known = self._store.get(self._keys.reference)
+        compares: list[Compare] = [self._leadership.compare]
+        writes: list[Write] = [_put(self._keys.settings, settings)]
+        if known is not None:
+            reference = decode(known.data, Reference)
+            measure = replace(reference.node.fingerprint, code=settings.code)
+            node = replace(reference.node, fingerprint=measure)
+            compares.append(Compare(self._keys.reference, "modified", known.modified))
+            writes.append(_put(self._keys.reference, Reference(node, settings)))
+        return compares, writes
+
+    def _discard(self, action: Discard) -> None:
+        self._delete(self._queue, action.message.receipt)
+        self.fates[action.fate] += 1
+
+    def _reply(self, action: Reply) -> None:
+        if action.answer is not None:
+            commands.put_answer(self._objects, action.answer)
+        self._delete(self._commands, action.order.receipt)
+
+    def _delete(self, queue: str, receipt: str) -> None:
+        """Where the receipt holds no more, because the queue waited too long for this, it delivers
+        the message again, with another one: that is then a duplicate."""
+        try:
+            with calling("delete a message"):
+                self._aws.sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
+        except Rejected as error:
+            if error.code != "ReceiptHandleIsInvalid":
+                raise
+
+    # -- upkeep ----------------------------------------------------------------------------------
+
+    def _postpone(self, action: housekeeping.Postpone) -> None:
+        its = Names(self._spec.cluster)
+        for group in (its.workers, its.on_demand):
+            worker_groups.postpone(self._aws, group, action.until)
+
+    def _examine(self, action: housekeeping.Examine) -> None:
+        machine = action.machine
+        console = self._console(machine.id)
+        if not console.strip() and unbroken() < action.until:
+            raise Unavailable(f"{machine.id} did not boot, and AWS shows no console of it yet")
+        lines = [line for line in console.splitlines() if line.strip()]
+        why = housekeeping.said(console)
+        event = Event(
+            unbroken(),
+            housekeeping.BOOT,
+            f"{machine.id} did not boot: {action.why}; {why}",
+            machine.id,
+            {
+                "said": why,
+                "cause": housekeeping.cause(why),
+                "console": "\n".join(lines[-housekeeping.CONSOLE_LINES :]),
+                "launched": machine.launched_at,
+            },
+        )
+        self._tell(Tell(event))
+
+    def _console(self, instance: str) -> str:
+        """Why it cannot be read, where that is so for good: a boot that is never put on record is
+        paid for again and again."""
+        try:
+            return autoscaling.console(self._aws, instance)
+        except EnvironmentFailure as error:
+            return f"controller: {error}"
+
+    def _dissolve(self, action: housekeeping.Dissolve) -> None:
+        print(f"controller: the cluster is taken down: {action.reason}", flush=True)
+        teardown.dissolve(self._aws, self._spec.cluster, self._bucket, self._spec.service_role)
+
+
+def _put(key: str, value: object) -> Put:
+    return Put(key, encode(value))

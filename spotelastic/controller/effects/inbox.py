@@ -1,0 +1,163 @@
+"""A queue of AWS's events, or of people's commands: the leading controller alone reads it."""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from spotelastic.aws.base.clients import Aws, calling
+from spotelastic.aws.messaging import command_queue
+from spotelastic.aws.messaging.eventbridge import parse
+from spotelastic.clock import Clock, unbroken
+from spotelastic.controller.effects.backoff import Backoff, Complaint
+from spotelastic.controller.model.observation import Discard, Message, Order, Reply
+from spotelastic.errors import told
+
+LONG_POLL = 20
+"""Seconds; the most that SQS offers."""
+REMEMBERED = 10_000
+RETRY = 1.0
+"""Seconds before another try where receiving has failed; each pause in a row is twice as long, up
+to"""
+RETRY_AT_MOST = 30.0
+
+
+class Received(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def receipt(self) -> str: ...
+
+
+T = TypeVar("T", bound=Received)
+Read = Callable[[Mapping[str, Any], float], T]
+
+
+def message(item: Mapping[str, Any], now: float) -> Message:
+    """An event of AWS's, as SQS hands it over."""
+    return Message(item["ReceiptHandle"], parse(item["Body"]), now)
+
+
+def order(item: Mapping[str, Any], now: float) -> Order:
+    command, sent_at = command_queue.read(item)
+    return Order(item["ReceiptHandle"], command, sent_at or now)
+
+
+class Inbox(Generic[T]):
+    """Receives from its own thread until it is closed; `arrived` is called from there."""
+
+    def __init__(
+        self,
+        aws: Aws,
+        queue_url: str,
+        read: Read[T],
+        arrived: Callable[[], None],
+        clock: Clock = unbroken,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.url = queue_url
+        self._aws = aws
+        self._read = read
+        self._arrived = arrived
+        self._clock = clock
+        self._backoff = backoff or Backoff(RETRY, RETRY_AT_MOST)
+        self._complain = Complaint(_say)
+        self._lock = threading.Lock()
+        self._pending: dict[str, T] = {}
+        """By SQS's own id, which stays when a message is delivered once more."""
+        self._handled: deque[str] = deque(maxlen=REMEMBERED)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+        self._thread.start()
+
+    @property
+    def messages(self) -> tuple[T, ...]:
+        """Those not deleted yet, oldest first."""
+        with self._lock:
+            return tuple(self._pending.values())
+
+    @property
+    def handled(self) -> frozenset[str]:
+        """Ids of the last that were dealt with."""
+        with self._lock:
+            return frozenset(self._handled)
+
+    def settle(self, done: Sequence[object]) -> None:
+        """Forgets the messages that were deleted."""
+        with self._lock:
+            for action in done:
+                match action:
+                    case Discard(message, fate):
+                        self._forget(message.receipt)
+                        if fate == "handled":
+                            self._handled.append(message.event.id)
+                    case Reply(order, answer):
+                        self._forget(order.receipt)
+                        if answer is not None:
+                            self._handled.append(answer.id)
+
+    def _forget(self, receipt: str) -> None:
+        found = (id for id, each in self._pending.items() if each.receipt == receipt)
+        self._pending.pop(next(found, ""), None)
+
+    def close(self) -> None:
+        """Nothing is called any more. What was not dealt with, and what a receive under way still
+        brings, goes back to the queue at once: somebody else may lead by now."""
+        with self._lock:
+            self._closed.set()
+            left, self._pending = tuple(self._pending.values()), {}
+        threading.Thread(
+            target=self._hand_back, args=(left,), name="hand back", daemon=True
+        ).start()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                batch = self._receive()
+            except Exception as error:
+                self._complain(told(error))
+                self._closed.wait(self._backoff.failed())
+                continue
+            self._backoff.succeeded()
+            if batch and not self._keep(batch):
+                self._hand_back(batch.values())
+
+    def _keep(self, batch: Mapping[str, T]) -> bool:
+        """False once it is closed. What comes again is what came before: only its new receipt is
+        sure to delete it."""
+        with self._lock:
+            if self._closed.is_set():
+                return False
+            for id, each in batch.items():
+                before = self._pending.get(id, each)
+                self._pending[id] = replace(before, receipt=each.receipt)
+        self._arrived()
+        return True
+
+    def _hand_back(self, messages: Iterable[T]) -> None:
+        """Otherwise nobody sees them until the queue itself gives up on who received them."""
+        for message in messages:
+            try:
+                with calling("hand a message back"):
+                    self._aws.sqs.change_message_visibility(
+                        QueueUrl=self.url, ReceiptHandle=message.receipt, VisibilityTimeout=0
+                    )
+            except Exception as error:
+                self._complain(told(error))
+
+    def _receive(self) -> dict[str, T]:
+        with calling("receive messages"):
+            answer: Any = self._aws.sqs.receive_message(
+                QueueUrl=self.url,
+                MaxNumberOfMessages=10,
+                WaitTimeSeconds=LONG_POLL,
+                AttributeNames=["SentTimestamp"],
+            )
+        now = self._clock()
+        return {item["MessageId"]: self._read(item, now) for item in answer.get("Messages", ())}
+
+
+def _say(line: str) -> None:
+    print(f"controller: {line}", file=sys.stderr, flush=True)

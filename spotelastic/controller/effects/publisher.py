@@ -1,0 +1,229 @@
+"""Publishes to the bucket what the laptop reads: status, events, curve, bill, report.
+
+From a thread of its own: a slow object store holds up nobody. The status goes last, so that who
+reads that the job has ended finds the report there.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from spotelastic.aws.compute.autoscaling import Machine
+from spotelastic.aws.messaging import bucket
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.clock import Clock, steady, unbroken
+from spotelastic.controller.accounting import ledger
+from spotelastic.controller.accounting.ledger_events import entries
+from spotelastic.controller.accounting.status import status
+from spotelastic.controller.accounting.usage import Usage
+from spotelastic.controller.effects.backoff import Backoff, Complaint
+from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.controller.model.observation import Fate
+from spotelastic.errors import told
+from spotelastic.model.job import ENDED, Job
+from spotelastic.model.progress import Event, Report, Status
+
+EVERY = 0.25
+"""Seconds between two publications at least."""
+PROGRESS_EVERY = 1.0
+"""Seconds between two of which only the step and the like differ. S3 counts them: four a second
+would cost more than the control nodes."""
+RARELY = {bucket.REPORT: 5.0, bucket.CURVE: 5.0}
+"""Seconds between two of these while the job runs."""
+HEARTBEAT = 10.0
+"""Seconds after which the status is published even if nothing changed: somebody still leads."""
+BYTES_PER_SECOND = 500_000
+"""A large object is published as rarely as keeps its traffic below this."""
+RETRY_AT_MOST = 30.0
+"""Seconds before another try where the object store has failed again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """All that is published, of one moment."""
+
+    records: Records = Records()
+    machines: Mapping[str, Machine] = field(default_factory=dict)
+    bill: Mapping[str, Usage] = field(default_factory=dict)
+    prices_of: str = ""
+    """Date of the on-demand prices."""
+    fates: Mapping[Fate, int] = field(default_factory=dict)
+    """AWS's messages that this leader has deleted, by what they were."""
+    short_since: float | None = None
+
+
+class Publisher:
+    """Publishes the newest account it was given; older ones that were not yet written are gone."""
+
+    def __init__(
+        self,
+        store: Objects,
+        etcd_leader: Callable[[], str],
+        alive: Callable[[], bool],
+        clock: Clock = unbroken,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """`etcd_leader` names the member that leads etcd; called before each publication. `alive`
+        tells whether the leadership's lease is still held: nothing is written without."""
+        self._objects = store
+        self._etcd_leader = etcd_leader
+        self._alive = alive
+        self._clock = clock
+        self._backoff = backoff or Backoff(EVERY, RETRY_AT_MOST)
+        self._complain = Complaint(_say)
+        self._wake = threading.Condition()
+        self._offered: Account | None = None
+        self._finishing = False
+        self._closed = False
+        self._written: dict[str, bytes] = {}
+        self._not_before: dict[str, float] = {}
+        self._status: Status | None = None
+        self._status_at = 0.0
+        self.entries: tuple[Event, ...] = ()
+        """Of the newest report: what it cost to be interrupted. They are the caller's to tell."""
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread.start()
+
+    def offer(self, account: Account) -> None:
+        with self._wake:
+            self._offered = account
+            self._wake.notify_all()
+
+    def finish(self, timeout: float = 5.0) -> None:
+        """Writes what was offered last, if that succeeds within `timeout` seconds, and ends."""
+        with self._wake:
+            self._finishing = True
+            self._wake.notify_all()
+        self._thread.join(timeout)
+
+    def close(self) -> None:
+        """Ends without a last word: who leads now has the say. What is being written still goes
+        out."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+
+    def _ends(self) -> bool:
+        return self._closed or self._finishing
+
+    def _run(self) -> None:
+        account: Account | None = None
+        behind = False
+        while True:
+            with self._wake:
+                wait = EVERY if behind else HEARTBEAT
+                self._wake.wait_for(lambda: self._offered or self._ends(), timeout=wait)
+                if self._closed:
+                    return
+                account, self._offered = self._offered or account, None
+                last = self._finishing
+            pause = EVERY
+            if account is not None:
+                behind, pause = self._attempt(account, last=last)
+            if last:
+                return
+            with self._wake:  # what is offered meanwhile waits, too
+                self._wake.wait_for(self._ends, timeout=pause)
+
+    def _attempt(self, account: Account, *, last: bool) -> tuple[bool, float]:
+        """Whether something remains to be written, and the seconds until the next attempt."""
+        try:
+            behind = not self._publish(account, last=last)
+        except Exception as error:
+            self._complain(told(error))
+            return True, self._backoff.failed()
+        self._backoff.succeeded()
+        return behind, EVERY
+
+    def _publish(self, account: Account, *, last: bool) -> bool:
+        records, now = account.records, self._clock()
+        ended = records.job is not None and records.job.state in ENDED
+        made: dict[str, Callable[[], bytes]] = {
+            bucket.EVENTS: lambda: b"\n".join(
+                msgspec.json.encode(event) for event in records.events
+            ),
+            bucket.CURVE: lambda: msgspec.json.encode(records.points),
+            bucket.USAGE: lambda: msgspec.json.encode(list(account.bill.values())),
+        }
+        if ended or records.round is not None:
+            made[bucket.REPORT] = lambda: msgspec.json.encode(self._report(account, now))
+        written = [self._put(name, make, force=ended or last) for name, make in made.items()]
+        return all([*written, self._put_status(account, now, force=ended or last)])
+
+    def _put(self, name: str, make: Callable[[], bytes], *, force: bool) -> bool:
+        """Writes the object if it changed; False if, without `force`, it is not due yet."""
+        if not force and steady() < self._not_before.get(name, 0.0):
+            return False
+        data = make()
+        if self._written.get(name) != data and self._may_write():
+            self._objects.put(name, data)
+            self._written[name] = data
+            pause = RARELY.get(name, EVERY) + len(data) / BYTES_PER_SECOND
+            self._not_before[name] = steady() + pause
+        return True
+
+    def _report(self, account: Account, now: float) -> Report:
+        report = _report(account, now)
+        self.entries = tuple(entries(report, now))
+        return report
+
+    def _may_write(self) -> bool:
+        """Of a process that stood still, this thread may run before the one that gives up."""
+        return not self._closed and self._alive()
+
+    def _put_status(self, account: Account, now: float, *, force: bool) -> bool:
+        """False if there is news of progress alone, which is not due yet."""
+        cluster, leads = self._objects.cluster, self._etcd_leader()
+        made = status(
+            cluster,
+            account.records,
+            account.machines,
+            leads,
+            now,
+            account.fates,
+            account.short_since,
+        )
+        before, age = self._status, now - self._status_at
+        if before is not None and age < HEARTBEAT and _same(made, before):
+            return True
+        early = age < PROGRESS_EVERY and not force
+        if before is not None and early and _standing(made) == _standing(before):
+            return False
+        if self._may_write():
+            self._objects.put(bucket.STATUS, msgspec.json.encode(made))
+            self._status, self._status_at = made, now
+        return True
+
+
+def _say(line: str) -> None:
+    print(f"controller: {line}", file=sys.stderr, flush=True)
+
+
+def _same(one: Status, other: Status) -> bool:
+    """AWS tells of others' instances as well: that is no news."""
+    return replace(one, at=other.at, messages=other.messages) == other
+
+
+def _standing(status: Status) -> Status:
+    """How things stand, whatever step training is at."""
+    return replace(status, at=0.0, step=0, loss=None, step_time=0.0, upload=None, messages={})
+
+
+def _report(account: Account, now: float) -> Report:
+    """Of a job that runs: as if it ended now."""
+    records = account.records
+    step = records.points[-1].step if records.points else 0
+    ended = records.job is not None and records.job.state in ENDED
+    return ledger.report(
+        records.history,
+        records.round,
+        records.job if records.job is not None and ended else Job("running", now, final_step=step),
+        records.events,
+        records.points,
+        tuple(account.bill.values()),
+        now,
+        account.prices_of,
+    )

@@ -1,0 +1,32 @@
+"""Which member leads etcd."""
+
+from collections.abc import Sequence
+
+from spotelastic.clock import steady
+from spotelastic.store.etcd_server.process import find_leader
+from spotelastic.store.tls import Tls
+
+FRESH_FOR = 1.0
+"""Seconds that the answer is kept."""
+
+
+class EtcdLeader:
+    """Names it; asks the one that led before first."""
+
+    def __init__(
+        self, endpoints: Sequence[str], members: Sequence[str], tls: Tls | None = None
+    ) -> None:
+        self._tls = tls
+        self._members = dict(zip(endpoints, members, strict=True))
+        self._order = list(endpoints)
+        self._leader = ""
+        self._asked_at = float("-inf")
+
+    def __call__(self) -> str:
+        if steady() - self._asked_at > FRESH_FOR:
+            found = find_leader(self._order, timeout=0.5, tls=self._tls)
+            self._leader = self._members[found.endpoint] if found else ""
+            if found:
+                self._order.sort(key=lambda endpoint: endpoint != found.endpoint)
+            self._asked_at = steady()
+        return self._leader

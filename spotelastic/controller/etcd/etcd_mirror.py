@@ -1,0 +1,261 @@
+"""What the controller sees of etcd: a mirror of the run's keys, parsed once, as they change.
+
+A controller that does not lead keeps its mirror all the same, so that it can lead at once and has
+the loss of every step that was published.
+"""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from spotelastic.clock import Clock, unbroken
+from spotelastic.controller.model.observation import Failed, Left, Pool, account
+from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
+from spotelastic.model.node import Node
+from spotelastic.model.notice import Drain
+from spotelastic.model.progress import Event, Point, Progress
+from spotelastic.model.round import Round, RoundRecord
+from spotelastic.store.codec import decode
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
+
+SAME_TRY = 10.0
+"""Seconds between failed launches of which each is told, but which were asked for together. AWS
+itself waits longer until it tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The run as etcd has it at one moment."""
+
+    job: Job | None = None
+    ending: Ending | None = None
+    settings: Settings | None = None
+    round: Round | None = None
+    leader: str = ""
+    """The instance whose controller leads; "" while none does."""
+    controllers: frozenset[str] = frozenset()
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    left: Mapping[str, Left] = field(default_factory=dict)
+    preparing: Mapping[str, float] = field(default_factory=dict)
+    drains: Mapping[str, Drain] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    """The last account of every node that gave one, also of those that have left."""
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+    history: tuple[RoundRecord, ...] = ()
+    events: tuple[Event, ...] = ()
+    told: frozenset[tuple[str, str, str]] = frozenset()
+    failed: Mapping[Pool, Failed] = field(default_factory=dict)
+    """Launches in a row that came to nothing."""
+    moved_at: int = 0
+    """The newest commit when nodes were told to go to another zone last."""
+    zones_left: Mapping[str, float] = field(default_factory=dict)
+    given_back_at: int = 0
+    """The step whose commit an on-demand node was given back after last."""
+    points: tuple[Point, ...] = ()
+    healthy: bool = False
+
+
+class Mirror:
+    """Follows the watch on a run's keys; `records` may be called from any thread."""
+
+    def __init__(self, keys: Keys, changed: Callable[[], None], clock: Clock = unbroken) -> None:
+        """`changed` is called after every batch of changes, from the watch's thread."""
+        self._keys = keys
+        self._changed = changed
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[str, Any]] = {name: {} for name in _kinds(keys)}
+        self._prefixes = _kinds(keys)
+        self._left: dict[str, Left] = {}
+        self._progress: dict[str, Progress] = {}
+        self._points: list[Point] = []
+        """In order: a long job has a million, and they are asked for in every turn."""
+        self._told: set[tuple[str, str, str]] = set()
+        self._failed: dict[Pool, Failed] = {}
+        self._moved_at = 0
+        self._zones_left: dict[str, float] = {}
+        self._given_back_at = 0
+        self._preparing: dict[str, float] = {}
+        self._leader = ""
+        self._controllers: frozenset[str] = frozenset()
+        self._healthy = False
+        self._unreadable = 0
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def __call__(self, items: Sequence[WatchItem]) -> None:
+        """The sink of the watch."""
+        with self._lock:
+            for item in items:
+                self._apply(item)
+        self._changed()
+
+    def remember(self, points: Sequence[Point]) -> None:
+        """Adds steps that were published before this mirror began."""
+        with self._lock:
+            self._add_points(points)
+
+    def _apply(self, item: WatchItem) -> None:
+        match item:
+            case Reset(values):
+                self._healthy = True
+                present = {value.key for value in values}
+                for key in [key for key in self._all_keys() if key not in present]:
+                    self._drop(key)
+                for value in values:
+                    self._take(value)
+            case Change(key, None):
+                self._drop(key)
+            case Change(_, value) if value is not None:
+                self._take(value)
+            case Health(healthy):
+                self._healthy = healthy
+
+    def _take(self, value: Value) -> None:
+        if value.key == self._keys.leader:
+            self._leader = value.data.decode()
+        elif value.key.startswith(self._keys.controller()):
+            name = value.key.removeprefix(self._keys.controller())
+            self._controllers |= {name}
+        elif found := self._find(value.key):
+            name, kind = found
+            try:
+                self._put(name, value.key, decode(value.data, kind))
+            except msgspec.MsgspecError:
+                self._unreadable += 1  # of another version: not ours to judge
+
+    def _put(self, name: str, key: str, value: Any) -> None:
+        if name == "events" and key not in self._values[name]:
+            self._remember_event(value)
+        elif name == "job" and value.state not in ENDED:
+            self._left.clear()  # a job that goes on after its end has lost nobody yet
+        self._values[name][key] = value
+        if name == "nodes":
+            self._left.pop(value.id, None)
+        elif name == "progress":
+            self._progress[value.node] = value
+            self._add_points(value.points)
+
+    def _remember_event(self, event: Event) -> None:
+        again = account(event) in self._told
+        self._told.add(account(event))
+        pool = str(event.data.get("group", "")), str(event.data.get("zone", ""))
+        step = int(event.data.get("committed", 0))
+        if event.kind == "launch" and event.data.get("failed"):
+            if again:  # told twice: whoever did had no answer from etcd
+                return
+            self._failed[pool] = _failed_again(self._failed.get(pool), event)
+        elif event.kind == "launch":
+            self._failed.pop(pool, None)
+        elif event.kind == "prepare":
+            self._preparing[event.node] = event.at
+        elif event.kind == "give-back":
+            self._given_back_at = step
+        elif event.kind == "zone":
+            self._moved_at = step
+            if left := str(event.data.get("left", "")):
+                self._zones_left[left] = event.at
+
+    def _drop(self, key: str) -> None:
+        if key == self._keys.leader:
+            self._leader = ""
+        elif key.startswith(self._keys.controller()):
+            self._controllers -= {key.removeprefix(self._keys.controller())}
+        elif found := self._find(key):
+            gone = self._values[found[0]].pop(key, None)
+            if found[0] == "nodes" and gone is not None:
+                self._left[gone.id] = Left(gone.incarnation, self._clock())
+
+    def _add_points(self, points: Sequence[Point]) -> None:
+        for point in points:
+            at = bisect_left(self._points, _moment(point), key=_moment)
+            again = at < len(self._points) and _moment(self._points[at]) == _moment(point)
+            self._points[at : at + again] = [point]
+
+    def _find(self, key: str) -> tuple[str, Any] | None:
+        for name, (prefix, kind) in self._prefixes.items():
+            if key.startswith(prefix):
+                return name, kind
+        return None
+
+    def _all_keys(self) -> Iterator[str]:
+        for values in self._values.values():
+            yield from values
+        yield from (self._keys.controller(name) for name in self._controllers)
+        if self._leader:
+            yield self._keys.leader
+
+    # -- out -------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> str:
+        with self._lock:
+            return self._leader
+
+    @property
+    def drains(self) -> frozenset[str]:
+        """Nodes that are told to leave."""
+        with self._lock:
+            return frozenset(drain.node for drain in self._values["drains"].values())
+
+    def records(self) -> Records:
+        with self._lock:
+            return Records(
+                job=self._one("job"),
+                ending=self._one("ending"),
+                settings=self._one("settings"),
+                round=self._one("round"),
+                leader=self._leader,
+                controllers=self._controllers,
+                nodes={node.id: node for node in self._values["nodes"].values()},
+                left=dict(self._left),
+                drains={drain.node: drain for drain in self._values["drains"].values()},
+                progress=dict(self._progress),
+                failures={each.node: each for each in self._values["failures"].values()},
+                history=tuple(value for _, value in sorted(self._values["history"].items())),
+                events=tuple(value for _, value in sorted(self._values["events"].items())),
+                told=frozenset(self._told),
+                failed=dict(self._failed),
+                given_back_at=self._given_back_at,
+                preparing=dict(self._preparing),
+                moved_at=self._moved_at,
+                zones_left=dict(self._zones_left),
+                points=tuple(self._points),
+                healthy=self._healthy,
+            )
+
+    def _one(self, name: str) -> Any:
+        return next(iter(self._values[name].values()), None)
+
+
+def _failed_again(before: Failed | None, event: Event) -> Failed:
+    cause = str(event.data.get("cause", ""))
+    if before is None:
+        return Failed(1, event.at, event.message, cause)
+    tries = before.tries + (event.at > before.at + SAME_TRY)
+    return Failed(before.count + 1, event.at, event.message, cause, tries)
+
+
+def _moment(point: Point) -> tuple[float, int]:
+    return point.at, point.step
+
+
+def _kinds(keys: Keys) -> dict[str, tuple[str, Any]]:
+    """Name -> (prefix of its keys, type of its values)."""
+    return {
+        "job": (keys.job, Job),
+        "ending": (keys.ending, Ending),
+        "settings": (keys.settings, Settings),
+        "round": (keys.round, Round),
+        "nodes": (keys.live(), Node),
+        "drains": (keys.drain(), Drain),
+        "progress": (keys.progress(), Progress),
+        "failures": (keys.failure(), Failure),
+        "history": (keys.history(), RoundRecord),
+        "events": (keys.event(), Event),
+    }

@@ -1,0 +1,81 @@
+"""Snapshots of etcd in the bucket, for the day when most of its disks are lost at once."""
+
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.clock import Clock, wall
+from spotelastic.controller.etcd.generations import Generations
+from spotelastic.errors import Unavailable, told
+from spotelastic.store.etcd_server.process import find_leader
+from spotelastic.store.etcd_server.snapshot import take
+from spotelastic.store.tls import Tls
+
+PREFIX = "etcd/snapshots/"
+EVERY = 600.0
+"""Seconds between two."""
+RETRY = 30.0
+KEPT = 6
+LEADS_WITHIN = 2.0
+
+
+def newest(objects: Objects) -> str:
+    """Its name; empty where there is none."""
+    return max(objects.names(PREFIX), default="")
+
+
+def save(objects: Objects, endpoints: Sequence[str], tls: Tls | None, now: float) -> str:
+    """Takes one of the member that leads, and removes those that are too many; its name."""
+    leader = find_leader(endpoints, timeout=LEADS_WITHIN, tls=tls)
+    if leader is None:
+        raise Unavailable("there is no snapshot of etcd: it has no leader")
+    name = f"{PREFIX}{int(now):012d}.db"
+    with tempfile.TemporaryFile() as file:
+        take(leader.endpoint, file, tls)
+        file.seek(0)
+        objects.put(name, file)
+    generation = Generations(objects).newest()
+    for old in objects.names(PREFIX)[:-KEPT]:
+        if generation is None or old != generation.snapshot:  # which a late member still needs
+            objects.delete(old)
+    return name
+
+
+class Snapshots:
+    """Saves one every `EVERY` seconds until `close`, from a thread of its own."""
+
+    def __init__(
+        self, objects: Objects, endpoints: Sequence[str], tls: Tls | None, clock: Clock = wall
+    ) -> None:
+        self._objects = objects
+        self._endpoints = tuple(endpoints)
+        self._tls = tls
+        self._clock = clock
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
+        self._thread.start()
+
+    def close(self, timeout: float = 1.0) -> None:
+        self._closed.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._closed.wait(wait):
+            try:
+                wait = self._turn()
+            except Exception as error:
+                print(f"controller: {told(error)}", file=sys.stderr, flush=True)
+                wait = RETRY
+
+    def _turn(self) -> float:
+        """Saves one if it is time; the seconds until the next. Another leader's counts too."""
+        now = self._clock()
+        last = newest(self._objects).removeprefix(PREFIX).removesuffix(".db")
+        due = float(last) + EVERY if last else now
+        if due <= now:
+            save(self._objects, self._endpoints, self._tls, now)
+            return EVERY
+        return min(due - now, EVERY)

@@ -1,0 +1,147 @@
+"""The controller of one control node: stands by, and leads a term when it is elected."""
+
+import signal
+import threading
+
+from spotelastic_checkpoints.threads import minded
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.base.names import CONTROL_TYPE
+from spotelastic.aws.compute.prices import AwsPrices, PriceList
+from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.controller.effects.price_cache import Tariff
+from spotelastic.controller.etcd.etcd_mirror import Mirror
+from spotelastic.controller.loop.leader_loop import Term, say
+from spotelastic.controller.model.config import ControllerConfig
+from spotelastic.errors import LeaseLost, Unavailable
+from spotelastic.store.election import campaign
+from spotelastic.store.etcd import EtcdStore
+from spotelastic.store.keys import Keys
+from spotelastic.store.port import Store
+from spotelastic.store.session import Session
+
+LEASE = 2.0
+"""Seconds without a sign of life after which another controller leads."""
+HELPERS = ("session", "watch")
+"""How the names of those of its threads begin that it cannot do without."""
+RETRY = 0.5
+"""Seconds before another try to reach etcd."""
+
+
+class Controller:
+    """Runs on the thread that calls `run` until `stop`, which any thread may call."""
+
+    def __init__(self, config: ControllerConfig) -> None:
+        self._config = config
+        self._aws = Aws(config.region, account=config.account)
+        self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
+        listed = PriceList(self._aws)
+        listed.prepare((*config.spec.instance_types, CONTROL_TYPE))
+        self._prices = Tariff(AwsPrices(self._aws, listed), say)
+        self._keys = Keys(config.spec.run)
+        self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self.failed = False
+        self._mirror = Mirror(self._keys, self._wake.set)
+        self._over = threading.Event()
+        """Set when a term must end."""
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._over.set()
+        self._wake.set()
+
+    def fail(self, thread: str, error: str) -> None:
+        """Without that thread it would wait for ever. Another controller leads, and this one is
+        started again."""
+        say(f"the thread “{thread}” of this controller ended, and it ends: {error}")
+        self.failed = True
+        self.stop()
+
+    def run(self) -> None:
+        session = self._open_session()
+        if session is None:
+            return
+        watch = self._store.watch(self._keys.root, self._mirror)
+        try:
+            while not self._stopping.is_set():
+                self._wake.wait(None if session.alive else RETRY)
+                self._wake.clear()
+                try:
+                    self._stand_by(session)
+                except Unavailable as error:
+                    say(str(error))
+                    self._stopping.wait(RETRY)
+                    self._wake.set()
+        finally:
+            watch.close()
+            session.close()
+            self._store.close()
+
+    def _open_session(self) -> Session | None:
+        """Waits until etcd answers; None when stopped before."""
+        while not self._stopping.is_set():
+            try:
+                session = Session(self._store, LEASE, self._on_lost)
+                self._announce(session)
+                return session
+            except Unavailable as error:
+                say(str(error))
+                self._stopping.wait(RETRY)
+        return None
+
+    def _announce(self, session: Session) -> None:
+        key = self._keys.controller(self._config.instance)
+        self._store.put(key, self._config.address.encode(), session.lease)
+
+    def _on_lost(self, reason: str) -> None:
+        say(reason)
+        self._over.set()
+        self._wake.set()
+
+    def _stand_by(self, session: Session) -> None:
+        """One wake-up of a controller that does not lead: is there nobody who does?"""
+        if not session.alive:
+            session.renew()
+            self._announce(session)
+        if self._mirror.leader not in ("", self._config.instance):
+            return
+        self._over.clear()
+        if not session.alive or self._stopping.is_set():
+            return  # lost, or told to stop, just now
+        name = self._config.instance.encode()
+        leadership = campaign(self._store, self._keys.leader, name, session.lease)
+        if leadership is None:
+            return
+        say("leads")
+        term = Term(
+            self._config,
+            self._aws,
+            self._store,
+            self._objects,
+            self._mirror,
+            leadership,
+            self._wake,
+            self._prices,
+            lambda: session.holds,
+        )
+        try:
+            term.lead(self._over)
+            if session.alive:
+                term.finish()
+        except LeaseLost as error:
+            say(str(error))
+        finally:
+            term.close()
+        if session.alive:
+            leadership.resign()
+
+
+def run(config: ControllerConfig) -> int:
+    """Runs a controller until SIGTERM, or until one of its threads has ended by an error."""
+    controller = Controller(config)
+    signal.signal(signal.SIGTERM, lambda *_: controller.stop())
+    with minded(HELPERS, controller.fail):
+        controller.run()
+    return 1 if controller.failed else 0

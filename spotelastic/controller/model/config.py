@@ -1,0 +1,23 @@
+"""What one controller is started with."""
+
+from dataclasses import dataclass
+
+from spotelastic.controller.model.observation import Policy
+from spotelastic.model.job import JobSpec
+from spotelastic.store.tls import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """One control node's part of a cluster."""
+
+    spec: JobSpec
+    bucket: str
+    region: str
+    instance: str
+    address: str
+    tls: Tls | None = None
+    """Of the etcd members."""
+    policy: Policy = Policy()
+    account: str = ""
+    """Its number; by default AWS is asked."""

@@ -1,0 +1,74 @@
+"""`spotelastic run --help`, in the look of all other commands. It alone needs typer, and nothing is
+started by what it makes."""
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from spotelastic.launcher.flags import GROUPS, Flag
+
+EXAMPLES = """[bold]Examples[/]
+
+spotelastic run --standalone --nproc-per-node gpu train.py --epochs 3
+
+spotelastic run --nnodes 2:4 --rdzv-endpoint a:2379,b:2379,c:2379 --rdzv-id job7 train.py
+
+spotelastic run --nnodes 2:9 --rdzv-backend c10d --rdzv-endpoint a,b,c -m my.training
+
+spotelastic run --storage s3://bucket/job7 --fresh train.py
+"""
+
+
+def run() -> None:
+    """Run a script elastically on machines you already have, as torchrun does.
+
+    Flags come before the script; what comes after it is the script's.
+
+    Each may be written with underscores, shortened where that is unambiguous,
+    and given as a variable: PET_NNODES=2, or SPOTELASTIC_KEEP_LAST=5.
+    """
+
+
+def show() -> None:
+    """To stdout."""
+    parameters = [
+        _parameter("script", typer.Argument(help="A Python file, or what -m or --no-python say.")),
+        _parameter("args", typer.Argument(help="Its arguments."), list[str]),
+    ]
+    for title, flags in GROUPS.items():
+        parameters += [_parameter(flag.dest, _option(flag, title), _kind(flag)) for flag in flags]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.command("run", epilog=EXAMPLES)(run)
+    app(["--help"], prog_name="spotelastic run", standalone_mode=False)
+
+
+def _parameter(name: str, shown: Any, kind: Any = str) -> inspect.Parameter:
+    kind = Annotated[kind | None, shown]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _kind(flag: Flag) -> Any:
+    return bool if flag.read is bool else str
+
+
+def _option(flag: Flag, title: str) -> Any:
+    names = [name for name in flag.names.split() if "_" not in name]
+    return typer.Option(
+        *names,
+        help=_sentence(flag.help),
+        metavar=flag.metavar or None,
+        rich_help_panel=title[0].upper() + title[1:],
+        show_default=False,
+    )
+
+
+def _sentence(text: str) -> str:
+    first = text.split(maxsplit=1)[0]
+    return f"{text[0].upper() if first.isalpha() else text[0]}{text[1:]}."

@@ -1,0 +1,221 @@
+"""Where the nodes of a run meet: an etcd that is there, or members that nodes of the run run.
+
+What the flags ask for; `etcd_bootstrap.py` does it. Looks at no file but those of certificates.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spotelastic_checkpoints.addresses import bare, is_loopback, join, split
+
+from spotelastic.errors import UsageError
+from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port
+from spotelastic.store.tls import Tls, daemon_tls_of, tls_of
+
+PORT = 29400
+MASTER_PORT = 29500
+"""Of static: where the store of the workers listens, as torchrun has it."""
+ETCD_ABOVE = 1000
+"""Of static: the port of the etcd is so far above the store's, which leaves ports next to that one
+to further jobs (below it where there is none above)."""
+PORTS = {"etcd": 2379, "etcd-v2": 2379, "static": MASTER_PORT}
+"""Of endpoints that name none."""
+JOIN_WITHIN = 600.0
+SIZES = (1, 3, 5)
+"""Members that nodes of a run may run: each of these survives one loss more than the one before."""
+
+EXISTING = ("etcd", "etcd-v2", "spotelastic")
+EMBEDDED = ("c10d", "embedded")
+Role = Literal["alone", "client", "either", "host", "guest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """`role`: alone, this node has an etcd of its own; client, of one that is there; host and
+    guest, of one that nodes run; either, a host if one of the endpoints is an address of this
+    machine and nobody runs it yet."""
+
+    role: Role
+    endpoints: tuple[str, ...] = ()
+    flag: str = "--rdzv-endpoint"
+    """That the endpoint came by."""
+    join_within: float = JOIN_WITHIN
+    tls: Tls | None = None
+    daemon_tls: Tls | None = None
+    """Of the nodes' checkpoint daemons among each other."""
+    peer_port: int = 0
+    """Of members with each other; 0: the port above each member's own."""
+    near: str = ""
+    """--local-addr: of several endpoints on this machine, the one that is meant."""
+    run: str = "default"
+    master: str = ""
+    """Of static: host:port of the workers' store, as the flag has it."""
+    master_port: int = 0
+    """Where the store of each round listens, on the node of rank 0; 0: at a new port each time."""
+
+    @property
+    def where(self) -> str:
+        """The flag and its value."""
+        told = f"{self.flag} {self.master or ','.join(self.endpoints)}"
+        if not self.master:
+            return told
+        return f"{told} (etcd at {self.endpoints[0]}, or --rdzv-conf etcd_port=…)"
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """By each member's host:port for clients: its host:port among members."""
+        pairs = (split(endpoint) for endpoint in self.endpoints)
+        return {join(host, port): join(host, self.peer_port or port + 1) for host, port in pairs}
+
+
+def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting:
+    """Raises `UsageError`."""
+    backend = options.rdzv_backend
+    if backend not in ("", "static", *EXISTING, *EMBEDDED):
+        known = ", ".join(("static", *EXISTING, *EMBEDDED))
+        raise UsageError(f"--rdzv-backend {backend}: give one of {known}")
+    conf, port = _conf(options.rdzv_conf), _master_port(options)
+    if options.standalone:
+        if smallest > 1:
+            raise UsageError(f"--nnodes {options.nnodes}: --standalone is for one node")
+        return Meeting("alone", master_port=port)
+    endpoints = endpoints_of(options.rdzv_endpoint, PORTS.get(backend, PORT))
+    tls = tls_of(conf, wanted=is_encrypted(options.rdzv_endpoint, conf))
+    daemon_tls = daemon_tls_of(conf, tls)
+    if is_static(options):
+        told = _static(options, endpoints, smallest, largest, conf)
+        if told.role == "alone":
+            return told
+        return _checked(replace(told, tls=tls, daemon_tls=daemon_tls))
+    free = backend in EMBEDDED and len(endpoints) == 1 and endpoints[0].endswith(":0")
+    if not endpoints or free:
+        if largest > 1:
+            raise UsageError("--rdzv-endpoint is missing: where the nodes meet (host:port of etcd)")
+        return Meeting("alone", master_port=port)
+    told = Meeting(
+        _role(conf) if backend in EMBEDDED else "client",
+        endpoints,
+        join_within=_join(conf),
+        tls=tls,
+        daemon_tls=daemon_tls,
+        peer_port=_peer_port(conf),
+        near=options.local_addr,
+        run=options.rdzv_id,
+        master_port=port,
+    )
+    return _checked(told) if backend in EMBEDDED else told
+
+
+def is_static(options: argparse.Namespace) -> bool:
+    """Node 0 is where the others come to: asked for, or meant where nothing else is said."""
+    master = (options.master_addr, options.master_port, options.node_rank) != ("", None, None)
+    implied = not options.rdzv_backend and not options.rdzv_endpoint and not options.standalone
+    return options.rdzv_backend == "static" or (implied and master)
+
+
+def _checked(asked: Meeting) -> Meeting:
+    """Whether nodes can run members there."""
+    count, hosts = len(asked.endpoints), [split(each)[0] for each in asked.endpoints]
+    if count not in SIZES:
+        why = "an even number survives no more losses than one fewer" if count % 2 == 0 else "many"
+        raise UsageError(f"{asked.where}: {count} members, {why}: name 1, 3 or 5 hosts")
+    ports = [*asked.endpoints, *(asked.peers.values() if count > 1 else ())]
+    twice = sorted({port for port in ports if ports.count(port) > 1})
+    if twice:
+        raise UsageError(
+            f"{asked.where}: {twice[0]} is needed twice (members speak with each other at "
+            f"{', '.join(asked.peers.values())}; --rdzv-conf peer_port=… for all)"
+        )
+    local = [is_loopback(host) for host in hosts]
+    if any(local) and not all(local):
+        raise UsageError(
+            f"{asked.where}: {hosts[local.index(True)]} is another machine on each machine"
+        )
+    if asked.tls is not None and None in (asked.tls.cacert, asked.tls.cert, asked.tls.key):
+        raise UsageError(f"--rdzv-conf {asked.tls}: members run here need cacert, cert and key")
+    return asked
+
+
+def _peer_port(conf: dict[str, str]) -> int:
+    return _port_in(conf, "peer_port")
+
+
+def _port_in(conf: dict[str, str], key: str) -> int:
+    """0 where it is not given."""
+    text = conf.get(key, "0")
+    if not is_port(text):
+        raise UsageError(f"--rdzv-conf {key}={text}: not a port")
+    return int(text)
+
+
+def _master_port(options: argparse.Namespace) -> int:
+    """0 where it is not given."""
+    port = options.master_port
+    if port is not None and not 0 < port < 65536:
+        raise UsageError(f"--master-port {port}: not a port")
+    return port or 0
+
+
+def _static(
+    options: argparse.Namespace,
+    endpoints: Sequence[str],
+    smallest: int,
+    largest: int,
+    conf: dict[str, str],
+) -> Meeting:
+    """As torchrun's: fixed size, and the node of rank 0 is where the others come to. The workers'
+    store has the port that is named there, and the etcd another one."""
+    rank = options.node_rank or 0
+    if smallest != largest:
+        raise UsageError(f"--nnodes {options.nnodes}: --rdzv-backend static is of one size")
+    if not 0 <= rank < largest:
+        raise UsageError(f"--node-rank {rank}: needs to be from 0 to {largest - 1}")
+    if len(endpoints) > 1:
+        raise UsageError(f"--rdzv-endpoint {options.rdzv_endpoint}: static takes one")
+    if endpoints:
+        host, port = split(endpoints[0])
+    else:
+        host = bare(options.master_addr or "127.0.0.1")
+        port = _master_port(options) or (MASTER_PORT if largest > 1 else 0)
+    if largest == 1:
+        return Meeting("alone", master_port=port)
+    etcd = _port_in(conf, "etcd_port") or _beside(port)
+    if etcd == port:
+        raise UsageError(f"--rdzv-conf etcd_port={etcd}: the workers' store has that port")
+    return Meeting(
+        "host" if rank == 0 else "guest",
+        (join(host, etcd),),
+        "--rdzv-endpoint" if endpoints else "--master-addr",
+        _join(conf),
+        master=join(host, port),
+        master_port=port,
+    )
+
+
+def _beside(port: int) -> int:
+    return port + (ETCD_ABOVE if port + ETCD_ABOVE < 65536 else -ETCD_ABOVE)
+
+
+def _conf(text: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in text.split(",")] if text else []
+    for key, equals, _ in pairs:
+        if not key.strip() or not equals:
+            raise UsageError(f"--rdzv-conf {text}: give KEY=VALUE, several with commas")
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _join(conf: dict[str, str]) -> float:
+    text = conf.get("join_timeout") or conf.get("timeout") or str(JOIN_WITHIN)
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--rdzv-conf join_timeout={text}: not a number of seconds") from None
+
+
+def _role(conf: dict[str, str]) -> Role:
+    told = conf.get("is_host", "").lower()
+    if told in ("1", "true", "t", "yes", "y"):
+        return "host"
+    return "guest" if told else "either"

@@ -1,0 +1,346 @@
+"""`spotelastic run`: a script, elastically, on machines that are already there.
+
+The flags are in `flags.py`, what they mean in `options.py`, where nodes meet in
+`rendezvous_config.py`. Everything is checked before anything starts.
+"""
+
+import argparse
+import fcntl
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
+
+from spotelastic.agent.config import AgentConfig, Entry
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.launcher import bagua, run_storage
+from spotelastic.launcher import options as launcher_options
+from spotelastic.launcher.etcd_bootstrap import Place, local_address, meet, own_address, part
+from spotelastic.launcher.flags import WITHOUT_EFFECT, given, parse
+from spotelastic.launcher.other_nodes import others_at
+from spotelastic.launcher.rendezvous_config import Meeting, meeting
+from spotelastic.launcher.storage_probe import probe
+from spotelastic.linux import END_WITHIN, end_marked, handled, mark
+from spotelastic.model.job import ALLOW_UNCOMMITTED
+from spotelastic.signals import STOPPING
+
+if TYPE_CHECKING:
+    from spotelastic.agent.run import Ended
+
+PREFIX = "spotelastic-run-"
+"""Of folders, followed by the pid of the run that they belong to."""
+SHARED_MEMORY = Path("/dev/shm")
+OWNER_LOCK, DAEMON_LOCK = "owner", "lock"
+"""Files in them, locked for as long as the run and its daemon live: another run that sees a folder
+need not see these processes, which may be in another container."""
+
+LOGS_PREFIX = "spotelastic-logs-"
+"""Of a folder with the logs of a job, where --log-dir named no other. Those of one that failed are
+kept, and then have no lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """This node's own; they end with it, but for the logs of a job that failed."""
+
+    state: Path
+    shm: Path
+    logs: Path
+
+
+OPEN_FILES = 256
+"""At least, of a node with few workers; etcd starts with no fewer."""
+
+Configure = Callable[[Place, Folders], AgentConfig]
+
+
+def main(args: Sequence[str]) -> int:
+    """Run this machine's node until the job ends; the exit code."""
+    options = parse(args)
+    _need_a_machine()
+    entry, command = launcher_options.command(options, Path.cwd(), os.environ)
+    with own_folders() as folders:
+        return serve(options, entry, command, folders).code
+
+
+def _need_a_machine() -> None:
+    """What nothing here would work without."""
+    if not Path("/proc/self/stat").exists():
+        raise EnvironmentFailure("/proc is not mounted: a run finds its processes there")
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if few < OPEN_FILES and few != resource.RLIM_INFINITY:
+        if most < OPEN_FILES and most != resource.RLIM_INFINITY:
+            raise EnvironmentFailure(
+                f"this process may open {most} files: a run needs {OPEN_FILES} (ulimit -n)"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, most))
+
+
+@contextmanager
+def own_folders() -> Iterator[Folders]:
+    """New ones; all are removed at the end but for logs that `serve` has kept. A signal that comes
+    while no agent heeds it ends the block, by KeyboardInterrupt or SystemExit."""
+    mine = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    temporary = _temporary()
+    state, shm = temporary / f"{PREFIX}{mine}", SHARED_MEMORY / f"{PREFIX}{mine}"
+    with ExitStack() as stack:
+        stack.enter_context(handled(STOPPING, _stop))
+        logs = temporary / f"{LOGS_PREFIX}{mine}"
+        for folder in (state, shm, logs):
+            stack.callback(_remove, folder)
+            try:
+                folder.mkdir(0o700)
+                stack.enter_context(_locked(folder))
+            except OSError as error:
+                raise EnvironmentFailure(
+                    f"{folder.parent}: {error.strerror}: a run needs to write there"
+                ) from error
+        yield Folders(state, shm, logs)
+
+
+def _temporary() -> Path:
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise EnvironmentFailure(
+            "no folder for temporary files can be written to: make room in /tmp, or set TMPDIR"
+        ) from error
+
+
+def _remove(folder: Path) -> None:
+    if (folder / OWNER_LOCK).exists() or not any(folder.glob("*")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    """None that follows disturbs the undoing."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The lock is held before it has its name: a folder with one that is free has been left."""
+    new = folder / f"{OWNER_LOCK}.new"
+    with new.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        new.rename(folder / OWNER_LOCK)
+        yield
+
+
+def serve(
+    options: argparse.Namespace, entry: Entry, command: tuple[str, ...], folders: Folders
+) -> "Ended":
+    """Run a node that runs `command` until the job ends. Logs are kept when the job failed."""
+    from spotelastic.agent.run import Ended
+
+    where = meeting(options, *launcher_options.sizes(options.nnodes))
+    storage = run_storage.of(options)
+    configure = _plan(options, entry, command, where, storage)
+    probe(storage, options.rdzv_id, chosen=bool(options.storage))
+    ignored = given(options, WITHOUT_EFFECT)
+    if ignored:
+        _say(f"no effect here: {', '.join(ignored)} (see --help)")
+    _sweep()
+    ended = Ended(128 + signal.SIGINT, None)
+    try:
+        with _met(options, storage, where, folders) as (place, use):
+            ended = _run(configure(place, folders), place)
+            use.ended(ended.code)
+            if use.displaced:
+                ended = Ended(2, ended.job)
+    except KeyboardInterrupt:  # while waiting for the others' etcd
+        pass
+    finally:
+        if ended.code == 1 and not options.log_dir:
+            (folders.logs / OWNER_LOCK).unlink(missing_ok=True)  # kept: nobody sweeps it
+    return ended
+
+
+@contextmanager
+def _met(
+    options: argparse.Namespace, storage: str, where: Meeting, folders: Folders
+) -> Iterator[tuple[Place, run_storage.Use]]:
+    """Has a place and the storage. A node that is alone need not start an etcd to be refused."""
+    etcd = folders.state / "etcd"
+    if where.role == "alone":
+        with (
+            run_storage.used(options, storage, others=None, say=_say) as use,
+            meet(where, etcd, _say) as place,
+        ):
+            yield place, use
+    else:
+        with (
+            meet(where, etcd, _say) as place,
+            others_at(place, options.rdzv_id) as others,
+            run_storage.used(options, storage, others=others, say=_say) as use,
+        ):
+            yield place, use
+
+
+def _run(config: AgentConfig, place: Place) -> "Ended":
+    from spotelastic.agent.run import run
+
+    ended = run(config)
+    part(place, config.run, ended=ended.code in (0, 1))
+    return ended
+
+
+def _plan(
+    options: argparse.Namespace,
+    entry: Entry,
+    command: tuple[str, ...],
+    where: Meeting,
+    storage: str,
+) -> Configure:
+    """Check all options, and say what the agent is told once this node has its place."""
+    environ, workdir = os.environ, Path.cwd()
+    settings = launcher_options.settings(options)
+    launcher_options.check_devices(options, settings.workers, environ)
+    output, signals = (
+        launcher_options.output(options),
+        launcher_options.signals(options.signals_to_handle),
+    )
+    grace = launcher_options.grace(options, environ)
+    preload = launcher_options.preload(options)
+    prefix = launcher_options.prefix(options, environ)
+    env = bagua.environment(options, environ)
+    if options.allow_uncommitted:
+        env = {**env, ALLOW_UNCOMMITTED: "1"}
+    address = local_address(options.local_addr) if options.local_addr else ""
+    node_rank = launcher_options.node_rank(options)
+    node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
+
+    def configure(place: Place, folders: Folders) -> AgentConfig:
+        return AgentConfig(
+            run=options.rdzv_id,
+            endpoints=place.endpoints,
+            tls=place.tls,
+            daemon_tls=where.daemon_tls,
+            node=node,
+            address=address or place.address or own_address(),
+            zone=options.zone,
+            settings=settings,
+            command=command,
+            workdir=workdir,
+            state=folders.state,
+            shm=folders.shm,
+            logs=Path(options.log_dir).absolute() / node / "logs"
+            if options.log_dir
+            else folders.logs,
+            storage=storage,
+            master_port=where.master_port,
+            entry=entry,
+            code=launcher_options.code(entry, command),
+            role=options.role,
+            env=env,
+            virtual_local_rank=options.virtual_local_rank,
+            numa=options.numa_binding,
+            output=output,
+            signals=signals,
+            node_rank=node_rank,
+            warm=not options.no_warm,
+            stays=place.member is not None,
+            preload=preload,
+            grace=grace,
+            take_over=options.take_over,
+            say=_say,
+            line=_printer(prefix, sys.stdout),
+            error_line=_printer(prefix, sys.stderr),
+        )
+
+    return configure
+
+
+def _sweep() -> None:
+    """Remove what runs left that were killed before they could clean up, their daemons too."""
+    commands = [_command(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    temporary = Path(tempfile.gettempdir())
+    places = ((temporary, PREFIX), (SHARED_MEMORY, PREFIX), (temporary, LOGS_PREFIX))
+    for parent, prefix in places:
+        for folder in parent.glob(f"{prefix}*"):
+            in_use = any(str(folder).encode() in command for command in commands)
+            if not in_use and _is_left(folder):
+                end_marked(mark(folder), END_WITHIN)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_left(folder: Path) -> bool:
+    """Neither its owner nor its daemon lives, in whatever container."""
+    try:
+        with (folder / OWNER_LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with suppress(FileNotFoundError), (folder / DAEMON_LOCK).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # held, being made, or somebody else's
+        return False
+    return True
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:  # it ended meanwhile
+        return b""
+
+
+def _say(line: str) -> None:
+    _print(f"[spotelastic] {line}", sys.stderr)
+
+
+def _printer(prefix: Callable[[int, int], str], to: TextIO) -> Callable[[int, int, str], None]:
+    return lambda rank, local_rank, line: _print(f"{prefix(rank, local_rank)}{line}", to)
+
+
+def _print(line: str, to: TextIO | None) -> None:
+    """Never raises, since training goes on without it. A line that ends in a carriage return is an
+    update, and the next line goes over it."""
+    if to is None:  # closed since before the start
+        return
+    text = line if line.endswith("\r") else f"{line}\n"
+    try:
+        _write(text, to)
+    except (OSError, ValueError) as error:
+        _silence(to)
+        # Who read a pipe has seen enough; a disk is full.
+        if to is not sys.stderr and not isinstance(error, BrokenPipeError):
+            why = error.strerror if isinstance(error, OSError) else error
+            _say(f"no more output of workers is shown: {why}")
+
+
+def _write(text: str, to: TextIO) -> None:
+    """All of it, also into a pipe that is full and would not block."""
+    encoding = getattr(to, "encoding", None) or "utf-8"
+    data = text.encode(encoding, "backslashreplace")
+    try:
+        fd = to.fileno()
+    except (OSError, AttributeError):  # a notebook's
+        to.write(data.decode(encoding))
+        to.flush()
+        return
+    to.flush()
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(fd, rest) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+
+
+def _silence(to: TextIO) -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, to.fileno())
+        os.close(nowhere)

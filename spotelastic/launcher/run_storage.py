@@ -1,0 +1,224 @@
+"""Which run uses a storage, and what an earlier run has left in it.
+
+A folder is locked for as long as a launcher on this machine uses it: a node that is alone excludes
+all others, nodes of one run share it. Across machines, and in object stores, the run is the tenant
+of its storage (`spotelastic_checkpoints/commit/tenancy.py`, docs/protocols.md). What made the run
+is kept beside its checkpoints, so that the next run can say whose state it goes on from.
+"""
+
+import argparse
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import IO, Protocol
+
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.tenancy import InUse, Tenancy, Tenant, tenant_here
+from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused
+from spotelastic_checkpoints.provenance import Kept, Record, Recorded, ago, lines, made_by, shown
+from spotelastic_checkpoints.storage.open import folder_of, open_storage
+
+from spotelastic.errors import EnvironmentFailure, UsageError
+
+LOCK = ".spotelastic.lock"
+ANSWER_WITHIN = 10.0
+"""Seconds for a store's first answer; without one the run begins, and takes it later."""
+
+Say = Callable[[str], None]
+
+
+class Others(Protocol):
+    """The other nodes of a run, as the place where they meet shows them."""
+
+    group: str
+    meets: tuple[str, ...]
+
+    def live(self) -> bool | None:
+        """None: the place does not answer."""
+        ...
+
+
+@dataclass(slots=True)
+class Use:
+    """How this node uses the storage."""
+
+    displaced: bool = False
+    """Another run has the storage since."""
+    code: int | None = None
+    record: Recorded | None = None
+
+    def ended(self, code: int) -> None:
+        self.code = code
+        if self.record is not None:
+            self.record.ended(well=code == 0)
+
+    def is_over(self, others: Others | None) -> bool:
+        """Whether the whole job has ended, or no node of it is left."""
+        return others is None or self.code in (0, 1) or others.live() is False
+
+
+def of(options: argparse.Namespace) -> str:
+    """Where the run's checkpoints go. Raises `UsageError` for a name that leaves ./runs."""
+    name = options.rdzv_id
+    if not name or "\0" in name:
+        raise UsageError("--rdzv-id: is empty, or has a character that no name may have")
+    if options.storage:
+        return str(options.storage)
+    parts = name.split("/")
+    if PurePath(name).is_absolute() or not {"", ".", ".."}.isdisjoint(parts):
+        raise UsageError(
+            f"--rdzv-id {name}: its checkpoints would lie outside of a folder of their own in "
+            "./runs; give another name, or --storage"
+        )
+    return str(Path("runs").absolute() / name)
+
+
+@contextmanager
+def used(
+    options: argparse.Namespace, storage: str, *, others: Others | None, say: Say
+) -> Iterator[Use]:
+    """Holds the storage for this run, whose node is alone where there are no `others`.
+
+    Raises `UsageError` while another run uses it. When another run has it after all (this one was
+    cut off from it, or stopped, for long enough) this process gets SIGTERM, which ends its node.
+    """
+    with ExitStack() as stack:
+        yield _Taking(options, storage, others, say, stack).taken()
+
+
+@dataclass(slots=True)
+class _Taking:
+    options: argparse.Namespace
+    storage: str
+    others: Others | None
+    say: Say
+    stack: ExitStack
+    use: Use = field(default_factory=Use)
+
+    def taken(self) -> Use:
+        folder = folder_of(self.storage)
+        if folder is not None:
+            self._lock(folder)
+        tenancy, how = self._tenancy()
+        if how == "unknown":
+            self.say(f"{shown(self.storage)} does not answer yet: whether it is free shows later")
+        if how == "joined" and self.options.fresh:
+            self.say("--fresh: has no effect here, the run is under way")
+        if how != "first":
+            return self.use
+        if self.options.fresh:
+            tenancy = self._afresh(folder, tenancy)
+        kept, record = Kept(open_storage(self.storage), self.options.rdzv_id), self._record()
+        for line in lines(kept, record, "--fresh"):
+            self.say(line)
+        self.use.record = Recorded(kept, record)
+        tenancy.prepared()
+        return self.use
+
+    def _record(self) -> Record:
+        return made_by(str(self.options.script), self.options.args)
+
+    def _lock(self, folder: Path) -> None:
+        with suppress(
+            OSError
+        ):  # what is wrong with it the probe has told, or the first commit does
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = self.stack.enter_context((folder / LOCK).open("a"))
+            if not _locked(lock, alone=self.others is None):
+                other = Kept(open_storage(self.storage), self.options.rdzv_id).record()
+                raise self._in_use(
+                    f" ({other.command}, begun {ago(other.begun_at)}, pid {other.pid})"
+                    if other
+                    else ""
+                )
+
+    def _tenancy(self) -> tuple[Tenancy, str]:
+        others, command = self.others, self._record().command
+        mine = tenant_here(
+            self.options.rdzv_id,
+            command,
+            group=others.group if others else "",
+            meets=others.meets if others else (),
+        )
+        tenancy = Tenancy(
+            lambda: open_storage(self.storage),
+            mine,
+            displaced=self._displaced,
+            others_live=lambda: bool(others and others.live()),
+        )
+        self.stack.callback(lambda: tenancy.release(over=self.use.is_over(others)))
+        try:
+            return tenancy, tenancy.settle(ANSWER_WITHIN)
+        except InUse as error:
+            raise self._in_use(f" ({_told(error.tenant)})") from None
+        except StorageRefused as error:
+            raise UsageError(f"--storage {self.storage}: {error}") from None
+
+    def _afresh(self, folder: Path | None, tenancy: Tenancy) -> Tenancy:
+        """Nothing of before is deleted. A folder that this node has for itself is moved aside; of a
+        store that others use as well, what is there counts no more."""
+        owner = self.options.rdzv_id
+        commits = Commits(open_storage(self.storage), owner)
+        try:
+            if commits.latest() is None:
+                return tenancy
+            if folder is None or self.others is not None:
+                before = commits.begin_afresh(take_over=self.options.take_over)
+                self.say(
+                    f"beginning afresh: step {before.step if before else 0} and what was before it "
+                    f"stay in {shown(self.storage)}, and count no more"
+                )
+                return tenancy
+        except CheckpointsError as error:
+            raise EnvironmentFailure(f"--fresh: {error}") from None
+        tenancy.release(over=True)
+        aside = _aside(folder)
+        try:
+            folder.rename(aside)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"--fresh: {folder} cannot be moved aside: {error.strerror}; give another --storage"
+            ) from None
+        self.say(f"beginning afresh: the checkpoints of before are kept in {shown(str(aside))}")
+        self._lock(folder)
+        return self._tenancy()[0]
+
+    def _displaced(self, by: Tenant) -> None:
+        self.use.displaced = True
+        self.say(
+            f"another run ({_told(by)}) has {shown(self.storage)} since this one did not answer "
+            "there: this one ends"
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _in_use(self, who: str) -> UsageError:
+        return UsageError(
+            f"another run{who} uses {shown(self.storage)}: wait for its end, or give this run "
+            "another --rdzv-id or --storage"
+        )
+
+
+def _told(tenant: Tenant) -> str:
+    return f"{tenant.command}, begun {ago(tenant.begun_at)}, pid {tenant.pid} on {tenant.host}"
+
+
+def _locked(lock: IO[str], *, alone: bool) -> bool:
+    """False while another run on this machine has it."""
+    try:
+        fcntl.flock(lock, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _aside(folder: Path) -> Path:
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    return aside

@@ -1,0 +1,53 @@
+"""Whether a run could save where its checkpoints go, before anything is started.
+
+What will not become right by itself ends the command: a scheme that nobody knows, a package or a
+right that is missing, a bucket that is not there. A store that does not answer may be back later.
+"""
+
+import errno
+import re
+import threading
+
+from spotelastic.errors import UsageError
+
+WITHIN = 15.0
+"""Seconds for the answer; then the run begins without one."""
+_STAYS = {
+    *(errno.EROFS, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOSPC, errno.EDQUOT),
+}
+"""Of a folder: a disk that may not be written to, or is full."""
+
+
+def probe(url: str, owner: str, *, chosen: bool = True) -> None:
+    """Writes the small object that each claim looks for. `chosen`: by --storage.
+
+    Raises `UsageError`.
+    """
+    if re.search(r"@(\d+/)?\d+/*$", url):
+        raise UsageError(f"--storage {url}: `ckpt` takes what is behind the @ for a step")
+    problems: list[str] = []
+    thread = threading.Thread(target=_try, args=(url, owner, problems), daemon=True)
+    thread.start()
+    thread.join(WITHIN)
+    if problems:
+        shown = url if url.isprintable() else repr(url)
+        problem = problems[0].removeprefix(f"{shown}: ")
+        if chosen:
+            raise UsageError(f"--storage {shown}: {problem}")
+        raise UsageError(f"checkpoints go to {shown}: {problem}; give another place by --storage")
+
+
+def _try(url: str, owner: str, problems: list[str]) -> None:
+    from spotelastic_checkpoints.commit.commit_protocol import Commits
+    from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
+    from spotelastic_checkpoints.storage.open import open_storage
+
+    try:
+        Commits(open_storage(url), owner).see_conditions()
+    except StorageRefused as error:
+        problems.append(str(error))
+    except StorageUnavailable as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _STAYS:
+            problems.append(str(error))
+    except Exception as error:  # of whatever package opens such a URL
+        problems.append(f"{type(error).__name__}: {error}")

@@ -1,0 +1,393 @@
+"""Auto Scaling groups that behave: moto keeps and shows them, this makes them act.
+
+`pass_over` looks at every group and takes it one step towards what it should be; it runs on the
+agenda whenever something changed (a call, an instance's state, capacity, a deadline), so that
+calls return at once and launches happen after them, as on AWS. What to launch and whom to
+terminate is decided in `planner.py`.
+
+A member's way: Pending, Pending:Wait (launch hooks), Pending:Proceed, InService, Terminating,
+Terminating:Wait (termination hooks), Terminating:Proceed, and out. Those that are terminating no
+longer count, so that their replacements launch at once. An instance that EC2 has already taken
+leaves its group without waiting for hooks: there is nothing left to wait for.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from moto.autoscaling.exceptions import AutoscalingClientError, ValidationError
+from moto.core.exceptions import ServiceException
+
+from spotelastic.clock import wall
+from spotelastic.local.autoscaling import planner
+from spotelastic.local.autoscaling.activities import Activities, Activity
+from spotelastic.local.autoscaling.members import Member, counting, policy_of, seen, suspended
+from spotelastic.local.base import eventbridge_messages
+from spotelastic.local.base.agenda import Agenda
+from spotelastic.local.instances import machines
+from spotelastic.local.instances.capacity import Market
+from spotelastic.local.instances.machines import Machine, Machines
+
+LAUNCHING = "autoscaling:EC2_INSTANCE_LAUNCHING"
+TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
+
+_log = logging.getLogger(__name__)
+
+RETRY = 15.0
+"""Seconds until a launch that failed is tried again, unless capacity changes before."""
+
+Launch = Callable[[Any, planner.Place, bool], Any]
+"""Launches one instance for (group, place, spot); raises what EC2 answers."""
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What moto does not keep of a group."""
+
+    retry_at: float = 0.0
+    deleting: bool = False
+
+
+class AutoScaling:
+    def __init__(
+        self,
+        *,
+        backend: Any,
+        machines: Machines,
+        market: Market,
+        agenda: Agenda,
+        emit: Callable[[eventbridge_messages.CloudEvent], None],
+        launch: Launch,
+    ) -> None:
+        self._backend = backend
+        self._machines = machines
+        self._market = market
+        self._agenda = agenda
+        self._emit = emit
+        self._launch = launch
+        self._ledgers: dict[str, _Ledger] = {}
+        self.activities = Activities()
+        self._planned = False
+
+    # -- what calls ask for ------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something changed: look at all groups soon."""
+        if not self._planned:
+            self._planned = True
+            self._agenda.soon(self.pass_over)
+
+    def machine_changed(self, machine: Machine) -> None:
+        if machine.state == machines.TERMINATED:
+            self.capacity_changed()
+        self.wake()
+
+    def capacity_changed(self) -> None:
+        """Launches that failed are worth another try."""
+        for ledger in self._ledgers.values():
+            ledger.retry_at = 0.0
+        self.wake()
+
+    def terminate_member(self, instance: str, decrement: bool) -> Activity:
+        """TerminateInstanceInAutoScalingGroup."""
+        group, member = self._find(instance)
+        cause = "a user request"
+        if decrement:
+            if group.desired_capacity <= group.min_size:
+                raise ValidationError(
+                    f"Currently, desiredSize equals minSize ({group.min_size}). Terminating "
+                    "instance without replacement will violate group's min size constraint. "
+                    "Either set shouldDecrementDesiredCapacity flag to false or lower group's "
+                    "min size."
+                )
+            cause += (
+                f", shrinking the capacity from {group.desired_capacity} to "
+                f"{group.desired_capacity - 1}"
+            )
+            group.desired_capacity -= 1
+        self.wake()
+        return self._begin_terminating(group, member, f"in response to {cause}.")
+
+    def complete(self, group: str, hook: str, result: str, token: str, instance: str) -> None:
+        """CompleteLifecycleAction."""
+        member = self._waiting(group, hook, token, instance)
+        del member.waits[hook]
+        if result == "ABANDON" and member.lifecycle_state.startswith("Pending"):
+            member.abandoned = True
+        if result == "ABANDON":
+            member.waits.clear()
+        self.wake()
+
+    def heartbeat(self, group: str, hook: str, token: str, instance: str) -> None:
+        """RecordLifecycleActionHeartbeat: the time-out starts anew."""
+        wait = self._waiting(group, hook, token, instance).waits[hook]
+        wait.deadline = wall() + wait.hook.heartbeat_timeout
+        self._agenda.at(wait.deadline, self.wake)
+
+    def delete(self, group: str, force: bool) -> None:
+        """DeleteAutoScalingGroup: without `force` only an empty group."""
+        found = self._group(group)
+        if found.instance_states and not force:
+            raise AutoscalingClientError(
+                "ResourceInUse",
+                "You cannot delete an AutoScalingGroup while there are instances or pending Spot "
+                "instance request(s) still in the group.",
+            )
+        found.min_size = found.max_size = found.desired_capacity = 0
+        found.status = "Delete in progress"
+        self._ledger(group).deleting = True
+        for member in found.instance_states:
+            member.waits.clear()
+            self._begin_terminating(found, member, "in response to a user request.", hooks=False)
+        self._drop_if_empty(found)
+
+    def delete_now(self, group: str) -> None:
+        """As `delete`, done when it returns: stacks delete what lies below a group after it."""
+        instances = [member.instance for member in self._group(group).instance_states]
+        self.delete(group, force=True)
+        self._machines.settle(instances)
+        self.pass_over()
+
+    # -- what groups do ----------------------------------------------------------------------
+
+    def pass_over(self) -> None:
+        self._planned = False
+        now = wall()
+        for group in list(self._backend.autoscaling_groups.values()):
+            try:
+                self._look_after(group, now)
+            except Exception:  # such as a launch template that was deleted: the others go on
+                _log.exception("cannot look after group %s", group.name)
+                self._agenda.at(now + RETRY, self.wake)
+
+    def _look_after(self, group: Any, now: float) -> None:
+        for member in list(group.instance_states):
+            self._advance(group, member, now)
+        if self._ledger(group.name).deleting:
+            self._drop_if_empty(group)
+            return
+        self._replace_unhealthy(group)
+        self._shrink(group)
+        self._grow(group, now)
+
+    def _advance(self, group: Any, member: Member, now: float) -> None:
+        """Takes one member one state further, if it can go."""
+        machine = self.machine(member)
+        for name, wait in list(member.waits.items()):
+            if now >= min(wait.deadline, wait.limit):
+                del member.waits[name]
+                member.abandoned |= wait.hook.default_result == "ABANDON"
+        state = member.lifecycle_state
+        if machine is None or machine.state in machines.GONE:
+            self._advance_gone(group, member, machine)
+        elif state == "Pending" and machine.state == machines.RUNNING:
+            self._enter_hooks(group, member, LAUNCHING)
+            self._advance(group, member, now)
+        elif state == "Pending:Wait" and not member.waits:
+            if member.abandoned:
+                self._begin_terminating(
+                    group, member, "because its launch was abandoned.", hooks=False
+                )
+            else:
+                self._put_in_service(group, member)
+        elif state == "Terminating:Wait" and not member.waits:
+            self._proceed_terminating(member)
+
+    def _advance_gone(self, group: Any, member: Member, machine: Machine | None) -> None:
+        if machine is not None and machine.state in (machines.STOPPING, machines.STOPPED):
+            if not suspended(group, "HealthCheck"):
+                self._machines.terminate(member.instance)
+            return
+        if not member.lifecycle_state.startswith("Terminating"):
+            if suspended(group, "HealthCheck"):
+                return
+            member.activity = self._begin(
+                group,
+                member,
+                "in response to an EC2 health check indicating it has been terminated or stopped.",
+            )
+            member.lifecycle_state = "Terminating"
+            member.waits.clear()
+        if machine is None or machine.state == machines.TERMINATED:
+            self._leave(group, member)
+
+    def _leave(self, group: Any, member: Member) -> None:
+        group.instance_states.remove(member)
+        if member.activity is not None:
+            member.activity.ended("Successful")
+            self._emit(
+                eventbridge_messages.activity_ended(group, member.activity, member.instance_id)
+            )
+
+    def _enter_hooks(self, group: Any, member: Member, transition: str) -> None:
+        """Into the waiting state; with nothing to wait for it is left in the same pass."""
+        launching = transition == LAUNCHING
+        member.lifecycle_state = "Pending:Wait" if launching else "Terminating:Wait"
+        now = wall()
+        for hook in self._backend.describe_lifecycle_hooks(group.name):
+            if hook.lifecycle_transition != transition:
+                continue
+            wait = member.wait(hook, now)
+            self._agenda.at(wait.deadline, self.wake)
+            ends = ("EC2", "AutoScalingGroup")
+            self._emit(
+                eventbridge_messages.lifecycle_action(
+                    group,
+                    member.instance_id,
+                    hook,
+                    wait.token,
+                    *(ends if launching else reversed(ends)),
+                )
+            )
+
+    def _put_in_service(self, group: Any, member: Member) -> None:
+        member.lifecycle_state = "InService"
+        if member.activity is not None:
+            member.activity.ended("Successful")
+            self._emit(
+                eventbridge_messages.activity_ended(group, member.activity, member.instance_id)
+            )
+            member.activity = None
+
+    def _begin_terminating(
+        self, group: Any, member: Member, cause: str, *, hooks: bool = True
+    ) -> Activity:
+        if member.lifecycle_state.startswith("Terminating"):
+            if not hooks:
+                self._proceed_terminating(member)
+            activity = member.activity
+            assert isinstance(activity, Activity)
+            return activity
+        member.waits.clear()
+        activity = member.activity = self._begin(group, member, cause)
+        if (machine := self.machine(member)) is not None:
+            machine.target_state = "Terminated"
+        if hooks:
+            self._enter_hooks(group, member, TERMINATING)
+        if not member.waits:
+            self._proceed_terminating(member)
+        return activity
+
+    def _proceed_terminating(self, member: Member) -> None:
+        member.lifecycle_state = "Terminating:Proceed"
+        self._machines.terminate(member.instance)
+
+    def _replace_unhealthy(self, group: Any) -> None:
+        if suspended(group, "ReplaceUnhealthy") or suspended(group, "Terminate"):
+            return
+        for member in counting(group):
+            if member.health_status == "Unhealthy":
+                self._begin_terminating(group, member, "in response to a user health-check.")
+
+    def _shrink(self, group: Any) -> None:
+        if suspended(group, "Terminate"):
+            return
+        by_id = {member.instance_id: member for member in counting(group)}
+        for victim in planner.surplus(policy_of(group), seen(by_id.values())):
+            cause = "in response to a difference between desired and actual capacity."
+            self._begin_terminating(group, by_id[victim], cause)
+
+    def _grow(self, group: Any, now: float) -> None:
+        ledger = self._ledger(group.name)
+        if suspended(group, "Launch") or now < ledger.retry_at:
+            return
+        policy = policy_of(group)
+        failed: set[bool] = set()
+        for spot in planner.purchases(policy, seen(counting(group))):
+            if spot not in failed and not self._launch_one(group, policy, spot):
+                failed.add(spot)
+        if failed:
+            ledger.retry_at = now + RETRY
+            self._agenda.at(ledger.retry_at, self.wake)
+
+    def _launch_one(self, group: Any, policy: planner.Policy, spot: bool) -> bool:
+        failure = "the group has no subnet"
+        places = planner.places(policy, seen(counting(group)), spot, self._offer(spot))
+        for place in places:
+            try:
+                instance = self._launch(group, place, spot)
+            except ServiceException as error:
+                failure = f"{error.code} - {error.message}"
+            except OSError as error:
+                failure = f"InternalError - {error}"
+            else:
+                self._join(group, instance, spot)
+                return True
+        zone = places[-1].zone if places else ""
+        activity = self.activities.launch(group.name, zone=zone)
+        option = "Spot" if spot else "On-Demand"
+        activity.ended(
+            "Failed",
+            f"Could not launch {option} Instances. {failure} Launching EC2 instance failed.",
+        )
+        self._emit(eventbridge_messages.activity_ended(group, activity, ""))
+        return False
+
+    def _join(self, group: Any, instance: Any, spot: bool) -> None:
+        member = Member(
+            instance,
+            lifecycle_state="Pending",
+            protected_from_scale_in=group.new_instances_protected_from_scale_in,
+            autoscaling_group=group,
+        )
+        member.spot = spot
+        group.instance_states.append(member)
+        if (machine := self.machine(member)) is not None:
+            machine.target_state = "InService"
+        member.activity = self.activities.launch(group.name, instance.id, member.zone)
+
+    def _offer(self, spot: bool) -> planner.Offering:
+        def offer(type: str, zone: str) -> planner.Offer:
+            price = self._market.spot(type, zone) if spot else self._market.on_demand(type)
+            return planner.Offer(price, self._machines.free(type, zone))
+
+        return offer
+
+    # -- books -------------------------------------------------------------------------------
+
+    def _begin(self, group: Any, member: Member, why: str) -> Activity:
+        """A termination's activity; a launch that is still under way is given up."""
+        if member.activity is not None:
+            member.activity.ended("Cancelled")
+        return self.activities.termination(group.name, member.instance_id, member.zone, why)
+
+    def _ledger(self, group: str) -> _Ledger:
+        return self._ledgers.setdefault(group, _Ledger())
+
+    def _drop_if_empty(self, group: Any) -> None:
+        if not group.instance_states:
+            self._backend.autoscaling_groups.pop(group.name, None)
+            self._ledgers.pop(group.name, None)
+            self.activities.forget(group.name)
+            for key, hook in list(self._backend.lifecycle_hooks.items()):
+                if hook.auto_scaling_group_name == group.name:
+                    del self._backend.lifecycle_hooks[key]
+            for key in list(self._backend.scheduled_actions):
+                if key[0] == group.name:
+                    del self._backend.scheduled_actions[key]
+
+    def machine(self, member: Member) -> Machine | None:
+        return self._machines.get(member.instance_id)
+
+    def _group(self, name: str) -> Any:
+        try:
+            return self._backend.autoscaling_groups[name]
+        except KeyError:
+            raise ValidationError(f"AutoScalingGroup name not found - {name}") from None
+
+    def _find(self, instance: str) -> tuple[Any, Member]:
+        for group in self._backend.autoscaling_groups.values():
+            for member in group.instance_states:
+                if member.instance_id == instance:
+                    return group, member
+        raise ValidationError(f"Instance Id not found - No managed instance found for {instance}")
+
+    def _waiting(self, group: str, hook: str, token: str, instance: str) -> Member:
+        member: Member
+        for member in self._group(group).instance_states:
+            wait = member.waits.get(hook)
+            if wait and (wait.token == token if token else member.instance_id == instance):
+                return member
+        name = f"token {token}" if token else f"instance {instance}"
+        raise ValidationError(f"No active Lifecycle Action found with {name}")

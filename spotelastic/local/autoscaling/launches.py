@@ -1,0 +1,34 @@
+"""What an Auto Scaling group asks EC2 for when it launches an instance."""
+
+from typing import Any
+
+from spotelastic.local.autoscaling.planner import Place
+from spotelastic.local.instances.machines import Machines
+
+
+class Launcher:
+    """One launch at a place; raises what EC2 answers."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+
+    def __call__(self, group: Any, place: Place, spot: bool) -> Any:
+        version = group.ec2_launch_template.get_version(group.launch_template_version)
+        tags = {**group.get_propagated_tags(), "aws:autoscaling:groupName": group.name}
+        reservation = group.ec2_backend.run_instances(
+            None,
+            1,
+            version.user_data,
+            version.security_groups,
+            instance_type=place.type,
+            region_name=group.region,
+            subnet_id=place.subnet,
+            launch_template={
+                "LaunchTemplateId": group.ec2_launch_template.id,
+                "Version": str(version.number),
+            },
+            tags={"instance": tags},
+            spot=spot,
+            associate_public_ip=None,
+        )
+        return reservation.instances[0]

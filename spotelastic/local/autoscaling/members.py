@@ -1,0 +1,103 @@
+"""Auto Scaling groups and their members as moto keeps them: what is added, and how to read them."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from moto.autoscaling import models
+
+from spotelastic.local.autoscaling import planner
+from spotelastic.local.autoscaling.activities import Activity
+
+GLOBAL_TIMEOUT = 172800  # seconds that heartbeats can stretch a wait to
+_MULTIPLES = 100  # of the heartbeat time-out, whichever is less
+
+
+@dataclass(slots=True)
+class Wait:
+    """A life-cycle action that is waited for; times in seconds since the epoch."""
+
+    hook: Any
+    token: str
+    deadline: float
+    limit: float
+
+
+class Member(models.InstanceState):
+    """Moto's, with what life-cycle hooks and spot need."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.zone = str(self.instance.placement.zone)
+        self.spot = self.instance.lifecycle == "spot"
+        self.waits: dict[str, Wait] = {}
+        """By name of the hook."""
+        self.abandoned = False
+        self.activity: Activity | None = None
+        """The scaling activity that is under way for it."""
+
+    def wait(self, hook: Any, now: float) -> Wait:
+        timeout = hook.heartbeat_timeout
+        limit = now + min(GLOBAL_TIMEOUT, timeout * _MULTIPLES)
+        wait = Wait(hook, str(uuid.uuid4()), now + timeout, limit)
+        self.waits[hook.name] = wait
+        return wait
+
+
+def policy_of(group: Any) -> planner.Policy:
+    """What a moto group asks for, from its launch template or mixed-instances policy."""
+    mixed = group.mixed_instances_policy or {}
+    overrides = mixed.get("LaunchTemplate", {}).get("Overrides") or []
+    types = tuple(item["InstanceType"] for item in overrides if item.get("InstanceType"))
+    subnets = tuple(
+        (subnet.id, subnet.availability_zone)
+        for subnet in group.ec2_backend.describe_subnets(
+            subnet_ids=[name.strip() for name in (group.vpc_zone_identifier or "").split(",")]
+        )
+    )
+    distribution = mixed.get("InstancesDistribution") or _plain(group)
+    return planner.Policy(
+        desired=group.desired_capacity or 0,
+        subnets=subnets,
+        types=types or (group.instance_type,),
+        on_demand_base=int(distribution.get("OnDemandBaseCapacity") or 0),
+        on_demand_percentage=int(distribution.get("OnDemandPercentageAboveBaseCapacity", 100)),
+        on_demand_strategy=distribution.get("OnDemandAllocationStrategy") or "prioritized",
+        spot_strategy=distribution.get("SpotAllocationStrategy") or "lowest-price",
+    )
+
+
+def _plain(group: Any) -> dict[str, Any]:
+    """Without a policy it is the launch template that says spot or on-demand."""
+    version = group.ec2_launch_template.get_version(group.launch_template_version)
+    market = (version.data.get("InstanceMarketOptions") or {}).get("MarketType")
+    return {"OnDemandPercentageAboveBaseCapacity": 0 if market == "spot" else 100}
+
+
+def counting(group: Any) -> list[Member]:
+    """The members that count towards the size: those that are terminating do not."""
+    return [
+        member
+        for member in group.instance_states
+        if member.lifecycle_state == "InService" or member.lifecycle_state.startswith("Pending")
+    ]
+
+
+def seen(members: Iterable[Member]) -> list[planner.Seen]:
+    """The members as `scaling` wants to know them."""
+    return [
+        planner.Seen(
+            member.instance_id,
+            member.zone,
+            member.spot,
+            member.instance.launch_time.timestamp(),
+            bool(member.protected_from_scale_in),
+        )
+        for member in members
+    ]
+
+
+def suspended(group: Any, process: str) -> bool:
+    """Whether one of the group's processes (Launch, Terminate, HealthCheck...) is suspended."""
+    return any(item["ProcessName"] == process for item in group.suspended_processes)

@@ -1,0 +1,57 @@
+"""The Pricing API, of which moto has nothing: on-demand prices of EC2 as the market has them."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from spotelastic.local.iam.authority import Authority, Request, accesses, principal_of
+from spotelastic.local.instances.capacity import Market
+
+TARGET = "AWSPriceListService.GetProducts"
+_KEY = re.compile(r"Credential=([^/]+)/")
+
+
+def products(market: Market, filters: Mapping[str, str]) -> list[str]:
+    """What GetProducts answers to filters by field: JSON, as AWS packs it into its own JSON."""
+    type = filters.get("instanceType", "")
+    rate = {"pricePerUnit": {"USD": f"{market.on_demand(type):.10f}"}}
+    product = {
+        "product": {"productFamily": "Compute Instance", "attributes": dict(filters)},
+        "terms": {"OnDemand": {"term": {"priceDimensions": {"rate": rate}}}},
+        "publicationDate": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    }
+    return [json.dumps(product)] if type else []
+
+
+def middleware(
+    market: Market, authority: Authority, account: str, region: str, application: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A WSGI application that answers GetProducts itself."""
+
+    def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        if environ.get("HTTP_X_AMZ_TARGET") != TARGET:
+            return application(environ, start_response)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        key = _KEY.search(environ.get("HTTP_AUTHORIZATION", ""))
+        request = Request("pricing", "GetProducts", account, region, {})
+        refused = authority.judge(principal_of(account, key[1] if key else ""), accesses(request))
+        if refused is not None:
+            status = "400 Bad Request"
+            answer: dict[str, Any] = {"__type": "AccessDeniedException", "Message": refused.action}
+        else:
+            filters = {each["Field"]: each["Value"] for each in json.loads(body).get("Filters", ())}
+            status = "200 OK"
+            answer = {"FormatVersion": "aws_v1", "PriceList": products(market, filters)}
+        payload = json.dumps(answer).encode()
+        start_response(
+            status,
+            [
+                ("Content-Type", "application/x-amz-json-1.1"),
+                ("Content-Length", str(len(payload))),
+            ],
+        )
+        return [payload]
+
+    return handle

@@ -1,0 +1,58 @@
+"""What a cloud has on the machine, and its removal: by itself, its hypervisor, or its successor."""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spotelastic.local.base import processes
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    folder: str
+    """Temporary folder: consoles, volumes, the cloud's log."""
+    record: str
+    """The file that announces the cloud (local.json)."""
+
+    @property
+    def cloud(self) -> str:
+        """The cloud's id."""
+        return Path(self.folder).name.removeprefix("spotelastic-")
+
+    @property
+    def shm(self) -> Path:
+        return _SHARED_MEMORY / f"spotelastic-{self.cloud}"
+
+    def remove(self) -> None:
+        """Ends every process of every instance, then removes shared memory, folder and record."""
+        processes.end(lambda: processes.marked(self.cloud))
+        shutil.rmtree(self.shm, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        record = Path(self.record)
+        if _folder_in(record) == self.folder:
+            record.unlink(missing_ok=True)
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def loads(cls, text: str) -> "Remains":
+        return cls(**json.loads(text))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def _folder_in(record: Path) -> str:
+    try:
+        return str(json.loads(record.read_text()).get("folder", ""))
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,217 @@
+"""Interruptions and other faults: what is asked of the cloud's process, and the client that asks.
+
+Requests are POSTs of JSON to `/_spotelastic/<fault>` on the cloud's endpoint: S3 has no bucket
+that could be called so.
+"""
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from http.client import HTTPConnection, HTTPException
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from spotelastic.errors import SpotelasticError, Unavailable, UsageError
+from spotelastic.linux import send
+from spotelastic.local.base import processes
+from spotelastic.local.iam.authority import Authority, Call
+from spotelastic.local.instances.imds import Trouble
+
+if TYPE_CHECKING:
+    from spotelastic.local.autoscaling.groups import AutoScaling
+    from spotelastic.local.base.bus import Bus
+    from spotelastic.local.cloud import CloudInfo
+    from spotelastic.local.instances.capacity import Market
+    from spotelastic.local.instances.machines import Machine, Machines
+
+PREFIX = "/_spotelastic/"
+_TIMEOUT = 30.0
+
+
+class Faults:
+    """Asks a running cloud for faults. Raises `UsageError` for what cannot be."""
+
+    def __init__(self, info: "CloudInfo") -> None:
+        self._address = urlsplit(info.endpoint)
+
+    def interrupt(self, instance: str, seconds: float) -> None:
+        """Gives a spot instance notice, and takes it away that many seconds later."""
+        self._ask("interrupt", instance=instance, seconds=seconds)
+
+    def withdraw(self, instance: str) -> None:
+        """Takes a notice back: the instance stays."""
+        self._ask("withdraw", instance=instance)
+
+    def rebalance(self, instance: str) -> None:
+        """Recommends to leave a spot instance, which stays."""
+        self._ask("rebalance", instance=instance)
+
+    def set_delivery(self, *delays: float) -> None:
+        """From now on the event bus delivers one copy of each event after each of these seconds;
+        without any, events are lost."""
+        self._ask("set_delivery", delays=delays)
+
+    def set_metadata(self, instance: str, trouble: Trouble) -> None:
+        """What becomes of the next requests to an instance's metadata service."""
+        self._ask("set_metadata", instance=instance, trouble=trouble)
+
+    def kill(self, instance: str) -> None:
+        """Takes an instance away without notice."""
+        self._ask("kill", instance=instance)
+
+    def processes(self, instance: str) -> list[processes.Process]:
+        found = self._ask("processes", instance=instance)
+        return [processes.Process(**process) for process in found]
+
+    def kill_process(self, instance: str, role: str) -> int:
+        """SIGKILLs one process of an instance, named by its role; returns its pid."""
+        return int(self._ask("kill_process", instance=instance, role=role))
+
+    def set_capacity(self, type: str, zone: str, count: int) -> None:
+        """How many instances of the type the zone has in all, running ones included."""
+        self._ask("set_capacity", type=type, zone=zone, count=count)
+
+    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
+        self._ask("set_spot_price", type=type, zone=zone, usd_per_hour=usd_per_hour)
+
+    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
+        """As the Pricing API tells it."""
+        self._ask("set_on_demand_price", type=type, usd_per_hour=usd_per_hour)
+
+    def set_quota(self, code: str, vcpus: int) -> None:
+        """By the quota's code, e.g. L-3819A6DF."""
+        self._ask("set_quota", code=code, vcpus=vcpus)
+
+    def calls(self) -> list[Call]:
+        """What roles and users have called so far, each kind of call once."""
+        return msgspec.convert(self._ask("calls"), list[Call])
+
+    def _ask(self, fault: str, **arguments: Any) -> Any:
+        connection = HTTPConnection(
+            self._address.hostname or "", self._address.port, timeout=_TIMEOUT
+        )
+        try:
+            connection.request("POST", PREFIX + fault, json.dumps(arguments))
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, HTTPException, ValueError) as error:
+            raise Unavailable(f"the local cloud did not answer ({fault}): {error}") from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise UsageError(answer["error"])
+        return answer["result"]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The cloud's side: one method per fault, named as in `Faults`."""
+
+    lock: RLock
+    machines: "Machines"
+    scaling: "AutoScaling"
+    market: "Market"
+    authority: Authority
+    bus: "Bus"
+    cloud: str
+
+    def interrupt(self, instance: str, seconds: float) -> None:
+        if seconds < 0:
+            raise UsageError(f"cannot interrupt in {seconds} seconds")
+        self.machines.interrupt(self._spot(instance), seconds)
+
+    def withdraw(self, instance: str) -> None:
+        self.machines.withdraw(self._spot(instance))
+
+    def rebalance(self, instance: str) -> None:
+        self.machines.recommend_rebalance(self._spot(instance))
+
+    def set_delivery(self, delays: list[float]) -> None:
+        self.bus.delays = tuple(delays)
+
+    def set_metadata(self, instance: str, trouble: Trouble) -> None:
+        self.machines.set_metadata(self._living(instance), trouble)
+
+    def kill(self, instance: str) -> None:
+        machine = self._living(instance)
+        cause = "Server.SpotInstanceTermination" if machine.spot else "Server.InternalError"
+        self.machines.terminate(machine.it, cause)
+
+    def processes(self, instance: str) -> list[dict[str, Any]]:
+        self._living(instance)
+        return [asdict(process) for process in processes.marked(self.cloud, instance)]
+
+    def kill_process(self, instance: str, role: str) -> int:
+        self._living(instance)
+        found = processes.marked(self.cloud, instance)
+        for process in found:
+            if process.role == role and send(process.pid, signal.SIGKILL):
+                return process.pid
+        roles = ", ".join(sorted({process.role for process in found})) or "none"
+        raise UsageError(f"{instance} runs no {role}; it runs {roles}")
+
+    def set_capacity(self, type: str, zone: str, count: int) -> None:
+        self.market.limits[type, zone] = count
+        self.scaling.capacity_changed()
+
+    def set_spot_price(self, type: str, zone: str, usd_per_hour: float) -> None:
+        self.market.prices[type, zone] = usd_per_hour
+
+    def set_on_demand_price(self, type: str, usd_per_hour: float) -> None:
+        self.market.listed[type] = usd_per_hour
+
+    def set_quota(self, code: str, vcpus: int) -> None:
+        self.market.quotas[code] = vcpus
+
+    def calls(self) -> Any:
+        return msgspec.to_builtins(self.authority.calls)
+
+    def _living(self, instance: str) -> "Machine":
+        machine = self.machines.get(instance)
+        if machine is None or machine.state not in ("pending", "running"):
+            state = "not there" if machine is None else machine.state
+            raise UsageError(f"instance {instance} is {state} in the local cloud")
+        return machine
+
+    def _spot(self, instance: str) -> "Machine":
+        machine = self._living(instance)
+        if not machine.spot:
+            raise UsageError(f"instance {instance} is on-demand: AWS gives no notice to those")
+        return machine
+
+
+_FAULTS = {name for name in vars(Faults) if not name.startswith("_")}
+
+
+def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:
+    """HTTP status and body for one request."""
+    try:
+        if fault not in _FAULTS:
+            raise UsageError(f"no such fault: {fault}")
+        with desk.lock:
+            result = getattr(desk, fault)(**json.loads(body))
+    except (SpotelasticError, TypeError, ValueError) as error:
+        return 400, json.dumps({"error": str(error)}).encode()
+    return 200, json.dumps({"result": result}).encode()
+
+
+def middleware(desk: Desk, application: Callable[..., Any]) -> Callable[..., Any]:
+    """A WSGI application that answers faults itself."""
+
+    def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        path = environ.get("PATH_INFO", "")
+        if not path.startswith(PREFIX):
+            return application(environ, start_response)
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        status, payload = answer(desk, path.removeprefix(PREFIX), body)
+        start_response(
+            "200 OK" if status == 200 else "400 Bad Request",
+            [("Content-Type", "application/json"), ("Content-Length", str(len(payload)))],
+        )
+        return [payload]
+
+    return handle

@@ -1,0 +1,302 @@
+"""Who calls what on which resources, and whether their policies permit it.
+
+A call with a role's credentials is judged by the role's policies, as on AWS, and one with the keys
+of an IAM user by that user's; any other key is the account's administrator. What was called is
+kept, so that tests can ask what each role has used, and what it was not permitted.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+from spotelastic.local.iam import evaluation
+from spotelastic.local.iam.evaluation import Access, Policy, Resource
+
+_MADE = {"ec2:CreateVolume": "volume"}
+"""Calls that make something, of which no part is named."""
+_READ_BY_NAME = frozenset({"ec2:GetConsoleOutput"})
+"""Those of EC2 that are permitted for some of its resources and not for others."""
+_PREFIXES = {"service-quotas": "servicequotas"}
+"""Of services that policies call otherwise than their API does."""
+OPEN = frozenset({"sts:GetCallerIdentity"})
+"""What every caller may do."""
+_EC2_KINDS = {
+    "eni": "network-interface",
+    "i": "instance",
+    "igw": "internet-gateway",
+    "lt": "launch-template",
+    "rtb": "route-table",
+    "sg": "security-group",
+    "subnet": "subnet",
+    "vol": "volume",
+    "vpc": "vpc",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    name: str
+    """Of the role or the user; "" for the administrator."""
+    policies: tuple[Policy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a role or a user asked for."""
+
+    principal: str
+    access: Access
+    permitted: bool
+
+
+class Authority:
+    """Judges what is called, and keeps it, refusals too."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[Any, ...], Call] = {}
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The distinct ones: instances and the like are told once for each principal."""
+        return tuple(self._calls.values())
+
+    def judge(self, principal: Principal, accesses: Iterable[Access]) -> Access | None:
+        """The first access that is refused; None when all are permitted."""
+        if not principal.name:
+            return None
+        for access in accesses:
+            if access.action in OPEN:
+                continue
+            permitted = evaluation.permits(principal.policies, access)
+            which = tuple(_without_instances(r.arn) for r in access.resources)
+            key = (principal.name, access.action, which, permitted)
+            self._calls.setdefault(key, Call(principal.name, access, permitted))
+            if not permitted:
+                return access
+        return None
+
+
+def _without_instances(arn: str) -> str:
+    """Objects and instances come without end; one of a folder stands for all."""
+    head, _, last = arn.rpartition("/")
+    return head or last
+
+
+# -- who ----------------------------------------------------------------------------------------
+
+
+def principal_of(account: str, key: str) -> Principal:
+    """The owner of an access key, with all policies that hold for it."""
+    from moto.iam.models import iam_backends
+    from moto.sts.models import sts_backends
+
+    backend = iam_backends[account]["aws"]
+    session = sts_backends[account]["aws"].get_assumed_role_from_access_key(key)
+    if session is not None:
+        role = next((each for each in backend.roles.values() if each.arn == session.role_arn), None)
+        if role is None:  # it is gone, and may do nothing any more
+            return Principal(f"{session.role_arn} (deleted)")
+        attached = role.managed_policies.values()
+        return Principal(role.name, _documents([*role.policies.values(), *_managed(attached)]))
+    for user in backend.users.values():
+        if any(each.access_key_id == key for each in user.access_keys):
+            own = [each["policy_document"] for each in backend_policies(backend, user.name)]
+            return Principal(
+                user.name, _documents([*own, *_managed(user.managed_policies.values())])
+            )
+    return Principal("")
+
+
+def backend_policies(backend: Any, user: str) -> list[dict[str, Any]]:
+    return [backend.get_user_policy(user, name) for name in backend.list_user_policies(user)]
+
+
+def _managed(policies: Iterable[Any]) -> list[str]:
+    return [policy.default_version.document for policy in policies]
+
+
+def _documents(texts: Iterable[Any]) -> tuple[Policy, ...]:
+    return tuple(json.loads(text) if isinstance(text, str) else text for text in texts)
+
+
+# -- what ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call, as far as permissions go; `given` are its parameters."""
+
+    service: str
+    operation: str
+    account: str
+    region: str
+    given: Mapping[str, Any]
+
+    def arn(self, service: str, rest: str) -> str:
+        return f"arn:aws:{service}:{self.region}:{self.account}:{rest}"
+
+
+def accesses(request: Request) -> list[Access]:
+    """What the call needs permission for: its action on what it names, and roles that it passes."""
+    where = {"aws:RequestedRegion": request.region}
+    return [replace(each, context=where | dict(each.context)) for each in _accesses(request)]
+
+
+def _accesses(request: Request) -> list[Access]:
+    action = f"{_PREFIXES.get(request.service, request.service)}:{request.operation}"
+    reading = request.operation.startswith(("Describe", "List", "Get"))
+    reading = reading and action not in _READ_BY_NAME
+    name = _RESOURCES.get(request.service)
+    whole = reading and request.service in ("ec2", "autoscaling")
+    named = name(request) if name is not None and not whole else []
+    made = _MADE.get(action)
+    if made is not None:
+        return _making(request, action, Resource(request.arn("ec2", f"{made}/*")))
+    service = request.given.get("AWSServiceName")
+    circumstances = {"iam:AWSServiceName": service} if service else {}
+    found = [Access(action, tuple(named) or (Resource("*"),), circumstances)]
+    role = request.given.get("RoleARN")
+    if role and request.service == "cloudformation":
+        context = {"iam:PassedToService": "cloudformation.amazonaws.com"}
+        found.append(Access("iam:PassRole", (Resource(role),), context))
+    return found
+
+
+def _making(request: Request, action: str, made: Resource) -> list[Access]:
+    """What has no name yet is judged by the tags that it is to have; giving them is a call more."""
+    tags = {
+        f"aws:RequestTag/{tag['Key']}": str(tag["Value"])
+        for specification in request.given.get("TagSpecifications", ())
+        for tag in specification.get("Tags", ())
+    }
+    found = [Access(action, (made,), tags)]
+    if tags:
+        found.append(
+            Access("ec2:CreateTags", (made,), {**tags, "ec2:CreateAction": request.operation})
+        )
+    return found
+
+
+def s3_access(action: str, bucket: str, key: str, prefix: str, owner: str) -> Access:
+    """`owner` is the account whose bucket it is; "" where there is none."""
+    action = {"HeadObject": "GetObject", "HeadBucket": "ListBucket"}.get(action, action)
+    arn = f"arn:aws:s3:::{bucket}" + (f"/{unquote(key)}" if key else "")
+    context = {"s3:ResourceAccount": owner} if owner else {}
+    if prefix and action in ("ListBucket", "ListBucketVersions"):
+        context["s3:prefix"] = prefix
+    return Access(f"s3:{action}", (Resource(arn),), context)
+
+
+def _ec2(request: Request) -> list[Resource]:
+    from moto.ec2.models import ec2_backends
+
+    backend = ec2_backends[request.account][request.region]
+    found = []
+    given = [*request.given.values(), *_attached(backend, request.given.get("AttachmentId"))]
+    for text in _texts(given):
+        kind = _EC2_KINDS.get(text.partition("-")[0])
+        if kind is not None and text.count("-") == 1:
+            tags = dict(backend.tags.get(text, {}))
+            found.append(Resource(request.arn("ec2", f"{kind}/{text}"), tags))
+    return found
+
+
+def _attached(backend: Any, attachment: str | None) -> list[str]:
+    """The interface of an attachment, and the instance: itself it is no resource."""
+    return [
+        id
+        for interface in backend.enis.values()
+        if attachment and interface.attachment_id == attachment
+        for id in (interface.id, interface.instance.id)
+    ]
+
+
+def _autoscaling(request: Request) -> list[Resource]:
+    from moto.autoscaling.models import autoscaling_backends
+
+    groups = autoscaling_backends[request.account][request.region].autoscaling_groups
+    name, instance = request.given.get("AutoScalingGroupName"), request.given.get("InstanceId")
+    chosen = [
+        group
+        for group in groups.values()
+        if group.name == name
+        or (instance and instance in [each.instance_id for each in group.instance_states])
+    ]
+    tags = {group.name: {tag["Key"]: tag["Value"] for tag in group.tags} for group in chosen}
+    if name and not tags:
+        tags = {name: {}}  # one that is to be made
+    return [
+        Resource(request.arn("autoscaling", f"autoScalingGroup:*:autoScalingGroupName/{each}"), has)
+        for each, has in tags.items()
+    ]
+
+
+def _cloudformation(request: Request) -> list[Resource]:
+    name = request.given.get("StackName")
+    return [Resource(request.arn("cloudformation", f"stack/{name}/id"))] if name else []
+
+
+def _iam(request: Request) -> list[Resource]:
+    if service := request.given.get("AWSServiceName"):  # whose role has a name of AWS's
+        return [Resource(f"arn:aws:iam::{request.account}:role/aws-service-role/{service}/*")]
+    kinds = {"RoleName": "role", "InstanceProfileName": "instance-profile", "UserName": "user"}
+    named = [
+        f"{kind}/{request.given[name]}" for name, kind in kinds.items() if request.given.get(name)
+    ]
+    there = _role_arns(request.account)
+    return [Resource(there.get(each, f"arn:aws:iam::{request.account}:{each}")) for each in named]
+
+
+def _role_arns(account: str) -> dict[str, str]:
+    """By kind and name, with their paths: of a role that is missing IAM knows none."""
+    from moto.iam.models import iam_backends
+
+    roles = list(iam_backends[account]["aws"].roles.values())
+    return {f"role/{role.name}": str(role.arn) for role in roles}
+
+
+def _logs(request: Request) -> list[Resource]:
+    group, stream = request.given.get("logGroupName"), request.given.get("logStreamName", "")
+    if not group:
+        return []
+    return [Resource(request.arn("logs", f"log-group:{group}:log-stream:{stream}"))]
+
+
+def _sqs(request: Request) -> list[Resource]:
+    name = request.given.get("QueueName") or request.given.get("QueueUrl", "").rpartition("/")[2]
+    return [Resource(request.arn("sqs", name))] if name else []
+
+
+def _ssm(request: Request) -> list[Resource]:
+    keys = ("Name", "Names", "Path")
+    names = _texts([request.given[key] for key in keys if request.given.get(key)])
+    # Parameters that Amazon publishes are of no account.
+    return [
+        Resource(
+            f"arn:aws:ssm:{request.region}::parameter{name}"
+            if name.startswith("/aws/")
+            else request.arn("ssm", f"parameter/{name.lstrip('/')}")
+        )
+        for name in names
+    ]
+
+
+_RESOURCES = {
+    "autoscaling": _autoscaling,
+    "cloudformation": _cloudformation,
+    "ec2": _ec2,
+    "iam": _iam,
+    "logs": _logs,
+    "sqs": _sqs,
+    "ssm": _ssm,
+}
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    return [
+        text
+        for value in values
+        for text in (_texts(value) if isinstance(value, list | tuple) else [str(value)])
+    ]

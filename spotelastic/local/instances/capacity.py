@@ -1,0 +1,68 @@
+"""How many instances of a type a zone has left, and what they cost."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from spotelastic.aws.compute import quotas
+from spotelastic.aws.compute.prices import shipped_table
+
+SPOT_SHARE = 0.3
+"""Spot prices are this share of on-demand until somebody sets one."""
+
+QUOTA = 100_000
+"""vCPUs of a family that the account may start, until somebody sets another number."""
+
+_PER_VCPU, _PER_GPU_GIB = 0.048, 0.07
+"""US dollars an hour, for types that are not in the shipped table."""
+
+
+@dataclass
+class Market:
+    """Capacity and prices by (instance type, zone). Without a limit there is no end of capacity."""
+
+    limits: dict[tuple[str, str], int] = field(default_factory=dict)
+    prices: dict[tuple[str, str], float] = field(default_factory=dict)
+    listed: dict[str, float] = field(default_factory=dict)
+    """On demand, where somebody has set one, by type."""
+    quotas: dict[str, int] = field(default_factory=dict)
+    """By the code of the quota, in vCPUs."""
+
+    _shipped: Mapping[str, float] = field(default_factory=lambda: shipped_table().usd_per_hour)
+
+    def quota(self, code: str) -> int:
+        return self.quotas.get(code, QUOTA)
+
+    def within_quota(self, type: str, spot: bool, running: Iterable[tuple[str, bool]]) -> bool:
+        """Whether one more of the type may run beside those that do, by (type, whether spot)."""
+        its = quotas.family(type)
+        if its is None:
+            return True
+        alike = [each for each, bought in running if bought == spot and quotas.family(each) == its]
+        used = sum(_vcpus(each) for each in (*alike, type))
+        return used <= self.quota(its.spot if spot else its.on_demand)
+
+    def free(self, type: str, zone: str, used: int) -> float:
+        """How many more can be launched; infinity where no limit was set."""
+        limit = self.limits.get((type, zone))
+        return float("inf") if limit is None else max(limit - used, 0)
+
+    def on_demand(self, type: str) -> float:
+        return self.listed.get(type) or self._shipped.get(type) or _guessed(type)
+
+    def spot(self, type: str, zone: str) -> float:
+        return self.prices.get((type, zone), round(self.on_demand(type) * SPOT_SHARE, 4))
+
+
+def _vcpus(type: str) -> int:
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    information = INSTANCE_TYPES.get(type) or {}
+    return int(information.get("VCpuInfo", {}).get("DefaultVCpus", 2))
+
+
+def _guessed(type: str) -> float:
+    from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+    information = INSTANCE_TYPES.get(type) or {}
+    gpu_gib = information.get("GpuInfo", {}).get("TotalGpuMemoryInMiB", 0) / 1024
+    return float(_PER_VCPU * _vcpus(type) + _PER_GPU_GIB * gpu_gib)

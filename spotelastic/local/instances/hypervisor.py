@@ -1,0 +1,144 @@
+"""The hypervisor: a small process that runs the processes of instances and ends them.
+
+It has one thread and nothing of moto, so that it can fork safely, it adopts what instances orphan,
+and it outlives the cloud: when the cloud is gone, however it ended, its input ends, and the
+hypervisor removes everything that the cloud had on the machine. Instances in turn die with the
+hypervisor. Orders come as JSON lines on standard input, answers go to standard output:
+
+    {"do": "boot", "instance", "argv", "env", "cwd", "console", "shm"}  -> {"booted": instance}
+    {"do": "end", "instance", "shm"}                                   -> {"ended": instance}
+
+An instance whose first process exits with `SHUT_DOWN` has shut itself down, as it would on EC2 by
+its systemd unit; that is told unasked: {"shut_down": instance}. It is ended when that is ordered.
+"""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from spotelastic.linux import adopt_orphans, die_with_parent, name_process, reaped
+from spotelastic.local.base import processes
+from spotelastic.local.base.remains import Remains
+
+SHUT_DOWN = 78
+"""The exit code that `infra/boot/boot.sh` has the unit shut the instance down for."""
+
+
+class Hypervisor:
+    """Runs until its orders end."""
+
+    def __init__(self, remains: Remains) -> None:
+        self._remains = remains
+        self._leaders: dict[int, tuple[str, str]] = {}
+        """Pid of an instance's first process -> (instance, console)."""
+        self._input = b""
+
+    def run(self) -> None:
+        children, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        with selectors.DefaultSelector() as selector:
+            selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+            selector.register(children, selectors.EVENT_READ)
+            going = True
+            while going:
+                for key, _ in selector.select():
+                    if key.fd == children:
+                        os.read(children, 4096)
+                        self._reap()
+                    else:
+                        going = self._obey()
+
+    def _obey(self) -> bool:
+        """Carries out the orders that have arrived; False when there will be no more."""
+        data = os.read(sys.stdin.fileno(), 65536)
+        *lines, self._input = (self._input + data).split(b"\n")
+        for line in lines:
+            order = json.loads(line)
+            if order["do"] == "boot":
+                self._boot(order)
+                _answer(booted=order["instance"])
+            else:
+                self._end(order["instance"], order["shm"])
+                _answer(ended=order["instance"])
+        return bool(data)
+
+    def _boot(self, order: dict[str, Any]) -> None:
+        for folder in (order["cwd"], order["shm"]):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        me = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_instance(order, me)
+        self._leaders[pid] = (order["instance"], order["console"])
+
+    def _end(self, instance: str, shm: str) -> None:
+        processes.end(lambda: self._living(instance))
+        shutil.rmtree(shm, ignore_errors=True)
+
+    def _living(self, instance: str) -> list[processes.Process]:
+        """Its processes; a leader that has been forked but not yet replaced has no marker."""
+        self._reap()
+        found = processes.marked(self._remains.cloud, instance)
+        known = {process.pid for process in found}
+        unmarked = [
+            processes.Process(pid, "", instance, self._remains.cloud)
+            for pid, (owner, _) in self._leaders.items()
+            if owner == instance and pid not in known
+        ]
+        return found + unmarked
+
+    def _reap(self) -> None:
+        for pid, code in reaped():
+            if leader := self._leaders.pop(pid, None):
+                self._note_exit(*leader, code)
+
+    def _note_exit(self, instance: str, console: str, code: int) -> None:
+        """As on EC2, an instance outlives its first process: someone reading the console knows."""
+        if code == SHUT_DOWN:
+            _answer(shut_down=instance)
+        if code != -signal.SIGKILL and Path(console).exists():
+            with Path(console).open("a") as log:
+                log.write(f"\nThe boot process of {instance} exited with {code}.\n")
+
+
+def _become_instance(order: dict[str, Any], hypervisor: int) -> None:
+    """In the forked child: turns into the instance's first process. Never returns."""
+    try:
+        os.setsid()
+        die_with_parent(hypervisor)
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        console = os.open(order["console"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(console, 1)
+        os.dup2(console, 2)
+        os.chdir(order["cwd"])
+        os.execvpe(order["argv"][0], order["argv"], order["env"])
+    except BaseException as error:
+        os.write(2, f"cannot boot {order['argv']}: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _answer(**answer: str) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    remains = Remains.loads(sys.argv[1])
+    name_process("se-hypervisor")
+    adopt_orphans()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends with its orders, and not before
+    remains.shm.mkdir(exist_ok=True)
+    try:
+        Hypervisor(remains).run()
+    finally:
+        remains.remove()

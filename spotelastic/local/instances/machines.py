@@ -1,0 +1,325 @@
+"""Instances as machines: switched on when EC2 launches them, switched off when it ends them.
+
+States are EC2's own: pending -> running -> shutting-down -> terminated, or -> stopping -> stopped.
+A machine that is shutting down has lost all its processes before it is terminated. Everything here
+runs under the cloud's lock, except `read`, which the metadata service calls.
+"""
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from spotelastic.clock import wall
+from spotelastic.local.base import eventbridge_messages
+from spotelastic.local.base.agenda import Agenda
+from spotelastic.local.instances import metadata
+from spotelastic.local.instances.capacity import Market
+from spotelastic.local.instances.imds import MetadataServer, Trouble
+from spotelastic.local.instances.metadata import Credentials, Facts, Notices
+from spotelastic.local.instances.power import Power
+
+PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
+    "pending",
+    "running",
+    "shutting-down",
+    "terminated",
+    "stopping",
+    "stopped",
+)
+_CODES = {PENDING: 0, RUNNING: 16, SHUTTING_DOWN: 32, TERMINATED: 48, STOPPING: 64, STOPPED: 80}
+GONE = (SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED)
+
+_CREDENTIALS = timedelta(hours=6)
+_RENEW_BEFORE = timedelta(minutes=30)
+_SETTLE = 30.0  # seconds that ending the processes of a machine may take
+
+
+@dataclass(slots=True)
+class Machine:
+    """An instance: `it` is moto's own object."""
+
+    it: Any
+    own_interfaces: tuple[str, ...]
+    """Made with the instance, and deleted with it."""
+    notices: Notices = field(default_factory=Notices)
+    target_state: str = ""
+    credentials: Credentials | None = None
+    off: Future[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self.it.id)
+
+    @property
+    def state(self) -> str:
+        return str(self.it._state.name)
+
+    @property
+    def spot(self) -> bool:
+        return bool(self.it.lifecycle == "spot")
+
+    @property
+    def address(self) -> str:
+        return str(self.it.private_ip)
+
+
+class Machines:
+    """All instances of the cloud; implements `imds.Documents`."""
+
+    def __init__(
+        self,
+        *,
+        agenda: Agenda,
+        power: Power,
+        market: Market,
+        imds_port: int,
+        emit: Callable[[eventbridge_messages.CloudEvent], None],
+    ) -> None:
+        self._agenda = agenda
+        self._power = power
+        self._market = market
+        self._port = imds_port
+        self._emit = emit
+        self._machines: dict[str, Machine] = {}
+        self._imds = MetadataServer(self, imds_port)
+        self.changed: Callable[[Machine], None] = lambda machine: None
+        """Called with every machine whose state has changed."""
+
+    def start(self) -> None:
+        self._imds.start()
+
+    def close(self) -> None:
+        self._imds.close()
+
+    def get(self, instance: str) -> Machine | None:
+        return self._machines.get(instance)
+
+    def free(self, type: str, zone: str) -> float:
+        """How many more instances of the type fit into the zone."""
+        used = sum(
+            machine.it.instance_type == type
+            and machine.it.availability_zone == zone
+            and machine.state in (PENDING, RUNNING, SHUTTING_DOWN)
+            for machine in self._machines.values()
+        )
+        return self._market.free(type, zone, used)
+
+    def within_quota(self, type: str, spot: bool) -> bool:
+        """Whether the account may have one more instance of the type."""
+        running = [
+            (str(machine.it.instance_type), machine.spot)
+            for machine in self._machines.values()
+            if machine.state in (PENDING, RUNNING)
+        ]
+        return self._market.within_quota(type, spot, running)
+
+    # -- what EC2 does -----------------------------------------------------------------------
+
+    def add(self, instance: Any, own_interfaces: Iterable[str]) -> None:
+        """Switches a new instance on. Raises `OSError` where its address cannot be bound."""
+        machine = Machine(instance, tuple(own_interfaces))
+        self._imds.open(machine.id, machine.address)
+        self._machines[machine.id] = machine
+        self._switch_on(machine)
+
+    def start_again(self, instance: Any) -> None:
+        machine = self._machines[instance.id]
+        if machine.state == STOPPED:
+            self._imds.open(machine.id, machine.address)
+            self._switch_on(machine)
+
+    def stop(self, instance: Any) -> None:
+        """Keeps volumes, interfaces and home folder."""
+        machine = self._machines[instance.id]
+        if machine.state in (PENDING, RUNNING):
+            self._switch_off(machine, STOPPING)
+
+    def terminate(self, instance: Any, code: str = "Client.UserInitiatedShutdown") -> None:
+        """Ends the machine; `code` is the state reason that EC2 shows."""
+        machine = self._machines[instance.id]
+        if machine.state in (SHUTTING_DOWN, TERMINATED):
+            return
+        instance.state_reason.code = code
+        instance.state_reason.message = f"{code}: {_REASONS.get(code, 'instance terminated')}"
+        moment = datetime.fromtimestamp(wall(), UTC)
+        initiator = "User" if code.startswith("Client") else "Service"
+        instance._reason = f"{initiator} initiated ({moment:%Y-%m-%d %H:%M:%S UTC})"
+        self._switch_off(machine, SHUTTING_DOWN)
+
+    def shut_down(self, instance: str) -> None:
+        """From within: what becomes of it then was said when it was launched."""
+        machine = self._machines[instance]
+        if machine.state not in (PENDING, RUNNING):
+            return
+        if machine.it.instance_initiated_shutdown_behavior == "terminate":
+            self.terminate(machine.it, "Client.InstanceInitiatedShutdown")
+        else:
+            self.stop(machine.it)
+
+    def settle(self, instances: Iterable[Any]) -> None:
+        """Waits until machines that were terminated are gone, as deleting a stack does."""
+        for instance in instances:
+            machine = self._machines[instance.id]
+            if machine.off is not None:
+                machine.off.result(_SETTLE)
+                self._is_off(machine)
+
+    # -- what befalls instances --------------------------------------------------------------
+
+    def interrupt(self, machine: Machine, seconds: float) -> None:
+        """The two-minute warning, with another number; then the machine is gone."""
+        machine.notices.interruption = end = wall() + seconds
+        self._emit(eventbridge_messages.interruption_warning(machine.it.region_name, machine.id))
+        self._agenda.at(end, partial(self._take_away, machine, end))
+
+    def withdraw(self, machine: Machine) -> None:
+        """Takes the warning back."""
+        machine.notices.interruption = 0.0
+
+    def _take_away(self, machine: Machine, end: float) -> None:
+        if machine.notices.interruption == end:
+            self.terminate(machine.it, "Server.SpotInstanceTermination")
+
+    def recommend_rebalance(self, machine: Machine) -> None:
+        machine.notices.rebalance = wall()
+        self._emit(
+            eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
+        )
+
+    def set_metadata(self, machine: Machine, trouble: Trouble) -> None:
+        self._imds.set_trouble(machine.address, trouble)
+
+    # -- switching ---------------------------------------------------------------------------
+
+    def _switch_on(self, machine: Machine) -> None:
+        machine.off = None
+        self._set_state(machine, PENDING)
+        endpoint = f"http://{machine.address}:{self._port}"
+        future = self._power.on(machine.id, {"AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint})
+        future.add_done_callback(lambda _: self._agenda.soon(partial(self._is_on, machine)))
+
+    def _is_on(self, machine: Machine) -> None:
+        if machine.state == PENDING:
+            self._set_state(machine, RUNNING)
+
+    def _switch_off(self, machine: Machine, state: str) -> None:
+        self._set_state(machine, state)
+        machine.off = self._power.off(machine.id)
+        machine.off.add_done_callback(lambda _: self._agenda.soon(partial(self._is_off, machine)))
+
+    def _is_off(self, machine: Machine) -> None:
+        if machine.state == STOPPING:
+            self._imds.close_address(machine.address)
+            self._set_state(machine, STOPPED)
+        elif machine.state == SHUTTING_DOWN:
+            self._imds.close_address(machine.address)
+            self._release(machine)
+            self._set_state(machine, TERMINATED)
+
+    def _release(self, machine: Machine) -> None:
+        """Volumes, interfaces and the role: what EC2 takes from a terminated instance."""
+        instance, backend = machine.it, machine.it.ec2_backend
+        instance.teardown_defaults()
+        for interface in list(instance.nics.values()):
+            instance.detach_eni(interface)
+            if interface.id in machine.own_interfaces or interface.delete_on_termination:
+                interface.delete()
+        if association := backend.iam_instance_profile_associations.get(machine.id):
+            backend.disassociate_iam_instance_profile(association.association_id)
+
+    def _set_state(self, machine: Machine, state: str) -> None:
+        machine.it._state.name = state
+        machine.it._state.code = _CODES[state]
+        self._emit(
+            eventbridge_messages.state_change(
+                machine.it.owner_id, machine.it.region_name, machine.id, state
+            )
+        )
+        self.changed(machine)
+
+    # -- the metadata service ----------------------------------------------------------------
+
+    def read(self, instance: str, path: str) -> str | None:
+        machine = self._machines.get(instance)
+        return metadata.read(self._facts(machine), path) if machine else None
+
+    def _facts(self, machine: Machine) -> Facts:
+        instance = machine.it
+        interface = instance.nics[0]
+        shows_tags = str(instance.metadata_options.instance_metadata_tags) == "enabled"
+        return Facts(
+            instance=machine.id,
+            account=instance.owner_id,
+            region=instance.region_name,
+            zone=instance.availability_zone,
+            zone_id=interface.subnet.availability_zone_id,
+            type=instance.instance_type,
+            image=instance.image_id or "",
+            address=machine.address,
+            mac=interface.mac_address,
+            hostname=instance.private_dns_name,
+            life_cycle="spot" if machine.spot else "on-demand",
+            security_groups=tuple(group.name for group in interface.group_set),
+            subnet=interface.subnet.id,
+            vpc=interface.subnet.vpc_id,
+            launched=instance.launch_time.replace(tzinfo=UTC),
+            target_state=machine.target_state,
+            tags=_tags(instance) if shows_tags else None,
+            user_data=_text(instance.user_data),
+            notices=machine.notices,
+            credentials=partial(_credentials, machine),
+        )
+
+
+_REASONS = {
+    "Client.UserInitiatedShutdown": "User initiated shutdown",
+    "Client.InstanceInitiatedShutdown": "Instance initiated shutdown",
+    "Server.SpotInstanceTermination": "Spot instance termination",
+    "Server.InternalError": "Internal error",
+}
+
+
+def _tags(instance: Any) -> Mapping[str, str]:
+    """Those whose keys the metadata service can show: no slashes, no spaces."""
+    tags = dict(instance.ec2_backend.tags.get(instance.id, {}))
+    return {key: value for key, value in tags.items() if not set(key) & set("/ ")}
+
+
+def _text(user_data: Any) -> str:
+    return base64.b64decode(str(user_data)).decode(errors="replace") if user_data else ""
+
+
+def _credentials(machine: Machine) -> Credentials | None:
+    """Temporary credentials of the instance profile's role, renewed well before they expire."""
+    now = datetime.now(UTC)
+    if machine.credentials and machine.credentials.expires - now > _RENEW_BEFORE:
+        return machine.credentials
+    backend = machine.it.ec2_backend
+    association = backend.iam_instance_profile_associations.get(machine.id)
+    if association is None or not association.iam_instance_profile.roles:
+        return None
+    from moto.sts.models import sts_backends
+
+    profile, role = association.iam_instance_profile, association.iam_instance_profile.roles[0]
+    assumed = sts_backends[backend.account_id]["aws"].assume_role(
+        region_name=backend.region_name,
+        role_session_name=machine.id,
+        role_arn=role.arn,
+        policy="",
+        duration=int(_CREDENTIALS.total_seconds()),
+        external_id="",
+    )
+    machine.credentials = Credentials(
+        role=role.name,
+        profile_arn=profile.arn,
+        key=assumed.access_key_id,
+        secret=assumed.secret_access_key,
+        token=assumed.session_token,
+        issued=now,
+        expires=now + _CREDENTIALS,
+    )
+    return machine.credentials

@@ -1,0 +1,134 @@
+"""The cloud's side of the hypervisor: orders go out, futures say when they are carried out."""
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from spotelastic_checkpoints import isolated
+
+from spotelastic.local.base.processes import CLOUD, INSTANCE
+from spotelastic.local.base.remains import Remains
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where an instance has its things."""
+
+    home: Path
+    console: Path
+    volumes: Path
+    """One entry per attached volume, named by its id."""
+    shm: Path
+
+    @classmethod
+    def of(cls, remains: Remains, instance: str) -> "Layout":
+        folder = Path(remains.folder, "instances", instance)
+        return cls(
+            folder / "home", folder / "console.log", folder / "volumes", remains.shm / instance
+        )
+
+
+class Power:
+    """Switches machines on and off. Futures resolve on a thread of its own."""
+
+    def __init__(
+        self, remains: Remains, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        """`command` boots an instance; `environment` is what all instances are given."""
+        self._remains = remains
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._waiting: dict[tuple[str, str], Future[None]] = {}
+        self._lock = Lock()
+        self._process = subprocess.Popen(
+            isolated.command("spotelastic.local.instances.hypervisor", remains.dumps()),
+            env=isolated.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        self._answers = Thread(target=self._listen, name="hypervisor", daemon=True)
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when the hypervisor dies unasked."""
+        self.on_shut_down: Callable[[str], None] = lambda instance: None
+        """Called with each instance that has shut itself down, which is not off yet."""
+
+    def start(self) -> None:
+        self._answers.start()
+
+    def layout(self, instance: str) -> Layout:
+        return Layout.of(self._remains, instance)
+
+    def on(self, instance: str, environment: Mapping[str, str]) -> Future[None]:
+        layout = self.layout(instance)
+        for folder in (layout.home, layout.volumes):
+            folder.mkdir(parents=True, exist_ok=True)
+        marks = {INSTANCE: instance, CLOUD: self._remains.cloud}
+        places = {
+            "HOME": str(layout.home),
+            "TMPDIR": str(layout.home),
+            # All have the same cores.
+            "OMP_NUM_THREADS": "1",
+            # All would take the same one, which NCCL refuses.
+            "CUDA_VISIBLE_DEVICES": "",
+            "SPOTELASTIC_SHM": str(layout.shm),
+            "SPOTELASTIC_VOLUMES": str(layout.volumes),
+        }
+        return self._order(
+            "booted",
+            do="boot",
+            instance=instance,
+            argv=self._command,
+            env={**self._environment, **places, **environment, **marks},
+            cwd=str(layout.home),
+            console=str(layout.console),
+            shm=str(layout.shm),
+        )
+
+    def off(self, instance: str) -> Future[None]:
+        """Ends the instance at once, as when the plug is pulled."""
+        return self._order("ended", do="end", instance=instance, shm=str(self.layout(instance).shm))
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Ends all instances and removes what the cloud has on the machine."""
+        self.on_lost = lambda: None
+        try:
+            if self._process.stdin:
+                self._process.stdin.close()
+            self._process.wait(timeout)
+        except (OSError, subprocess.TimeoutExpired):
+            self._process.kill()
+            self._process.wait(timeout)
+        self._remains.remove()
+
+    def _order(self, answer: str, *, instance: str, **order: Any) -> Future[None]:
+        with self._lock:
+            if (future := self._waiting.get((answer, instance))) is None:
+                future = self._waiting[answer, instance] = Future()
+                assert self._process.stdin
+                self._process.stdin.write(json.dumps({"instance": instance, **order}) + "\n")
+                self._process.stdin.flush()
+        return future
+
+    def _listen(self) -> None:
+        try:
+            self._take_answers()
+        finally:
+            self.on_lost()
+
+    def _take_answers(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            (answer,) = json.loads(line).items()
+            if answer[0] == "shut_down":
+                self.on_shut_down(answer[1])
+                continue
+            with self._lock:
+                future = self._waiting.pop(answer)
+            future.set_result(None)

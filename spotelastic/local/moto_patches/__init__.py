@@ -1,0 +1,78 @@
+"""Every change to moto 5.2.5, in one place. `install` applies them and logs each with its reason.
+
+permissions.py  IAM, for every call
+locks.py      one lock for EC2, Auto Scaling, CloudFormation and EventBridge; one for S3 writes
+ec2.py        launches, states, spot prices
+network.py    addresses, interfaces, volumes
+buckets.py    bucket policies
+objects.py    objects as files
+groups.py     Auto Scaling
+schedules.py  its scheduled actions
+stacks.py     CloudFormation
+accounts.py   quotas, service-linked roles
+resources.py  and what it makes for a stack
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from threading import RLock
+
+from spotelastic.local.autoscaling.groups import AutoScaling
+from spotelastic.local.base.agenda import Agenda
+from spotelastic.local.base.kept_objects import Buckets
+from spotelastic.local.iam.authority import Authority
+from spotelastic.local.instances.capacity import Market
+from spotelastic.local.instances.machines import Machines
+from spotelastic.local.instances.power import Power
+from spotelastic.local.moto_patches import (
+    accounts,
+    buckets,
+    ec2,
+    groups,
+    images,
+    locks,
+    network,
+    objects,
+    permissions,
+    resources,
+    schedules,
+    stacks,
+)
+from spotelastic.local.moto_patches.patch import Patches
+
+_log = logging.getLogger(__name__)
+
+
+def install(
+    *,
+    lock: RLock,
+    agenda: Agenda,
+    machines: Machines,
+    scaling: AutoScaling,
+    market: Market,
+    authority: Authority,
+    power: Power,
+    volumes: Path,
+    account: str,
+    region: str,
+    buckets_folder: Path,
+    stack_deleted: Callable[[], object],
+) -> Patches:
+    patches = Patches()
+    permissions.install(patches, authority)
+    locks.install(patches, lock)
+    ec2.install(patches, machines, market, power)
+    network.install(patches, power, volumes)
+    groups.install(patches, scaling)
+    buckets.install(patches)
+    objects.install(patches, Buckets(buckets_folder), account, region)
+    schedules.install(patches, agenda, scaling)
+    stacks.install(patches, scaling, stack_deleted)
+    images.install(account, region)
+    accounts.install(patches, market)
+    for model in resources.MODELS:
+        _log.info("%s: moto does not make it", model.cloudformation_type())
+    for patch in patches.applied:
+        _log.info("%s.%s: %s", patch.owner, patch.name, patch.reason)
+    return patches

@@ -1,0 +1,50 @@
+"""What an account has before any cluster: quotas, roles, DryRun."""
+
+from collections.abc import Callable
+from typing import Any
+
+from moto.ec2.responses.vpcs import VPCs
+from moto.iam import models as iam
+from moto.iam.exceptions import EntityAlreadyExists, InvalidInput
+from moto.servicequotas.models import ServiceQuotasBackend
+
+from spotelastic.local.instances.capacity import Market
+from spotelastic.local.moto_patches.patch import Patches
+
+
+def install(patches: Patches, market: Market) -> None:
+    @patches.method(
+        VPCs, "create_vpc", "moto makes one also when it is only asked whether it would"
+    )
+    def create_vpc(original: Callable[..., Any], response: Any) -> Any:
+        response.error_on_dryrun()
+        return original(response)
+
+    names = {**iam.SERVICE_NAME_CONVERSION, "spot": "EC2Spot"}
+    patches.addition(iam, "SERVICE_NAME_CONVERSION", "moto names the role of EC2 Spot otherwise")(
+        names
+    )
+
+    @patches.method(
+        iam.IAMBackend, "create_service_linked_role", "moto calls one that is there by another code"
+    )
+    def create_role(original: Callable[..., Any], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(backend, *args, **kwargs)
+        except EntityAlreadyExists as error:
+            raise InvalidInput("Service role name has been taken in this account") from error
+
+    @patches.method(ServiceQuotasBackend, "get_service_quota", "moto has none of EC2's")
+    def get_service_quota(
+        original: Callable[..., Any], backend: Any, service_code: str, quota_code: str
+    ) -> Any:
+        if service_code != "ec2":
+            return original(backend, service_code, quota_code)
+        return {
+            "ServiceCode": "ec2",
+            "QuotaCode": quota_code,
+            "Value": float(market.quota(quota_code)),
+            "Unit": "None",
+            "Adjustable": True,
+            "GlobalQuota": False,
+        }

@@ -1,0 +1,121 @@
+"""S3: what objects hold lies in files that outlive the cloud, and is there for the next one."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from moto.s3.models import FakeBucket, FakeKey, S3Backend, s3_backends
+
+from spotelastic.local.base.kept_objects import Buckets, Content
+from spotelastic.local.moto_patches.patch import Patches
+
+PARTITION = "aws"
+
+
+def install(patches: Patches, buckets: Buckets, account: str, region: str) -> None:
+    """Of this account; what tests put into others' buckets goes with the cloud.
+
+    Of a bucket with versions the newest is kept. Policies, tags and versioning are not: `up` makes
+    the shared bucket's anew.
+    """
+    _load(buckets, account, region)
+    _install_content(patches, buckets, account)
+    _install_changes(patches, buckets, account)
+
+
+def _load(buckets: Buckets, account: str, region: str) -> None:
+    backend = s3_backends[account][PARTITION]
+    for name in buckets.names():
+        bucket = backend.create_bucket(name, region)
+        for key, content in buckets.objects(name):
+            found = FakeKey(key, b"", account, region, bucket_name=name, version_id="null")
+            _hold(found, content)
+            found.last_modified = datetime.fromtimestamp(content.written_at, UTC).replace(
+                tzinfo=None
+            )
+            bucket.keys.setlist(key, [found])
+
+
+def _hold(key: FakeKey, content: Content) -> None:
+    key._value_buffer.close()
+    key._value_buffer = content  # type: ignore[assignment]
+    key.contentsize = content.size
+
+
+def _install_content(patches: Patches, buckets: Buckets, account: str) -> None:
+    @patches.method(FakeKey, "__init__", "moto keeps what objects hold in memory")
+    def init(
+        original: Callable[..., Any], key: FakeKey, name: Any, value: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        its = kwargs.get("account_id") == account and kwargs.get("bucket_name") is not None
+        if not its or kwargs.get("is_versioned"):
+            original(key, name, value, *args, **kwargs)
+            return
+        content = buckets.write(value)
+        original(key, name, b"", *args, **kwargs)
+        _hold(key, content)
+
+
+def _install_changes(patches: Patches, buckets: Buckets, account: str) -> None:
+    reason = "what moto keeps goes with its process"
+
+    @patches.method(S3Backend, "create_bucket", reason)
+    def create_bucket(
+        original: Callable[..., Any], backend: Any, bucket_name: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        made = original(backend, bucket_name, *args, **kwargs)
+        if backend.account_id == account:
+            buckets.add(bucket_name)
+        return made
+
+    @patches.method(S3Backend, "delete_bucket", reason)
+    def delete_bucket(original: Callable[..., Any], backend: Any, bucket_name: str) -> Any:
+        deleted = original(backend, bucket_name)
+        if deleted is not None and backend.account_id == account:
+            buckets.drop(bucket_name)
+        return deleted
+
+    @patches.method(S3Backend, "put_object", reason)
+    def put_object(
+        original: Callable[..., Any],
+        backend: Any,
+        bucket_name: str,
+        key_name: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        key = original(backend, bucket_name, key_name, *args, **kwargs)
+        if backend.account_id == account:
+            _write_through(buckets, backend.get_bucket(bucket_name), key)
+        return key
+
+    @patches.method(S3Backend, "delete_object", reason)
+    def delete_object(
+        original: Callable[..., Any],
+        backend: Any,
+        bucket_name: str,
+        key_name: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        with buckets.lock:
+            answer = original(backend, bucket_name, key_name, *args, **kwargs)
+            if backend.account_id == account:
+                newest = backend.get_bucket(bucket_name).keys.get(key_name)
+                if isinstance(newest, FakeKey):
+                    _write_through(buckets, backend.get_bucket(bucket_name), newest)
+                else:
+                    buckets.remove(bucket_name, key_name)
+        return answer
+
+
+def _write_through(buckets: Buckets, bucket: FakeBucket, key: FakeKey) -> None:
+    """Unless it has been replaced, or deleted, meanwhile."""
+    content: Any = key._value_buffer
+    if not isinstance(content, Content):
+        content = buckets.write(key.value)
+    with buckets.lock:
+        if bucket.keys.get(key.name) is key:
+            buckets.place(bucket.name, key.name, content)
+        else:
+            content.close()

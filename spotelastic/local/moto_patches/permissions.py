@@ -1,0 +1,146 @@
+"""IAM for every call: moto's own check is off by default, and knows no conditions."""
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+from moto.core.authorization import ActionAuthenticatorMixin
+from moto.core.exceptions import ServiceException
+from moto.core.responses import ActionResult, BaseResponse
+from moto.iam.models import Role
+from moto.s3.exceptions import BucketAccessDeniedError, S3AccessDeniedError
+
+from spotelastic.local.iam.authority import Authority, Request, accesses, principal_of, s3_access
+from spotelastic.local.moto_patches.buckets import owner
+from spotelastic.local.moto_patches.patch import Patches
+
+_CODES = {"ec2": "UnauthorizedOperation", "logs": "AccessDeniedException"}
+_CODES |= {"ssm": "AccessDeniedException"}
+_PARAMETERS = (
+    "AWSServiceName",
+    "AllocationId",
+    "AttachmentId",
+    "AutoScalingGroupName",
+    "InstanceId",
+    "InstanceIds",
+    "InstanceProfileName",
+    "LaunchTemplateId",
+    "Name",
+    "Names",
+    "NetworkInterfaceId",
+    "Path",
+    "QueueName",
+    "QueueUrl",
+    "RoleARN",
+    "RoleName",
+    "StackName",
+    "SubnetId",
+    "TagSpecifications",
+    "UserName",
+    "VolumeId",
+    "VpcId",
+    "logGroupName",
+    "logStreamName",
+)
+"""Those that name what a call is about, or the tags that it is to have."""
+
+
+class Refused(ServiceException):
+    """Ours by its module: moto takes the service of an error from there."""
+
+
+def install(patches: Patches, authority: Authority) -> None:
+    # Its models of most services know no refusal; moto says so each time.
+    warnings.filterwarnings("ignore", message=r"Exception\(Refused\)")
+    _install_calls(patches, authority)
+    _install_s3(patches, authority)
+    _install_roles(patches)
+
+
+def _install_calls(patches: Patches, authority: Authority) -> None:
+    @patches.method(BaseResponse, "call_action", "whoever calls, moto lets it pass")
+    def call_action(original: Callable[..., Any], response: Any) -> Any:
+        principal = principal_of(response.current_account, response.access_key)
+        if principal.name:
+            request = Request(
+                response.service_name,
+                response._get_action(),
+                response.current_account,
+                response.region,
+                _given(response),
+            )
+            refused = authority.judge(principal, accesses(request))
+            if refused is not None:
+                code = _CODES.get(request.service, "AccessDenied")
+                message = (
+                    f"{principal.name} is not authorized to perform: {refused.action} on "
+                    f"resource: {', '.join(each.arn for each in refused.resources)}"
+                )
+                error = Refused(code, message)
+                status, headers, body = response.serialized(ActionResult(error))
+                return 403 if status == 400 else status, headers, body
+        return original(response)
+
+
+def _install_s3(patches: Patches, authority: Authority) -> None:
+    @patches.method(
+        ActionAuthenticatorMixin, "_authenticate_and_authorize_s3_action", "S3 does not pass there"
+    )
+    def authorize_s3(
+        original: Callable[..., Any],
+        response: Any,
+        bucket_name: str | None = None,
+        key_name: str | None = None,
+    ) -> None:
+        principal = principal_of(response.current_account, response.access_key)
+        prefix = (response.querystring.get("prefix") or [""])[0]
+        action = str(response.data.get("Action") or response._get_action())
+        keys = [key_name or ""]
+        if action == "DeleteObject" and not key_name:  # many at once, and each is asked for
+            keys = _listed(response)
+        whose = owner(bucket_name)
+        wanted = [s3_access(action, bucket_name or "*", key, prefix, whose) for key in keys]
+        if (
+            key_name
+            and response.method in ("GET", "HEAD")
+            and _missing(response, bucket_name, key_name)
+        ):
+            # That it is not there is told only to who may list.
+            wanted.append(s3_access("ListBucket", str(bucket_name), "", "", whose))
+        if authority.judge(principal, wanted) is not None:
+            if bucket_name:
+                raise BucketAccessDeniedError(bucket=bucket_name)
+            raise S3AccessDeniedError
+
+
+def _install_roles(patches: Patches) -> None:
+    @patches.method(
+        Role,
+        "create_from_cloudformation_json",
+        "moto keeps a stack's policies as Python shows them",
+    )
+    def create_role(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        role = original(*args, **kwargs)
+        role.policies = {
+            name: document if isinstance(document, str) else json.dumps(document)
+            for name, document in role.policies.items()
+        }
+        return role
+
+
+def _listed(response: Any) -> list[str]:
+    """The keys in the body of a DeleteObjects."""
+    nodes = fromstring(response.body).iter()
+    return [node.text or "" for node in nodes if node.tag.rpartition("}")[2] == "Key"]
+
+
+def _missing(response: Any, name: str | None, key: str) -> bool:
+    bucket = response.backend.buckets.get(name)
+    return bucket is not None and key not in bucket.keys
+
+
+def _given(response: Any) -> Mapping[str, Any]:
+    values = {name: response._get_param(name) for name in _PARAMETERS}
+    return {name: value for name, value in values.items() if value}

@@ -1,0 +1,186 @@
+"""Resources of a stack that moto does not make. It finds these classes by their base."""
+
+import json
+from typing import Any
+
+from moto.autoscaling.models import autoscaling_backends
+from moto.core.common_models import CloudFormationModel
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models import ec2_backends
+from moto.sqs.models import sqs_backends
+
+from spotelastic.local.moto_patches.groups import put_hook
+
+
+class _Plain:
+    """Known by its name, and without attributes; one that a template may name says how.
+
+    Beside moto's base and not above ours: moto looks for its direct heirs only.
+    """
+
+    name: str
+
+    @property
+    def physical_resource_id(self) -> str:
+        return self.name
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return ""
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        return False
+
+
+class HookResource(_Plain, CloudFormationModel):
+    """AWS::AutoScaling::LifecycleHook"""
+
+    def __init__(self, hook: Any) -> None:
+        self.hook = hook
+        self.name = str(hook.name)
+
+    @staticmethod
+    def cloudformation_name_type() -> str:
+        return "LifecycleHookName"
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::AutoScaling::LifecycleHook"
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_: Any,
+    ) -> "HookResource":
+        properties = {"LifecycleHookName": resource_name, **cloudformation_json["Properties"]}
+        backend = autoscaling_backends[account_id][region_name]
+        return cls(put_hook(backend, properties["AutoScalingGroupName"], properties))
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        backend = autoscaling_backends[account_id][region_name]
+        if self.hook.auto_scaling_group_name in backend.autoscaling_groups:
+            backend.delete_lifecycle_hook(self.hook.auto_scaling_group_name, self.hook.name)
+
+
+class QueuePolicyResource(_Plain, CloudFormationModel):
+    """AWS::SQS::QueuePolicy"""
+
+    def __init__(self, name: str, queues: list[Any]) -> None:
+        self.name = name
+        self.queues = queues
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::SQS::QueuePolicy"
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_: Any,
+    ) -> "QueuePolicyResource":
+        properties = cloudformation_json["Properties"]
+        backend = sqs_backends[account_id][region_name]
+        names = [url.rpartition("/")[2] for url in properties["Queues"]]
+        for name in names:
+            policy = {"Policy": json.dumps(properties["PolicyDocument"])}
+            backend.set_queue_attributes(name, policy)
+        return cls(resource_name, names)
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        backend = sqs_backends[account_id][region_name]
+        for name in self.queues:
+            if name in backend.queues:
+                backend.set_queue_attributes(name, {"Policy": ""})
+
+
+class EgressResource(_Plain, CloudFormationModel):
+    """AWS::EC2::SecurityGroupEgress, towards another group; it goes with its own group."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::EC2::SecurityGroupEgress"
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_: Any,
+    ) -> "EgressResource":
+        properties = cloudformation_json["Properties"]
+        ec2_backends[account_id][region_name].authorize_security_group_egress(
+            properties["GroupId"],
+            properties["IpProtocol"],
+            properties.get("FromPort"),
+            properties.get("ToPort"),
+            [],
+            source_groups=[{"GroupId": properties["DestinationSecurityGroupId"]}],
+        )
+        return cls(resource_name)
+
+    def delete(self, account_id: str, region_name: str) -> None: ...
+
+
+class PlacementGroup(_Plain, CloudFormationModel):
+    """AWS::EC2::PlacementGroup, of the strategy "cluster": its instances are in one zone."""
+
+    def __init__(self, name: str, tags: list[dict[str, str]]) -> None:
+        self.name = name
+        self.tags = tags
+        self._instances: list[Any] = []
+
+    def add(self, instance: Any) -> None:
+        self._instances.append(instance)
+
+    @property
+    def zones(self) -> set[str]:
+        """Of the instances that are in it."""
+        living = [each for each in self._instances if each._state.name != "terminated"]
+        return {each.placement.zone for each in living}
+
+    @staticmethod
+    def cloudformation_type() -> str:
+        return "AWS::EC2::PlacementGroup"
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls,
+        resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+        **_: Any,
+    ) -> "PlacementGroup":
+        group = cls(resource_name, cloudformation_json["Properties"].get("Tags", []))
+        placement_groups(ec2_backends[account_id][region_name])[group.name] = group
+        return group
+
+    def delete(self, account_id: str, region_name: str) -> None:
+        if self.zones:
+            raise EC2ClientError(
+                "InvalidPlacementGroup.InUse", f"The placement group '{self.name}' is in use."
+            )
+        placement_groups(ec2_backends[account_id][region_name]).pop(self.name, None)
+
+
+def placement_groups(backend: Any) -> dict[str, PlacementGroup]:
+    """Of EC2's back end, by name."""
+    groups: dict[str, PlacementGroup] = vars(backend).setdefault("placement_groups", {})
+    return groups
+
+
+MODELS = (EgressResource, HookResource, PlacementGroup, QueuePolicyResource)

@@ -1,0 +1,66 @@
+"""Scheduled actions of Auto Scaling groups: carried out when they are due."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from moto.autoscaling.exceptions import ValidationError
+from moto.autoscaling.models import AutoScalingBackend
+
+from spotelastic.clock import wall
+from spotelastic.local.autoscaling.groups import AutoScaling
+from spotelastic.local.base.agenda import Agenda
+from spotelastic.local.moto_patches.patch import Patches
+
+
+def install(patches: Patches, agenda: Agenda, scaling: AutoScaling) -> None:
+    @patches.method(
+        AutoScalingBackend,
+        "put_scheduled_update_group_action",
+        "moto keeps one action of a name for all groups, and carries none out",
+    )
+    def put(original: Callable[..., Any], backend: Any, **given: Any) -> Any:
+        group, name, start = given["name"], given["scheduled_action_name"], given["start_time"]
+        if group not in backend.autoscaling_groups:
+            raise ValidationError(f"AutoScalingGroup name not found - {group}")
+        if given["recurrence"] or start is None:
+            raise ValidationError("The local cloud carries out actions with one start time only")
+        moment = _moment(start)
+        if moment <= wall():
+            raise ValidationError("Given start time is in the past")
+        action = original(backend, **given)
+        del backend.scheduled_actions[name]
+        backend.scheduled_actions[group, name] = action
+        agenda.at(moment, partial(_carry_out, backend, scaling, action))
+        return action
+
+    @patches.method(AutoScalingBackend, "delete_scheduled_action", "it is kept by group and name")
+    def delete(
+        original: Callable[..., Any],
+        backend: Any,
+        auto_scaling_group_name: str,
+        scheduled_action_name: str,
+    ) -> None:
+        key = (auto_scaling_group_name, scheduled_action_name)
+        if backend.scheduled_actions.pop(key, None) is None:
+            raise ValidationError("Scheduled action name not found")
+
+
+def _carry_out(backend: Any, scaling: AutoScaling, action: Any) -> None:
+    """What was put again meanwhile, or deleted, is not due any more."""
+    key = (action.auto_scaling_group_name, action.scheduled_action_name)
+    if backend.scheduled_actions.get(key) is not action:
+        return
+    del backend.scheduled_actions[key]
+    group = backend.autoscaling_groups[action.auto_scaling_group_name]
+    for size in ("min_size", "max_size", "desired_capacity"):
+        if (value := getattr(action, size)) is not None:
+            setattr(group, size, value)
+    group.desired_capacity = min(max(group.desired_capacity, group.min_size), group.max_size)
+    scaling.wake()
+
+
+def _moment(start: Any) -> float:
+    moment = start if isinstance(start, datetime) else datetime.fromisoformat(str(start))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,250 @@
+"""CloudFormation: resources that moto accepts and does not make, and stacks that can be deleted."""
+
+from collections.abc import Callable
+from typing import Any
+
+from moto.autoscaling.models import FakeAutoScalingGroup
+from moto.cloudformation import parsing
+from moto.cloudformation.models import CloudFormationBackend, Stack
+from moto.ec2.exceptions import DependencyViolationError
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.elastic_block_store import Volume
+from moto.ec2.models.elastic_ip_addresses import ElasticAddress
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+from moto.ec2.models.internet_gateways import InternetGateway
+from moto.ec2.models.nat_gateways import NatGateway
+from moto.ec2.models.route_tables import Route, RouteTable
+from moto.ec2.models.subnets import SubnetRouteTableAssociation
+from moto.ec2.models.vpcs import VPCEndPoint
+from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
+from moto.logs.models import LogGroup
+
+from spotelastic.local.autoscaling.groups import AutoScaling
+from spotelastic.local.moto_patches.groups import put_hook
+from spotelastic.local.moto_patches.patch import Patches
+
+
+def install(patches: Patches, scaling: AutoScaling, deleted: Callable[[], object]) -> None:
+    _install_parameters(patches)
+    _install_groups(patches, scaling)
+    _install_updates(patches)
+    _install_tags(patches)
+    _install_deletion(patches, deleted)
+
+
+def _install_parameters(patches: Patches) -> None:
+    def parameter_list(stack: Any) -> list[dict[str, Any]]:
+        hidden = stack.resource_map.no_echo_parameter_keys
+        return [
+            {
+                "ParameterKey": key,
+                "ParameterValue": "****" if key in hidden else _text(value),
+            }
+            for key, value in stack.resource_map.resolved_parameters.items()
+        ]
+
+    patches.addition(
+        Stack, "parameter_list", "moto shows a list as Python prints it, and hides by value"
+    )(property(parameter_list))
+    patches.addition(
+        Stack, "stack_resources", "moto lists those whose condition does not hold, as None"
+    )(property(lambda stack: [each for each in stack.resource_map.values() if each is not None]))
+
+    @patches.method(LogGroup, "get_cfn_attribute", "an ARN of AWS's names what is in the group")
+    def attribute(original: Callable[..., Any], group: Any, name: str) -> Any:
+        return f"{original(group, name)}:*" if name == "Arn" else original(group, name)
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _install_groups(patches: Patches, scaling: AutoScaling) -> None:
+    @patches.method(
+        FakeAutoScalingGroup,
+        "create_from_cloudformation_json",
+        "moto ignores hooks and capacity rebalancing",
+    )
+    def create(
+        original: Callable[..., Any], name: str, definition: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        group = original(name, definition, *args, **kwargs)
+        properties = definition["Properties"]
+        group.capacity_rebalance = str(properties.get("CapacityRebalance")).lower() == "true"
+        for hook in properties.get("LifecycleHookSpecificationList", []):
+            put_hook(group.autoscaling_backend, group.name, hook)
+        return group
+
+    @patches.method(
+        FakeAutoScalingGroup,
+        "update_from_cloudformation_json",
+        "moto deletes the group and makes a new one, whatever changed",
+    )
+    def update(
+        original: Callable[..., Any],
+        original_resource: Any,
+        new_resource_name: str,
+        cloudformation_json: Any,
+        account_id: str,
+        region_name: str,
+    ) -> Any:
+        properties = cloudformation_json["Properties"]
+        sizes = {
+            key: None if (value := properties.get(name)) is None else int(value)
+            for key, name in _SIZES.items()
+        }
+        original_resource.update(
+            availability_zones=[],
+            launch_config_name=properties.get("LaunchConfigurationName"),
+            launch_template=properties.get("LaunchTemplate") or {},
+            vpc_zone_identifier=",".join(properties.get("VPCZoneIdentifier", [])) or None,
+            health_check_period=properties.get("HealthCheckGracePeriod"),
+            health_check_type=properties.get("HealthCheckType"),
+            mixed_instances_policy=properties.get("MixedInstancesPolicy"),
+            **sizes,
+        )
+        scaling.wake()
+        return original_resource
+
+    @patches.method(
+        FakeAutoScalingGroup, "delete", "what a group's instances use is deleted right after it"
+    )
+    def delete(original: Callable[..., Any], group: Any, account: str, region: str) -> None:
+        if group.name in group.autoscaling_backend.autoscaling_groups:
+            scaling.delete_now(group.name)
+
+
+_SIZES = {"min_size": "MinSize", "max_size": "MaxSize", "desired_capacity": "DesiredCapacity"}
+
+
+def _install_updates(patches: Patches) -> None:
+    known = parsing.parse_and_update_resource
+
+    def update(logical_id: str, *args: Any, **kwargs: Any) -> Any:
+        resources = args[1]
+        return known(logical_id, *args, **kwargs) or resources[logical_id]
+
+    patches.addition(
+        parsing,
+        "parse_and_update_resource",
+        "moto forgets a resource that an update touches and that it cannot update",
+    )(update)
+
+
+def _install_tags(patches: Patches) -> None:
+    for model in (NetworkInterface, Volume):
+
+        def create(
+            original: Callable[..., Any], name: str, definition: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            properties = definition["Properties"]
+            if "GroupSet" in properties:
+                properties["SecurityGroups"] = properties["GroupSet"]
+            resource = original(name, definition, *args, **kwargs)
+            resource.add_tags({tag["Key"]: tag["Value"] for tag in properties.get("Tags", [])})
+            return resource
+
+        patches.method(
+            model,
+            "create_from_cloudformation_json",
+            "moto ignores tags, and an interface's security groups",
+        )(create)
+
+
+def _install_deletion(patches: Patches, deleted: Callable[[], object]) -> None:
+    for model, gone in _DELETIONS.items():
+
+        def delete(
+            resource: Any, account: str = "", region: str = "", gone: Callable[..., Any] = gone
+        ) -> None:
+            gone(resource, ec2_backends[account][region] if account else resource.ec2_backend)
+
+        patches.addition(model, "delete", "moto keeps it when its stack is deleted")(delete)
+
+    @patches.method(Stack, "create_resources", "moto leaves what a failed creation has made")
+    def create_resources(original: Callable[..., Any], stack: Any) -> None:
+        try:
+            original(stack)
+        except Exception as error:
+            stack._add_stack_event("CREATE_FAILED", resource_status_reason=_reason(error))
+            stack.resource_map.delete()
+            stack._add_stack_event("ROLLBACK_COMPLETE")
+            stack.status = "ROLLBACK_COMPLETE"
+
+    @patches.method(
+        CloudFormationBackend, "delete_stack", "moto forgets a stack that could not be deleted"
+    )
+    def delete_stack(original: Callable[..., Any], backend: Any, name: str) -> None:
+        found = [stack for stack in backend.stacks.values() if name in (stack.name, stack.stack_id)]
+        try:
+            original(backend, name)
+        except Exception as error:
+            for stack in found:
+                stack._add_stack_event("DELETE_FAILED", resource_status_reason=_reason(error))
+                stack.status = "DELETE_FAILED"
+                backend.stacks[stack.stack_id] = stack
+        else:
+            deleted()
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "message", "") or error or type(error).__name__)
+
+
+def _delete_association(resource: Any, backend: Any) -> None:
+    if table := backend.route_tables.get(resource.route_table_id):
+        for association, subnet in list(table._associations.items()):
+            if subnet == resource.subnet_id:
+                del table._associations[association]
+
+
+def _detach_gateway(resource: Any, backend: Any) -> None:
+    for gateway in backend.internet_gateways.values():
+        if gateway.vpc and gateway.vpc.id == resource.vpc_id:
+            gateway.vpc = None
+
+
+def _delete_endpoint(resource: Any, backend: Any) -> None:
+    """Resources go in any order: the route tables that it stands in may be gone already."""
+    tables = [table for table in resource.route_table_ids if table in backend.route_tables]
+    resource.route_table_ids = tables
+    backend.delete_vpc_endpoints([resource.id])
+
+
+def _delete_volume(resource: Any, backend: Any) -> None:
+    """One that somebody else has deleted is gone as it should be."""
+    if resource.id in backend.volumes:
+        backend.delete_volume(resource.id)
+
+
+def _delete_nat_gateway(resource: Any, backend: Any) -> None:
+    for address in backend.addresses:
+        if address.eni is resource._eni:
+            backend.disassociate_address(association_id=address.association_id)
+    backend.delete_nat_gateway(resource.id)
+    backend.delete_network_interface(resource._eni.id)
+
+
+def _release_address(resource: Any, backend: Any) -> None:
+    if resource.association_id:
+        raise DependencyViolationError(f"{resource.allocation_id} is in use.")
+    backend.release_address(allocation_id=resource.allocation_id)
+
+
+def _delete_interface(resource: Any, backend: Any) -> None:
+    backend.delete_network_interface(resource.id)
+
+
+_DELETIONS: dict[type, Callable[[Any, Any], Any]] = {
+    ElasticAddress: _release_address,
+    InternetGateway: lambda resource, backend: backend.delete_internet_gateway(resource.id),
+    NatGateway: _delete_nat_gateway,
+    NetworkInterface: _delete_interface,
+    Route: lambda resource, backend: resource.route_table._routes.pop(resource.id, None),
+    RouteTable: lambda resource, backend: backend.delete_route_table(resource.id),
+    SubnetRouteTableAssociation: _delete_association,
+    Volume: _delete_volume,
+    VPCEndPoint: _delete_endpoint,
+    VPCGatewayAttachment: _detach_gateway,
+}
+"""What deleting a resource of a stack does to EC2; what raises is tried again after the others."""

@@ -1,0 +1,253 @@
+"""An etcd member that a job's agent runs itself: alone, or one of three or five on as many hosts.
+
+Its data are in a folder of its agent's, and go with it: a host that comes back has forgotten what
+it promised to the others, and must not go on under its old identity.
+
+    nobody else answers ───────────────────────► found: a new cluster (etcd itself refuses a member
+                                                 that the others have seen serve)
+    others answer; listed, but never served ───► join: as it is listed
+    others answer; listed, and served once ────► replace: be removed and added as a new member
+    others answer; not listed ─────────────────► add
+    others answer, and a change is needed, but they have no leader ──► wait until they have
+
+A member that ends is started again from its folder, and when it ends again at once, as if the
+folder were gone.
+"""
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from spotelastic.clock import steady
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, told
+from spotelastic.store.etcd_server import roster
+from spotelastic.store.etcd_server.process import (
+    MINIMUM,
+    EtcdMember,
+    MemberConfig,
+    find_binary,
+    serves,
+    status,
+)
+from spotelastic.store.etcd_server.roster import Listed, Roster
+from spotelastic.store.tls import Tls
+
+Entry = Literal["found", "join", "replace", "add", "wait"]
+
+SHORT_LIFE = 5.0
+"""Seconds: a member that ends younger than that is started afresh, not from its folder."""
+TRIES = 3
+"""Short lives after which a member that never served is given up."""
+LOOK_AGAIN = 0.5
+_JOIN = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`peers` maps the client host:port of each member to its host:port among members."""
+
+    peers: dict[str, str]
+    token: str
+    tls: Tls | None = None
+
+
+class PortTaken(EnvironmentFailure):
+    """Another process listens where the member was to."""
+
+
+def entry(peer: str, seen: Roster | None) -> Entry:
+    """Pure: how a member without data comes in, from what the others say."""
+    if seen is None:
+        return "found"
+    mine = _find(peer, seen.members)
+    if mine is not None and not mine.served:
+        return "join"
+    if not seen.led:
+        return "wait"
+    return "add" if mine is None else "replace"
+
+
+class Embedded:
+    """The member at `endpoint`, kept running by a thread of its own until `close`."""
+
+    def __init__(
+        self,
+        group: Group,
+        endpoint: str,
+        folder: Path,
+        say: Callable[[str], None],
+        *,
+        listen: str = "",
+    ) -> None:
+        self.endpoint = endpoint
+        self.group = group
+        self.failure: SpotelasticError | None = None
+        """Why it gave up before it ever served."""
+        self._others = [each for each in group.peers if each != endpoint]
+        self._folder = folder
+        self._say = say
+        self._binary = find_binary()
+        self._config = MemberConfig(
+            endpoint,
+            folder / "data",
+            endpoint,
+            group.peers[endpoint],
+            listen=listen,
+            tls=group.tls,
+            cluster=group.peers,
+            token=group.token,
+            fsync=False,
+            # A replacement comes in also while a third member is away.
+            flags=("--strict-reconfig-check=false",),
+        )
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._member: EtcdMember | None = None
+        if self._others and self._binary.version < MINIMUM:
+            say(
+                f"{self._binary} may diverge when a member is killed; its corruption check is on, "
+                "etcd 3.5.6 or newer on PATH is better"
+            )
+        # Not this thread: a member is killed when the thread that started it ends.
+        self._thread = threading.Thread(target=self._run, name="etcd", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """Raises `Unavailable` while it does not run."""
+        with self._lock:
+            if self._member is None:
+                raise Unavailable(f"the etcd member at {self.endpoint} is not running")
+            return self._member.pid
+
+    def leave(self) -> None:
+        """For good, so that the others need it no longer for their quorum; then `close`."""
+        tls = self.group.tls
+        try:
+            seen = roster.ask([self.endpoint, *self._others], tls)
+            if seen is not None and seen.led and self._others:
+                self._resign(seen)
+        except Unavailable:
+            pass  # The others go on with a member that is away.
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; its data stay."""
+        self._closing.set()
+        with self._lock:
+            if self._member is not None:
+                self._member.stop()
+        self._thread.join(_JOIN)
+
+    def __enter__(self) -> "Embedded":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- its thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        except SpotelasticError as error:
+            self.failure = error
+        except Exception as error:
+            self.failure = EnvironmentFailure(f"the etcd here is no longer minded: {told(error)}")
+
+    def _keep(self) -> None:
+        afresh, served, short = True, False, 0
+        while not self._closing.is_set():
+            if afresh and not self._enter():
+                return
+            started = steady()
+            code, why = self._live()
+            if self._closing.is_set():
+                return
+            short = short + 1 if steady() - started < SHORT_LIFE else 0
+            served = served or not short
+            if not served:
+                self._give_up(code, why, short)
+            afresh = bool(short and self._others)
+            self._say(f"the etcd member here ended with {code} ({why}): starting it again")
+            self._closing.wait(LOOK_AGAIN if short else 0.0)
+
+    def _give_up(self, code: int, why: str, tries: int) -> None:
+        """Raises why it does not come up, once that is certain."""
+        if "address already in use" in why:
+            raise PortTaken(f"etcd cannot listen at {self.endpoint}: {why}")
+        if tries >= TRIES or not self._others:
+            raise EnvironmentFailure(f"etcd at {self.endpoint} ended with {code}: {why}")
+
+    def _live(self) -> tuple[int, str]:
+        """One life of its process: the exit code, and what it said last."""
+        log = self._folder / "etcd.log"
+        with self._lock:
+            if self._closing.is_set():
+                return 0, ""
+            self._member = member = EtcdMember(self._config, log=log, binary=self._binary)
+            member.start()
+        return member.join(), member.last_words()
+
+    def _enter(self) -> bool:
+        """Waits until it may start without data; False when closed before that."""
+        told = ""
+        while not self._closing.is_set():
+            seen = roster.ask(self._others, self.group.tls)
+            how = entry(self._config.peer, seen)
+            try:
+                cluster = self.group.peers if seen is None else self._change(how, seen)
+            except Unavailable as error:
+                cluster, told = {}, self._tell(told, str(error))
+            if cluster:
+                shutil.rmtree(self._config.data_dir, ignore_errors=True)
+                state = "new" if seen is None else "existing"
+                self._config = replace(self._config, cluster=cluster, state=state)
+                return True
+            if how == "wait":
+                told = self._tell(told, "the others have no leader")
+            self._closing.wait(LOOK_AGAIN)
+        return False
+
+    def _tell(self, told: str, why: str) -> str:
+        if why != told:
+            self._say(f"the etcd member here cannot come back yet: {why}")
+        return why
+
+    def _change(self, how: Entry, seen: Roster) -> dict[str, str]:
+        """Has the cluster agree; its members by name then, or none while it cannot."""
+        if how == "wait":
+            return {}
+        tls, peer = self.group.tls, self._config.peer
+        members = seen.members
+        if how == "replace":
+            mine = _find(peer, members)
+            assert mine is not None
+            roster.remove(seen.endpoint, mine.id, tls)
+        if how in ("replace", "add"):
+            roster.add(seen.endpoint, peer, tls)
+        others = {each.name: each.peer for each in members if each.peer != peer}
+        return {**others, self._config.name: peer}
+
+    def _resign(self, seen: Roster) -> None:
+        tls = self.group.tls
+        alive = [other for other in self._others if serves(other, tls)]
+        peers = {self.group.peers[other] for other in alive}
+        heirs = [each.id for each in seen.members if each.peer in peers]
+        mine = _find(self._config.peer, seen.members)
+        if mine is None or not heirs:
+            return
+        # Those that are away would count for the quorum of the rest.
+        for each in seen.members:
+            if each.id not in heirs and each != mine:
+                roster.remove(seen.endpoint, each.id, tls)
+        if status(self.endpoint, tls=tls).leads:
+            roster.hand_over(self.endpoint, heirs[0], tls)
+        roster.remove(alive[0], mine.id, tls)
+
+
+def _find(peer: str, members: Sequence[Listed]) -> Listed | None:
+    return next((each for each in members if each.peer == peer), None)

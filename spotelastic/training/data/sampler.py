@@ -1,0 +1,211 @@
+"""Data for a number of ranks that changes: one cursor for all, and a global batch that stays.
+
+    sampler = se.ElasticSampler(dataset, global_batch=64)
+    loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
+    state = {"model": model, "optimizer": optimizer, "data": sampler}
+    ...
+    for rows, labels in loader:                  # this rank's share of one global batch
+        for micro in se.microbatches(sampler.batch, 16):
+            with nullcontext() if micro.last else model.no_sync():
+                loss = loss_of(model(rows[micro.rows]), labels[micro.rows])     # a mean
+                (loss * micro.weight).backward()
+        optimizer.step()
+        step += 1
+        checkpoint.step(step)                    # moves the cursor
+
+A loader may be ahead of the loop; what counts is the steps.
+"""
+
+import os
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import Sampler
+
+from spotelastic.errors import UsageError
+from spotelastic.training.data.loader_passes import Pass, Passes
+from spotelastic.training.data.permutation import Permutation
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """A piece of a rank's share. `rows` counts within the share.
+
+    `weight` times the mean loss over the rows, added up over all pieces and averaged over the
+    ranks as DDP and FSDP do, is the mean loss over the global batch.
+    """
+
+    rows: slice
+    weight: float
+    last: bool
+    """Gradients are exchanged in its backward pass; all ranks have exactly one."""
+
+
+def microbatches(
+    global_batch: int,
+    most: int | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> tuple[Microbatch, ...]:
+    """This rank's share of `global_batch` samples, in pieces of at most `most` rows.
+
+    Shares differ by one row at most. A rank without any, in the last batch of an epoch, has one
+    row of weight 0, so that it takes part in the exchange. `rank` and `world_size` are those of
+    the data-parallel group where it is not the whole job.
+    """
+    rank, world_size = _place(rank, world_size)
+    size = len(range(rank, global_batch, world_size))
+    if not size:
+        return (Microbatch(slice(0, 1), 0.0, True),)
+    at_once = most or size
+    return tuple(
+        Microbatch(
+            slice(start, min(start + at_once, size)),
+            (min(start + at_once, size) - start) * world_size / global_batch,
+            start + at_once >= size,
+        )
+        for start in range(0, size, at_once)
+    )
+
+
+class ElasticSampler(Sampler[list[int]]):
+    """A batch sampler: lists of this rank's sample numbers, one list for every step.
+
+    In an epoch every sample comes exactly once, whatever the number of ranks was at any time in
+    it. The order depends on `seed` and epoch alone. `global_batch` samples make a step, over all
+    ranks. The last step of an epoch takes what is left; with `drop_last` what would not fill a
+    batch is left out of that epoch (other samples every epoch, since the order is another).
+
+    Its state is (epoch, seed, samples consumed), the same on all ranks. A Checkpointer that has it
+    in its state moves it on by a batch in every `step`; without one, call `advance()` after each.
+    A step that does not fit to the batches that the loop has taken is refused, unless `check` is
+    False.
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        global_batch: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        check: bool = True,
+    ) -> None:
+        self.size = data if isinstance(data, int) else len(data)
+        self.global_batch = global_batch
+        self.seed = seed
+        self.epoch = 0
+        self.consumed = 0
+        """Samples of this epoch that steps have been made of, on all ranks together."""
+        self._shuffle = shuffle
+        self._place = rank, world_size
+        self._check = check
+        self._passes = Passes()
+        self._resumed = False
+        """In mid-epoch, and no batch was taken since."""
+        self._before: torch.Tensor | None = None
+        """What torch's generator was when the loader began to be made, if so."""
+        self._usable = self.size - self.size % global_batch if drop_last else self.size
+        if global_batch < 1 or self._usable < 1:
+            raise UsageError(
+                f"a global batch of {global_batch} cannot be made of {self.size} samples"
+                + (" with drop_last" if drop_last else "")
+            )
+
+    @property
+    def batch(self) -> int:
+        """Samples of the step that is being made, over all ranks."""
+        return min(self.global_batch, self._usable - self.consumed)
+
+    def __len__(self) -> int:
+        """Steps of a whole epoch."""
+        return (self._usable + self.global_batch - 1) // self.global_batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """From the cursor to the end of the epoch; the cursor stays where it is.
+
+        Each DataLoader that begins draws a seed from torch's generator. A run that was not
+        interrupted draws none in mid-epoch, so that the one of a run that resumes there is undone.
+        """
+        if self._resumed and self._before is None:
+            self._before = torch.get_rng_state()
+        return self._batches(self._passes.begin())
+
+    def _batches(self, under_way: Pass) -> Iterator[list[int]]:
+        if self._before is not None:
+            torch.set_rng_state(self._before)
+        self._forget_resuming()
+        rank, world_size = _place(*self._place)
+        order = Permutation(self.size, self.seed, self.epoch) if self._shuffle else None
+        for start in range(self.consumed, self._usable, self.global_batch):
+            end = min(start + self.global_batch, self._usable)
+            # A rank without a share gets the first sample, for a microbatch of weight 0.
+            own = np.arange(start + rank, end, world_size) if start + rank < end else [start]
+            positions = np.asarray(own, dtype=np.int64)
+            under_way.drawn += 1
+            yield (order(positions) if order else positions).tolist()
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch was taken that no step was made of yet, where that is known."""
+        return any(batches > 0 for batches in self._passes.waiting)
+
+    def advance(self) -> None:
+        """A step was made of the batch at the cursor, or it was passed over, or accumulated."""
+        if self._check:
+            self._passes.check()
+        self._passes.stepped()
+        self._forget_resuming()
+        self.consumed += self.batch
+        if self.consumed >= self._usable:
+            self.epoch, self.consumed = self.epoch + 1, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; nothing when the cursor is in it already."""
+        if epoch != self.epoch:
+            self.epoch, self.consumed = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "seed": self.seed,
+            "consumed": self.consumed,
+            "size": self.size,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises `UsageError` when in mid-epoch the data are others than they were."""
+        if state["size"] != self.size and state["consumed"]:
+            raise UsageError(
+                f"the data set has {self.size} samples and had {state['size']} when the state was "
+                "saved: an epoch cannot go on with other data than it began with"
+            )
+        self.epoch, self.seed = state["epoch"], state["seed"]
+        self.consumed = state["consumed"]
+        if self.consumed >= self._usable:  # other batches leave more of the epoch out
+            self.epoch, self.consumed = self.epoch + 1, 0
+        self._resumed, self._before = self.consumed > 0, None
+
+    def _forget_resuming(self) -> None:
+        self._resumed, self._before = False, None
+
+
+def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """The process group's where nothing else is said; torchrun's variables before there is one."""
+    if dist.is_available() and dist.is_initialized():
+        found = dist.get_rank(), dist.get_world_size()
+    else:
+        found = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    own = found[0] if rank is None else rank
+    size = found[1] if world_size is None else world_size
+    if not 0 <= own < size:
+        raise UsageError(f"rank {own} of a world of {size}")
+    return own, size

@@ -1,0 +1,337 @@
+"""Between our checkpoints and single `torch.save` files, in both directions.
+
+Neither direction holds the whole state in memory: its tensors are mapped files.
+"""
+
+import functools
+import math
+import mmap
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import torch
+from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint, Progress, assemble, shared
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.format import encoding, layout, manifest, shards
+from spotelastic_checkpoints.format.layout import Declaration
+from spotelastic_checkpoints.format.manifest import Manifest, Shard
+from spotelastic_checkpoints.memory.free_memory import mib
+from spotelastic_checkpoints.storage.port import Storage
+from spotelastic_checkpoints.wire import Commit, Item
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint._traverse import set_element
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
+
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.training.restore.restored import IMPORTED
+from spotelastic.training.save.saver import declare, tensor_at
+from spotelastic.training.state import tensors, values
+from spotelastic.training.state.composite_tensors import inner_name, is_description, made
+from spotelastic.training.state.derived import Followed, filled
+from spotelastic.training.state.state import OWN, Cell, Chunk, View, chunks_of, structure_cell
+
+ALONE = "import"
+"""Name of the only node that an imported checkpoint was saved on."""
+_NOTHING = memoryview(bytearray())
+
+Shown = Callable[[int], AbstractContextManager[Progress]]
+"""Given how many bytes there will be, what is told of each."""
+Leaves = dict[str, tuple[tuple[str | int, ...], Any]]
+"""Tensors and values by name, with their paths."""
+
+
+def tensor_bytes(checkpoint: Checkpoint, part: str = "") -> int:
+    """What `to_torch` assembles."""
+    wanted = (p.item for p in shared(checkpoint) if p.item.is_tensor)
+    return sum(_payload(item) for item in wanted if _is_of(item.path[0], part))
+
+
+def to_torch(
+    catalog: Catalog, checkpoint: Checkpoint, path: Path, done: Progress, part: str = ""
+) -> int:
+    """Write `path`, a nested state dict as `torch.save` does; how many tensors it holds.
+
+    `part` picks one key of the state ("model"), whose content then is the whole file. Raises
+    `OSError` where it cannot be written; without room beside `path` for twice the tensors, at once.
+    """
+    leaves: Leaves = {}
+    structures: dict[str, Any] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        for placed in shared(checkpoint):
+            item = placed.item
+            of_structure = item.path[:2] == (OWN, "structure")
+            name = item.path[2] if of_structure else item.path[0]
+            if not _is_of(name, part) or item.fqn in tensors:
+                continue
+            if of_structure:
+                structures[str(name)] = values.decode(item.fqn, catalog.read(placed))
+            elif item.is_tensor:
+                tensors[item.fqn] = _backed(item, Path(folder) / str(len(tensors)))
+                leaves[item.fqn] = item.path, tensors[item.fqn]
+            else:
+                leaves[item.fqn] = item.path, values.decode(item.fqn, catalog.read(placed))
+        _put_together(leaves)
+        nested = _nested(structures, leaves)
+        if not nested:
+            raise UsageError(f"step {checkpoint.commit.step} holds no {part or 'state'}")
+        targets = {name: _bytes(tensor) for name, tensor in tensors.items()}
+        complete = Path(folder) / "complete"
+        with complete.open("wb") as file:
+            _allocate(file, sum(map(len, targets.values())))
+        assemble(catalog, checkpoint, targets, done)
+        _save(nested[part] if part else nested, complete)
+        complete.rename(path)
+    return len(tensors)
+
+
+def from_torch(path: Path, storage: Storage, step: int, shown: Shown, part: str = "") -> Checkpoint:
+    """Commit the content of a `torch.save` file as `step` of a new run at `storage`.
+
+    `part` is the key under which it is put ("model" for the state dict of a module alone). Only
+    tensors count as progress: what a value takes is known once it is encoded. The run belongs to
+    nobody: the first that resumes it makes it its own. Raises `UsageError` when the file is not
+    one of torch's, or when something was committed there before, `EnvironmentFailure` where the
+    temporary folder has no room.
+    """
+    view = _view(path, _load(path), part)
+    commits = Commits(storage, "")
+    if commits.latest() is not None:
+        raise UsageError(f"{storage.url} holds checkpoints already: name a new place")
+    plan = layout.plan([Declaration(0, ALONE, declare(view))])
+    slot = plan.slots[0]
+    epoch = commits.claim().epoch
+    with _scratch(max(slot.nbytes, mmap.PAGESIZE), path) as memory:
+        total = sum(_payload(item) for item in slot.items if item.is_tensor)
+        with shown(total) as done:
+            items = _fill_slot(view, slot.items, memory, done)
+        commit = Commit(epoch, step)
+        files = []
+        for number, cut in enumerate(shards.cut(items, slot.owned_bytes)):
+            name = manifest.shard_name(0, number)
+            commits.put_shard(commit, name, memory[cut.start : cut.end])
+            files.append(Shard(name, cut.end - cut.start, cut.placed()))
+    content = Manifest(
+        manifest.VERSION, epoch, step, ALONE, plan.hash, 0, 1, plan.chunks, tuple(files)
+    )
+    commits.put_manifest(content)
+    commits.commit(commit, epoch)
+    return Checkpoint(commit, [content])
+
+
+def _is_of(name: Any, part: str) -> bool:
+    """Whether what has this key belongs to the part; our own notes belong to none."""
+    return name != OWN and part in ("", name)
+
+
+def _payload(item: Item) -> int:
+    """Of a tensor."""
+    return encoding.nbytes(item.dtype, item.sizes)
+
+
+# -- to torch -------------------------------------------------------------------------------------
+
+
+def _nested(structures: Mapping[str, Any], leaves: Leaves) -> dict[str, Any]:
+    """The state with the containers and kinds of keys that it had, which paths do not tell.
+
+    They were saved for what has a state_dict() of its own; of a module, for some entries alone.
+    """
+    nested = {
+        name: filled(structure, lambda fqn: leaves.pop(fqn)[1])
+        for name, structure in structures.items()
+    }
+    for path, value in leaves.values():
+        set_element(nested, path, value)
+    return nested
+
+
+def _put_together(leaves: Leaves) -> None:
+    """The tensors that a class makes of others, which are filled later."""
+    for fqn, (path, value) in [*leaves.items()]:
+        if is_description(value):
+            leaves[fqn] = path, made(value, functools.partial(_taken, leaves, fqn))
+
+
+def _taken(leaves: Leaves, fqn: str, name: str) -> torch.Tensor:
+    tensor: torch.Tensor = leaves.pop(f"{fqn}.{inner_name(name)}")[1]
+    return tensor
+
+
+def _backed(item: Item, file: Path) -> torch.Tensor:
+    """A tensor whose memory is a file that ends with it."""
+    dtype = getattr(torch, item.dtype)
+    count = math.prod(item.shape)
+    if not count:
+        return torch.empty(item.shape, dtype=dtype)
+    with file.open("wb") as made:
+        _allocate(made, count * dtype.itemsize)
+    try:
+        tensor = torch.from_file(str(file), shared=True, size=count, dtype=dtype)
+    except RuntimeError as error:
+        raise EnvironmentFailure(f"{file.parent}: no room for {item.fqn}: {error}") from error
+    file.unlink()
+    return tensor.view(item.shape)
+
+
+def _allocate(file: IO[bytes], nbytes: int) -> None:
+    """Room, and not only a size: a page of a mapped file that the disk has no room for is a signal
+    that ends the process."""
+    if nbytes:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
+
+
+def _save(state: Any, path: Path) -> None:
+    with path.open("wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            # What torch says of its own archive, which could not be ended, hides why.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    if not tensor.numel():
+        return _NOTHING
+    array: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(array)
+
+
+# -- from torch -----------------------------------------------------------------------------------
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with values.allowed():
+                loaded = torch.load(path, map_location="cpu", mmap=_is_zip(path), weights_only=True)
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:
+        first = str(error).partition("\n")[0]
+        raise UsageError(
+            f"{path} is not a file of torch.save that is safe to load: {first}"
+        ) from error
+    if not isinstance(loaded, dict):
+        raise UsageError(f"{path} holds a {type(loaded).__name__}, not a state dict")
+    return loaded
+
+
+def _is_zip(path: Path) -> bool:
+    """Only this one of torch's two formats can be mapped."""
+    return path.is_file() and zipfile.is_zipfile(path)
+
+
+@contextmanager
+def _scratch(nbytes: int, path: Path) -> Iterator[memoryview]:
+    """Memory that is a file without a name in the temporary folder."""
+    folder = "the temporary folder"
+    with ExitStack() as stack:
+        try:
+            folder = tempfile.gettempdir()
+            file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
+            _allocate(file, nbytes)
+        except OSError as error:
+            raise EnvironmentFailure(
+                f"{folder} does not take {mib(nbytes)}, which {path} needs while it is imported: "
+                f"{error.strerror or error}; name a folder that does with TMPDIR"
+            ) from error
+        yield memoryview(mmap.mmap(file.fileno(), 0))
+
+
+def _view(path: Path, loaded: dict[str, Any], part: str) -> View:
+    state = {part: loaded} if part else loaded
+    flat, paths = _flat(path, state)
+    chunks: list[Chunk] = []
+    cells: list[Cell] = []
+    if part:
+        # So that a restore knows that whatever else is missing was not meant to be there.
+        note = OWN, IMPORTED, part
+        cells.append(Cell(".".join(note), note, lambda: True))
+    for fqn, value in flat.items():
+        key = tuple(paths[fqn])
+        if isinstance(value, torch.Tensor) and not tensors.is_value(value):
+            if problem := tensors.has_nothing(value):
+                raise UsageError(f"{path}: {fqn} {problem}")
+            chunks += chunks_of(fqn, key, value)
+        else:
+            cells.append(Cell(fqn, key, functools.partial(flat.get, fqn)))
+    cells += [cell for name, value in state.items() for cell in _structures(name, value)]
+    return View(tuple(chunks), tuple(cells), {}, lambda: True)
+
+
+def _flat(
+    path: Path, state: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
+    """Tensors and values by name, and their paths. Raises `UsageError` for keys that would not come
+    back as they are."""
+    advice = "import it with --part NAME, which it is put under"
+    for name in state:
+        if not isinstance(name, str):
+            raise UsageError(f"{path}: the key {name!r} is no name: {advice}")
+        if name == OWN:
+            raise UsageError(f"{path}: the key {OWN!r} is taken by our own notes: {advice}")
+    try:
+        flat, paths = flatten_state_dict(state)
+    except ValueError as error:
+        raise UsageError(f"{path}: two entries have one name: {error}") from error
+    for fqn in flat:
+        try:
+            fqn.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{path}: the key {fqn!r} is no text, and cannot be kept") from None
+    return flat, paths
+
+
+def _structures(name: str, value: Any) -> Iterator[Cell]:
+    """One where paths alone would not tell what the container was: keys that are numbers, say.
+
+    None for a module's: it is loaded by names, and what it has besides tensors is left to them.
+    """
+    if not isinstance(value, dict | list):
+        return
+    if any(isinstance(key, str) and key.endswith(_EXTRA_STATE_KEY_SUFFIX) for key in value):
+        return
+    followed = Followed(name, lambda: value)
+    named: dict[str, Any] = {}
+    for path in followed.flat:
+        set_element(named, path, ".".join(map(str, path)))
+    if named.get(name) != followed.structure():
+        yield structure_cell(name, followed.structure)
+
+
+@torch.no_grad()
+def _fill_slot(
+    view: View, items: Sequence[Item], memory: memoryview, done: Progress
+) -> tuple[Item, ...]:
+    """The items as they lie in the file, with their checksums."""
+    chunks = {chunk.key: chunk for chunk in view.chunks}
+    cells = {cell.key: cell for cell in view.cells}
+    filled = []
+    for item in items:
+        if item.is_tensor:
+            prefix = encoding.tensor_prefix(item.dtype, item.sizes)
+            memory[item.offset : item.offset + len(prefix)] = prefix
+            tensor_at(memory, item).copy_(chunks[item.key].tensor)
+        else:
+            data = values.encode(item.fqn, cells[item.key].get())
+            memory[item.offset : item.offset + len(data)] = data
+            item = msgspec.structs.replace(item, length=len(data))  # noqa: PLW2901
+        raw = memory[item.offset : item.offset + item.length]
+        filled.append(manifest.checksummed(item, raw))
+        if item.is_tensor:
+            done(_payload(item))
+    return tuple(filled)

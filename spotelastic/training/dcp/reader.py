@@ -1,0 +1,400 @@
+"""Reads any checkpoint of torch.distributed.checkpoint: `dcp.load(state, storage_reader=...)`.
+
+Ranges that lie side by side are fetched together, several at a time, into a bounded amount of
+memory, and what has a checksum of ours is verified. A `.metadata` is unpickled with the classes
+that belong in one, and no others.
+"""
+
+import io
+import os
+import pickle
+import re
+import time
+import uuid
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future as Promise
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import xxhash
+from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.format import encoding, manifest
+from spotelastic_checkpoints.storage.open import folder_of, open_storage
+from spotelastic_checkpoints.storage.port import Storage
+from torch.distributed.checkpoint._extension import ExtensionRegistry
+from torch.distributed.checkpoint.filesystem import _StorageInfo, _StorageReaderTransforms
+from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+from torch.serialization import _get_layout
+
+from spotelastic.errors import SpotelasticError, Unavailable, UsageError
+
+METADATA = ".metadata"
+_SHARD = re.compile(r"__(\d+)_\d+\.distcp")
+AT_ONCE = 8
+"""Ranges in flight."""
+RANGE = 16 << 20
+BUDGET = 256 << 20
+"""Bytes that may lie in memory before they are in their tensors; one item may be larger."""
+GAP = 4096
+PATIENCE = 60.0
+"""Seconds that the store may be away."""
+
+T = TypeVar("T")
+
+
+def open_checkpoint(path: str | os.PathLike[str], options: Mapping[str, Any]) -> Storage:
+    """With fsspec's storage options."""
+
+    def opened() -> Storage:
+        try:
+            return open_storage(os.fspath(path), options)
+        except StorageRefused as error:
+            raise UsageError(str(error)) from error
+
+    return patient(opened)
+
+
+def patient(call: Callable[[], T]) -> T:
+    """Until the store is back, for a minute; raises `Unavailable` then."""
+    deadline, wait = time.monotonic() + PATIENCE, 0.2
+    while True:
+        try:
+            return call()
+        except StorageUnavailable as error:
+            if time.monotonic() + wait > deadline:
+                raise Unavailable(str(error)) from error
+        except CheckpointsError as error:
+            raise SpotelasticError(str(error)) from error
+        time.sleep(wait)
+        wait = min(2 * wait, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Items of one file that are fetched together."""
+
+    file: str
+    offset: int
+    length: int
+    items: tuple[ReadItem, ...]
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        for offset in range(self.offset, self.offset + self.length, RANGE):
+            yield offset, min(RANGE, self.offset + self.length - offset)
+
+
+def stretches(
+    items: Iterable[ReadItem], places: Mapping[MetadataIndex, _StorageInfo]
+) -> list[Stretch]:
+    """Pure: what to fetch for the items, neighbours together."""
+    by_file: dict[str, list[ReadItem]] = defaultdict(list)
+    for item in items:
+        by_file[places[item.storage_index].relative_path].append(item)
+    found = []
+    for file, wanted in by_file.items():
+        wanted.sort(key=lambda item: places[item.storage_index].offset)
+        group: list[ReadItem] = []
+        start = end = 0
+        for item in wanted:
+            place = places[item.storage_index]
+            stop = place.offset + place.length
+            if group and (place.offset > end + GAP or stop - start > RANGE):
+                found.append(Stretch(file, start, end - start, tuple(group)))
+                group = []
+            if not group:
+                start = end = place.offset
+            group.append(item)
+            end = max(end, stop)
+        found.append(Stretch(file, start, end - start, tuple(group)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """A stretch under way to `data`."""
+
+    stretch: Stretch
+    data: memoryview
+    parts: tuple[Promise[None], ...]
+
+
+class CheckpointReader(StorageReader):
+    """`path` is a checkpoint's own folder: a local one, or a URL such as s3://bucket/prefix.
+
+    Takes the place of `FileSystemReader` and `FsspecReader`, with their arguments:
+    `storage_options` are fsspec's for that URL, and hold for every later `checkpoint_id`. Raises
+    `UsageError` where there is no checkpoint, `SpotelasticError` where one is damaged,
+    `Unavailable` when the store stays away.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        _extension_registry: ExtensionRegistry | None = None,
+        **storage_options: Any,
+    ) -> None:
+        self._options = storage_options
+        self._transforms = _StorageReaderTransforms(_extension_registry)
+        self._places: dict[MetadataIndex, _StorageInfo] = {}
+        self._metadata: Metadata | None = None
+        self.reset(path)
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        return self.path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return bool(os.fspath(checkpoint_id))
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        self._places = {}
+        self._load_id = str(uuid.uuid4())
+        if checkpoint_id:
+            self.path = checkpoint_id
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """`rank` (optional): of a checkpoint that was saved without collectives."""
+        rank = kwargs.get("rank")
+        name = METADATA if rank is None else f"__{rank}{METADATA}"
+        path = os.fspath(self.path)
+        folder = folder_of(path)
+        if folder is not None and not folder.is_dir():
+            raise UsageError(f"there is no folder {path}")
+        self._storage = open_checkpoint(path, self._options)
+        blob = patient(lambda: self._storage.get(name))
+        if blob is None:
+            raise UsageError(f"{path} holds no checkpoint: there is no {name} in it")
+        metadata = _unpickled(blob.data, f"{path}/{name}")
+        told = getattr(metadata, "storage_meta", None) or StorageMeta()
+        told.load_id = self._load_id
+        metadata.storage_meta = told
+        return metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        if metadata.storage_data is None:
+            raise SpotelasticError(f"{self.path}: its {METADATA} does not say where anything lies")
+        self._metadata = metadata
+        self._places = metadata.storage_data
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        fetching: deque[Fetching] = deque()
+        held = 0
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="read") as pool:
+            self._checksums = self._known_checksums(plan, pool)
+            try:
+                for stretch in stretches(plan.items, self._places):
+                    while fetching and held + stretch.length > BUDGET:
+                        held -= fetching[0].stretch.length
+                        self._deliver(fetching.popleft(), planner)
+                    fetching.append(self._begin(stretch, pool))
+                    held += stretch.length
+                while fetching:
+                    self._deliver(fetching.popleft(), planner)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _begin(self, stretch: Stretch, pool: ThreadPoolExecutor) -> Fetching:
+        data = memoryview(bytearray(stretch.length))
+
+        def fetch(offset: int, length: int) -> None:
+            part = data[offset - stretch.offset :][:length]
+            if patient(lambda: self._storage.read(stretch.file, offset, part)) != length:
+                place = f"{self.path}/{stretch.file}"
+                raise SpotelasticError(f"{place} is shorter than its {METADATA} says")
+
+        parts = tuple(pool.submit(fetch, *span) for span in stretch.ranges())
+        return Fetching(stretch, data, parts)
+
+    def _deliver(self, fetching: Fetching, planner: LoadPlanner) -> None:
+        for part in fetching.parts:
+            part.result()
+        for item in fetching.stretch.items:
+            place = self._places[item.storage_index]
+            start = place.offset - fetching.stretch.offset
+            self._load(item, place, fetching.data[start : start + place.length], planner)
+
+    def _load(
+        self, item: ReadItem, place: _StorageInfo, data: memoryview, planner: LoadPlanner
+    ) -> None:
+        name = item.storage_index.fqn
+        checksum = self._checksums.get((place.relative_path, place.offset))
+        if checksum and xxhash.xxh3_64_hexdigest(data) != checksum:
+            raise SpotelasticError(
+                f"{self.path}/{place.relative_path}: {name} does not match its checksum"
+            )
+        if place.transform_descriptors:
+            stream = self._transforms.transform_load_stream(
+                item, place.transform_descriptors, io.BytesIO(data)
+            )
+            data = memoryview(stream.read(-1))
+        if item.type == LoadItemType.BYTE_IO:
+            planner.load_bytes(item, io.BytesIO(data))
+            return
+        tensor = self._tensor(item, data)
+        for axis, (offset, length) in enumerate(
+            zip(item.storage_offsets, item.lengths, strict=True)
+        ):
+            tensor = tensor.narrow(axis, offset, length)
+        target = planner.resolve_tensor(item).detach()
+        if target.size() != tensor.size():
+            raise SpotelasticError(
+                f"{name}: {list(tensor.size())} was saved where {list(target.size())} is wanted"
+            )
+        target.copy_(tensor)
+        planner.commit_tensor(item, target)
+
+    def _tensor(self, item: ReadItem, data: memoryview) -> torch.Tensor:
+        """In place where the item is what our own encoding makes of it."""
+        assert self._metadata is not None
+        stored = self._metadata.state_dict_metadata[item.storage_index.fqn]
+        assert isinstance(stored, TensorStorageMetadata)
+        chunk = _chunk(stored, item.storage_index)
+        dtype = str(stored.properties.dtype).removeprefix("torch.")
+        if chunk is not None and dtype in encoding.ITEM_SIZES:
+            sizes = tuple(chunk.sizes)
+            prefix = encoding.tensor_prefix(dtype, sizes)
+            if data[: len(prefix)] == prefix and chunk.sizes.numel():
+                flat = torch.frombuffer(data[len(prefix) :], dtype=stored.properties.dtype)
+                return flat.view(sizes)
+        loaded: torch.Tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        return loaded
+
+    def _known_checksums(self, plan: LoadPlan, pool: ThreadPoolExecutor) -> dict[Any, str]:
+        """By file and offset, from the manifests that stand beside files of ours."""
+        files = {self._places[item.storage_index].relative_path for item in plan.items}
+        ranks = {int(match[1]) for file in files if (match := _SHARD.fullmatch(file))}
+        checksums: dict[Any, str] = {}
+        for found in pool.map(self._manifest, sorted(ranks)):
+            for shard in found.shards if found is not None else ():
+                for item in shard.items:
+                    checksums[shard.name, item.offset] = item.checksum
+        return checksums
+
+    def _manifest(self, rank: int) -> manifest.Manifest | None:
+        name = manifest.manifest_name(rank)
+        blob = patient(lambda: self._storage.get(name))
+        return manifest.decode(blob.data, name) if blob is not None else None
+
+
+def _chunk(stored: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMetadata | None:
+    if index.index is not None and index.index < len(stored.chunks):
+        chunk = stored.chunks[index.index]
+        if index.offset is None or chunk.offsets == index.offset:
+            return chunk
+    return next((chunk for chunk in stored.chunks if chunk.offsets == index.offset), None)
+
+
+_DCP = "torch.distributed.checkpoint.metadata"
+_FILES = "torch.distributed.checkpoint.filesystem"
+_UNTIL_2_2 = "torch.distributed._shard.sharded_tensor.metadata"
+"""Where torch had some of these classes when it wrote older checkpoints."""
+
+
+class _Member:
+    """Equals a member of an enum, which all of torch shares and a pickle shall not change."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: type[Enum], value: Any) -> None:
+        self._member = kind(value)
+
+    def __eq__(self, other: object) -> bool:
+        return self._member == other
+
+
+def _blank(kind: type) -> Callable[..., Any]:
+    """Its attributes come next in the pickle."""
+    return partial(object.__new__, kind)
+
+
+_ENCODING = partial(_Member, _MEM_FORMAT_ENCODING)
+_MADE: Mapping[tuple[str, str], Callable[..., Any]] = {
+    (_DCP, "BytesStorageMetadata"): _blank(BytesStorageMetadata),
+    (_DCP, "ChunkStorageMetadata"): _blank(ChunkStorageMetadata),
+    (_DCP, "Metadata"): _blank(Metadata),
+    (_DCP, "MetadataIndex"): _blank(MetadataIndex),
+    (_DCP, "StorageMeta"): _blank(StorageMeta),
+    (_DCP, "TensorProperties"): _blank(TensorProperties),
+    (_DCP, "TensorStorageMetadata"): _blank(TensorStorageMetadata),
+    (_DCP, "_MEM_FORMAT_ENCODING"): _ENCODING,
+    (_UNTIL_2_2, "MEM_FORMAT_ENCODING"): _ENCODING,
+    (_UNTIL_2_2, "TensorProperties"): _blank(TensorProperties),
+    (_FILES, "_StorageInfo"): _blank(_StorageInfo),
+    ("torch", "Size"): torch.Size,
+    ("torch.serialization", "_get_layout"): _get_layout,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("builtins", "frozenset"): frozenset,
+    ("builtins", "set"): set,
+    ("builtins", "slice"): slice,
+    **{
+        (module, name): Path
+        for module in ("pathlib", "pathlib._local")  # the latter is Python 3.13's
+        for name in ("Path", "PosixPath", "PurePosixPath")
+    },
+}
+"""What a `.metadata` is made of, by exact names: a pickle may also name what lies within what it
+imports ("io.FileIO"), so that what stands here is all there is."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """Looks nothing up: what the pickle names is in the table, or is refused.
+
+    It gets stand-ins that last as long as it, because it may set attributes of what it names.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._made = {name: _stand_in(make) for name, make in _MADE.items()}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if made := self._made.get((module, name)):
+            return made
+        if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
+            return dtype
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which does not belong there")
+
+
+def _stand_in(make: Callable[..., Any]) -> type:
+    """A class, as pickles need one for what they make, that makes something else."""
+    return type("StandIn", (), {"__new__": lambda _, *args: make(*args)})
+
+
+def _unpickled(data: bytes, name: str) -> Metadata:
+    try:
+        metadata = _Unpickler(data).load()
+    except Exception as error:
+        raise SpotelasticError(f"{name} cannot be read: {error}") from error
+    if not isinstance(metadata, Metadata):
+        raise SpotelasticError(f"{name} is no checkpoint's: it holds a {type(metadata).__name__}")
+    return metadata

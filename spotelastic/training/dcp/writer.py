@@ -1,0 +1,322 @@
+"""Writes checkpoints of torch.distributed.checkpoint: `dcp.save(state, storage_writer=...)`.
+
+Each rank packs its items into files of some 64 MiB, assembled in buffers that stay from save to
+save, and several go up at a time. Items are encoded so that their tensors lie in the file as they
+are, which every reader of DCP loads. `.metadata` is removed first and comes last: a save that was
+cut off is no checkpoint.
+"""
+
+import io
+import os
+import pickle
+import queue
+import threading
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from spotelastic_checkpoints.format import encoding
+from spotelastic_checkpoints.format.layout import aligned
+from torch.distributed._state_dict_utils import (
+    _check_state_dict_similarity,
+    _copy_state_dict,
+    _create_cpu_state_dict,
+)
+from torch.distributed.checkpoint._extension import StreamTransformExtension
+from torch.distributed.checkpoint.filesystem import (
+    CURRENT_DCP_VERSION,
+    SerializationFormat,
+    _StorageInfo,
+    _StorageWriterTransforms,
+    _write_item,
+)
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from spotelastic.errors import UsageError
+from spotelastic.training.dcp.reader import METADATA, open_checkpoint, patient
+from spotelastic.training.save.saver import raw_tensor
+
+FILE = 64 << 20
+"""Bytes from which on a file takes no further items."""
+AT_ONCE = 4
+"""Files, and buffers, of one rank."""
+_OWN = {"_buffers", "_staged", "_lock", "_under_way", "_storage"}
+"""Attributes of a writer that mean nothing in another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A file, and what goes into it."""
+
+    name: str
+    items: tuple[WriteItem, ...]
+
+
+def shards(prefix: str, items: Sequence[WriteItem], most: int) -> list[Shard]:
+    """Pure: the items in as few files as `most` bytes each allow; a larger one has its own."""
+    groups: list[list[WriteItem]] = []
+    room = 0
+    for item in items:
+        size = _nbytes(item)
+        if not groups or size > room:
+            groups.append([])
+            room = most
+        groups[-1].append(item)
+        room -= size
+    return [Shard(f"{prefix}{number}.distcp", tuple(group)) for number, group in enumerate(groups)]
+
+
+class CheckpointWriter(StorageWriter, AsyncStager):
+    """`path` is the checkpoint's own folder: a local one, or a URL such as s3://bucket/prefix.
+
+    Takes the place of `FileSystemWriter` and `FsspecWriter`, with their arguments:
+    `single_file_per_rank=False` gives every item a file; otherwise a rank's items share files of
+    about 64 MiB. `thread_count` files go up at a time, four at least. `overwrite=False` refuses a
+    path that holds a checkpoint. `storage_options` are fsspec's for that URL, and hold for every
+    later `checkpoint_id`. `sync_files` and `per_thread_copy_ahead` change nothing: files are always
+    synced, and copied from a GPU one after the other.
+
+    Keep one writer for all saves, and pass `checkpoint_id` to each: what `dcp.async_save` copies
+    the state to, and what files are assembled in, then is memory that is there already.
+
+    Raises `UsageError` where it may not write, `Unavailable` when the store stays away.
+    """
+
+    _synchronize_after_execute = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        single_file_per_rank: bool = True,
+        sync_files: bool = True,
+        thread_count: int = 1,
+        per_thread_copy_ahead: int = 10_000_000,
+        cache_staged_state_dict: bool = True,
+        overwrite: bool = True,
+        _extensions: Sequence[StreamTransformExtension] | None = None,
+        serialization_format: SerializationFormat = SerializationFormat.TORCH_SAVE,
+        **storage_options: Any,
+    ) -> None:
+        if serialization_format is not SerializationFormat.TORCH_SAVE:
+            raise UsageError(
+                f"{serialization_format} is not what dcp.load reads; `spotelastic ckpt export` "
+                "writes safetensors"
+            )
+        self._file = FILE if single_file_per_rank else 0
+        self._at_once = max(thread_count, AT_ONCE)
+        self._keep = cache_staged_state_dict
+        self._overwrite = overwrite
+        self._options = storage_options
+        self._transforms = _StorageWriterTransforms(_extensions)
+        self._prefix = ""
+        self._begin()
+        self.reset(path)
+
+    def _begin(self) -> None:
+        """What belongs to this process alone."""
+        self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        for _ in range(self._at_once):
+            self._buffers.put(bytearray())
+        self._staged: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+        self._under_way = 0
+        """Copies that were made and are not written yet."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For the process that dcp.async_save may save in: memory and connections stay here."""
+        return {name: value for name, value in vars(self).items() if name not in _OWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    @property
+    def checkpoint_id(self) -> str | os.PathLike[str]:
+        return self.path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return bool(os.fspath(checkpoint_id))
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(checkpoint_id=os.fspath(self.path), save_id=self._save_id)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        if checkpoint_id:
+            self.path = checkpoint_id
+        self._save_id = str(uuid.uuid4())
+
+    # -- the copy of dcp.async_save ---------------------------------------------------------------
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """A copy on the CPU; into the memory of the last one, unless that is being written yet.
+
+        What another process writes counts as being written from then on: it does not tell.
+        """
+        pinned = torch.cuda.is_available()
+        with self._lock:
+            idle, self._under_way = self._under_way == 0, self._under_way + 1
+        if not idle or not self._keep:
+            return _copy_state_dict(
+                state_dict, _create_cpu_state_dict(state_dict, pin_memory=pinned)
+            )
+        if self._staged is None or not _check_state_dict_similarity(state_dict, self._staged):
+            self._staged = _create_cpu_state_dict(state_dict, pin_memory=pinned)
+        return _copy_state_dict(state_dict, self._staged)
+
+    def synchronize_staging(self) -> None:
+        """`stage` has copied when it returns."""
+
+    def close(self) -> None:
+        """Gives back the memory of the last copy."""
+        self._staged = None
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """`rank` and `use_collectives` as DCP passes them."""
+        rank = kwargs.get("rank")
+        self._rank = None if kwargs.get("use_collectives", True) else rank
+        self._storage = open_checkpoint(self.path, self._options)
+        self._prefix = ""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        if not self._overwrite and patient(lambda: self._storage.get(self._record)) is not None:
+            raise UsageError(f"{self.path} holds a checkpoint already, and overwrite is False")
+        if self._rank is not None:
+            self._clear()
+            return replace(plan, storage_data=f"__{self._rank}_")
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        self._clear()
+        return [replace(plan, storage_data=f"__{rank}_") for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        files = shards(plan.storage_data, plan.items, self._file)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            # The threads that copy have streams of their own, which wait for none of the caller's.
+            torch.cuda.current_stream().synchronize()
+        try:
+            with ThreadPoolExecutor(self._at_once, thread_name_prefix="write") as pool:
+                written = list(pool.map(lambda file: self._write(file, planner), files))
+        finally:
+            with self._lock:
+                self._under_way = max(0, self._under_way - 1)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([result for results in written for result in results])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        places = {result.index: result.storage_data for each in results for result in each}
+        complete = replace(
+            metadata,
+            storage_data=places,
+            storage_meta=self.storage_meta(),
+            version=CURRENT_DCP_VERSION,
+        )
+        record = memoryview(pickle.dumps(complete))
+        patient(lambda: self._storage.put(self._record, record))
+
+    @property
+    def _record(self) -> str:
+        return METADATA if self._rank is None else f"__{self._rank}{METADATA}"
+
+    def _clear(self) -> None:
+        """What is there is no checkpoint from here on."""
+        patient(lambda: self._storage.delete([self._record]))
+
+    def _write(self, file: Shard, planner: SavePlanner) -> list[WriteResult]:
+        buffer = self._buffers.get()
+        try:
+            data, results = self._assemble(file, planner, buffer)
+            patient(lambda: self._storage.put(file.name, data))
+            data.release()
+            return results
+        finally:
+            self._buffers.put(buffer if len(buffer) <= FILE else bytearray())
+
+    def _assemble(
+        self, file: Shard, planner: SavePlanner, buffer: bytearray
+    ) -> tuple[memoryview, list[WriteResult]]:
+        plain = not self._transforms.extensions and all(map(_is_plain, file.items))
+        if not plain:
+            return self._streamed(file, planner)
+        blobs = {
+            number: planner.resolve_data(item).getvalue()  # type: ignore[union-attr]
+            for number, item in enumerate(file.items)
+            if item.type == WriteItemType.BYTE_IO
+        }
+        size = sum(map(_nbytes, file.items)) + sum(map(len, blobs.values()))
+        if len(buffer) < size:
+            buffer.extend(bytes(size - len(buffer)))
+        memory = memoryview(buffer)
+        results, end = [], 0
+        for number, item in enumerate(file.items):
+            if number in blobs:
+                start, stop = end, end + len(blobs[number])
+                memory[start:stop] = blobs[number]
+            else:
+                tensor = planner.resolve_data(item)
+                assert isinstance(tensor, torch.Tensor)
+                start, stop = _put(memory, end, tensor.detach())
+            place = _StorageInfo(file.name, start, stop - start)
+            results.append(WriteResult(item.index, stop - start, place))
+            end = stop
+        return memory[:end], results
+
+    def _streamed(self, file: Shard, planner: SavePlanner) -> tuple[memoryview, list[WriteResult]]:
+        """Through the user's extensions, and for types that only torch itself can write."""
+        stream = io.BytesIO()
+        results = []
+        for item in file.items:
+            data = planner.resolve_data(item)
+            if isinstance(data, torch.Tensor):
+                data = data.detach().cpu()
+                # Of a view torch would save all that it is a view of.
+                if data.untyped_storage().size() != data.numel() * data.element_size():
+                    data = data.clone()
+            results.append(
+                _write_item(
+                    self._transforms, stream, data, item, file.name, SerializationFormat.TORCH_SAVE
+                )
+            )
+        return stream.getbuffer(), results
+
+
+def _put(memory: memoryview, end: int, tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the tensor's item lies that begins behind `end`, with aligned elements."""
+    dtype, sizes = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    prefix = encoding.tensor_prefix(dtype, sizes)
+    at = aligned(end + len(prefix))
+    memory[at - len(prefix) : at] = prefix
+    raw_tensor(memory, at, dtype, sizes).copy_(tensor)
+    return at - len(prefix), at + encoding.nbytes(dtype, sizes)
+
+
+def _is_plain(item: WriteItem) -> bool:
+    if item.type == WriteItemType.BYTE_IO:
+        return True
+    assert item.tensor_data is not None
+    return str(item.tensor_data.properties.dtype).removeprefix("torch.") in encoding.ITEM_SIZES
+
+
+def _nbytes(item: WriteItem) -> int:
+    """At most, of a tensor; of a value it is not known yet, and little."""
+    if item.tensor_data is None:
+        return 0
+    data = item.tensor_data
+    sizes = tuple(data.chunk.sizes)
+    dtype = str(data.properties.dtype).removeprefix("torch.")
+    if dtype not in encoding.ITEM_SIZES:
+        return data.chunk.sizes.numel() * data.properties.dtype.itemsize
+    return aligned(len(encoding.tensor_prefix(dtype, sizes))) + aligned(
+        encoding.nbytes(dtype, sizes) + 64
+    )

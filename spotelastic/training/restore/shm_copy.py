@@ -1,0 +1,141 @@
+"""From files of shared memory into tensors, by several threads, without mapping the files.
+
+A fresh map costs a fault for every few pages, which is more than the copy itself; `preadv` costs
+none, and takes a thousand tensors at a time. The interpreter's lock is not held meanwhile.
+"""
+
+import ctypes
+import os
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
+
+import torch
+from spotelastic_checkpoints.wire import Moved
+
+from spotelastic.training.state.tensors import is_raw
+
+THREADS = 4
+AT_ONCE = 8 << 20
+"""Bytes per call,"""
+MOST_PARTS = 1000
+"""and pieces of memory; Linux takes 1024."""
+GAP = 4096
+"""Bytes between two tensors that are read along, to nowhere."""
+
+Part = tuple[int, int]
+"""Address and length."""
+Call = tuple[int, int, list[int]]
+"""Offset in the file, bytes, and the parts that they go to, flat."""
+
+_preadv = ctypes.CDLL(None, use_errno=True).preadv64
+_preadv.restype = ctypes.c_ssize_t
+_preadv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+
+
+def can_fill(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu and is_raw(tensor)
+
+
+def fill(
+    path: str, wanted: Sequence[tuple[int, torch.Tensor]], moved: Sequence[Moved] = ()
+) -> None:
+    """Each tensor from its offset in the file, or from where that has `moved` to: these are in
+    order. Raises EOFError where the file ends before."""
+    nowhere = ctypes.create_string_buffer(GAP)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="fill") as pool:
+            begun = [
+                pool.submit(_read, descriptor, *call)
+                for call in calls(_in_order(wanted, moved), ctypes.addressof(nowhere))
+            ]
+            torch.autograd.graph.increment_version([tensor for _, tensor in wanted])
+            for read in begun:
+                read.result()
+    finally:
+        os.close(descriptor)
+
+
+def _in_order(
+    wanted: Iterable[tuple[int, torch.Tensor]], moved: Sequence[Moved]
+) -> Iterable[tuple[int, int, int]]:
+    """Offset, address and length. One at a time where nothing has moved: the first are read while
+    thousands of others are still looked at."""
+    spans = (
+        (offset, tensor.data_ptr(), nbytes)
+        for offset, tensor in sorted(wanted, key=itemgetter(0))
+        if (nbytes := tensor.nbytes)
+    )
+    return sorted(_moved(spans, moved)) if moved else spans
+
+
+def _moved(
+    spans: Iterable[tuple[int, int, int]], moved: Sequence[Moved]
+) -> Iterator[tuple[int, int, int]]:
+    for offset, address, length in spans:
+        for start, end, at in _places(offset, offset + length, moved):
+            yield at, address + start - offset, end - start
+
+
+def _places(start: int, end: int, moved: Sequence[Moved]) -> Iterator[tuple[int, int, int]]:
+    """All of the range: what has not moved is where it was."""
+    for first, last, at in moved[bisect_right(moved, start, key=lambda each: each[1]) :]:
+        if first >= end:
+            break
+        if start < first:
+            yield start, first, start
+            start = first
+        yield start, min(end, last), at + start - first
+        start = min(end, last)
+    if start < end:
+        yield start, end, start
+
+
+def calls(spans: Iterable[tuple[int, int, int]], nowhere: int) -> Iterator[Call]:
+    """Pure: neighbours together, what is long in several calls."""
+    begun = end = 0
+    parts: list[int] = []
+    for offset, address, length in spans:
+        if parts and (offset - end > GAP or offset < end or len(parts) >= 2 * MOST_PARTS):
+            yield begun, end - begun, parts
+            parts = []
+        if not parts:
+            begun = offset
+        elif offset > end:
+            parts += nowhere, offset - end
+        end = offset + length
+        if end - begun < AT_ONCE:
+            parts += address, length
+            continue
+        for start in range(0, length, AT_ONCE):
+            now = min(AT_ONCE, length - start)
+            parts += address + start, now
+            yield begun, offset + start + now - begun, parts
+            begun, parts = offset + start + now, []
+    if parts:
+        yield begun, end - begun, parts
+
+
+def _read(descriptor: int, offset: int, length: int, parts: list[int]) -> None:
+    while length:
+        vector = (ctypes.c_size_t * len(parts))(*parts)
+        count = _preadv(descriptor, vector, len(parts) // 2, offset)
+        if count < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        if count == 0:
+            raise EOFError(f"the file ends {length} bytes before the tensors do")
+        offset, length = offset + count, length - count
+        if length:
+            parts = _after(parts, count)
+
+
+def _after(parts: list[int], count: int) -> list[int]:
+    """What a call that came back early has left."""
+    left = list(parts)
+    while count >= left[1]:
+        count -= left[1]
+        del left[:2]
+    return [left[0] + count, left[1] - count, *left[2:]]

@@ -1,0 +1,135 @@
+"""Tensors that are saved as they are here, and so are filled piece by piece: a window of the
+restore set's file at a time.
+
+While one is read the next ones come, and what all ranks have read goes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from spotelastic_checkpoints.restore.contents import Piece
+from spotelastic_checkpoints.wire import Moved, Range
+
+from spotelastic.training.restore import shm_copy
+from spotelastic.training.save.saver import tensor_at
+from spotelastic.training.state.tensors import is_raw, pour
+
+WINDOW = 32 << 20
+"""Bytes, or one tensor's piece,"""
+AHEAD = 3
+"""and as many more are on their way while one is read."""
+
+
+class Copy(NamedTuple):
+    """What fills this tensor exactly."""
+
+    piece: Piece
+    tensor: torch.Tensor
+
+    @property
+    def start(self) -> int:
+        return self.piece.item.offset
+
+    @property
+    def end(self) -> int:
+        return self.piece.item.offset + self.piece.item.length
+
+
+class Window(NamedTuple):
+    """Of one file."""
+
+    copies: Sequence[Copy]
+    ranges: Sequence[Range]
+
+    @property
+    def start(self) -> int:
+        """Nothing before it is in this window or a later one."""
+        return self.ranges[0][0]
+
+
+def windows(copies: Iterable[Copy]) -> Iterator[Window]:
+    """Pure: in the order of the file, which is the same for all ranks."""
+    window: list[Copy] = []
+    for copy in sorted(copies, key=lambda copy: copy.start):
+        if window and copy.end - window[0].start > WINDOW:
+            yield _window(window)
+            window = []
+        window.append(copy)
+    if window:
+        yield _window(window)
+
+
+def _window(copies: Sequence[Copy]) -> Window:
+    return Window(copies, joined((copy.start, copy.end) for copy in copies))
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Pure: in order, those that lie close to each other as one."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1] + shm_copy.GAP:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+@torch.no_grad()
+def fill(file: str, copies: Iterable[Copy], memory: Callable[[str], memoryview]) -> None:
+    """From a file that has them all, which `memory` maps if need be."""
+    direct, targets, sources = [], [], []
+    for copy in copies:
+        if shm_copy.can_fill(copy.tensor):
+            direct.append((copy.end - copy.tensor.nbytes, copy.tensor))
+        else:
+            targets.append(copy.tensor)
+            sources.append(tensor_at(memory(file), copy.piece.item))
+    if direct:
+        shm_copy.fill(file, direct)
+    if targets:
+        pour(targets, sources)
+
+
+@torch.no_grad()
+def fill_window(file: str, window: Window, moved: Sequence[Moved]) -> None:
+    """From a file that has all of it, some `moved` to elsewhere in it."""
+    direct, others = [], []
+    for copy in window.copies:
+        offset = copy.end - copy.tensor.nbytes
+        if shm_copy.can_fill(copy.tensor):
+            direct.append((offset, copy.tensor))
+            continue
+        for part in _parts(copy.tensor):
+            others.append((offset, part))
+            offset += part.nbytes
+    shm_copy.fill(file, direct, moved)
+    for batch in _batches(others):
+        # What lies in several places cannot be mapped as one.
+        staged = [torch.empty(part.shape, dtype=part.dtype) for _, part in batch]
+        shm_copy.fill(
+            file, [(at, here) for (at, _), here in zip(batch, staged, strict=True)], moved
+        )
+        pour([part for _, part in batch], staged)
+
+
+def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Of at most a window, where the elements lie in order."""
+    if not is_raw(tensor):
+        return [tensor]
+    flat, most = tensor.view(-1), WINDOW // tensor.element_size()
+    return [flat[start : start + most] for start in range(0, len(flat), most)]
+
+
+def _batches(parts: Iterable[tuple[int, torch.Tensor]]) -> Iterator[list[tuple[int, torch.Tensor]]]:
+    """Of at most a window, or one part."""
+    batch: list[tuple[int, torch.Tensor]] = []
+    size = 0
+    for offset, part in parts:
+        if batch and size + part.nbytes > WINDOW:
+            yield batch
+            batch, size = [], 0
+        batch.append((offset, part))
+        size += part.nbytes
+    if batch:
+        yield batch

@@ -1,0 +1,81 @@
+"""The storage of a script without an agent: who lives there, and whose state is in it.
+
+Rank 0 looks for all.
+"""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.commit.tenancy import InUse, Tenancy, Tenant, tenant_here
+from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.provenance import Kept, Recorded, ago, lines, made_by, shown
+from spotelastic_checkpoints.storage.open import open_storage
+
+from spotelastic.errors import SpotelasticError, UsageError
+
+FRESH = "SPOTELASTIC_FRESH"
+"""Variable: with 1 the run begins at step 0, and leaves what is there."""
+ANSWER_WITHIN = 10.0
+
+
+class OwnStorage:
+    """Taken until it is closed. Raises `UsageError` while another run lives there."""
+
+    def __init__(self, url: str, owner: str, *, take_over: bool) -> None:
+        self._url, self._owner = url, owner
+        self._record = made_by(sys.argv[0] or "python", sys.argv[1:])
+        self._recorded: Recorded | None = None
+        mine = tenant_here(owner, self._record.command)
+        self._tenancy = Tenancy(lambda: open_storage(url), mine, displaced=self._displaced)
+        try:
+            self._tenancy.settle(ANSWER_WITHIN)
+            restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+            if os.environ.get(FRESH) == "1" and not restarted:
+                self._afresh(take_over=take_over)
+        except InUse as error:
+            raise UsageError(
+                f"another run ({_told(error.tenant)}) uses {shown(url)}: wait for its end, or give "
+                "this one another storage (SPOTELASTIC_STORAGE)"
+            ) from None
+        except CheckpointsError as error:
+            self.close(well=False)
+            raise SpotelasticError(str(error)) from error
+
+    def tell(self) -> None:
+        """Whose state the run goes on from; after the claim, which may find a later commit."""
+        with suppress(CheckpointsError):
+            kept = Kept(open_storage(self._url), self._owner)
+            for line in lines(kept, self._record, f"{FRESH}=1"):
+                _say(line)
+            self._recorded = Recorded(kept, self._record)
+
+    def close(self, *, well: bool) -> None:
+        if self._recorded is not None:
+            self._recorded.ended(well=well)
+        self._tenancy.release(over=True)
+
+    def _afresh(self, *, take_over: bool) -> None:
+        before = Commits(open_storage(self._url), self._owner).begin_afresh(take_over=take_over)
+        if before is not None:
+            _say(
+                f"beginning afresh: step {before.step} and what was before it stay in "
+                f"{shown(self._url)}, and count no more"
+            )
+
+    def _displaced(self, by: Tenant) -> None:
+        _say(
+            f"another run ({_told(by)}) has {shown(self._url)} since this one did not answer "
+            "there: this one ends"
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _told(tenant: Tenant) -> str:
+    return f"{tenant.command}, begun {ago(tenant.begun_at)}, pid {tenant.pid} on {tenant.host}"
+
+
+def _say(message: str) -> None:
+    print(f"spotelastic: {message}", file=sys.stderr, flush=True)

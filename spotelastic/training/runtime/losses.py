@@ -1,0 +1,47 @@
+"""Losses on their way to the status: no step waits for a GPU to tell its loss."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from spotelastic_checkpoints.memory.worker_page import Page
+
+
+@dataclass(slots=True)
+class _Pending:
+    point: int
+    value: torch.Tensor
+    copied: torch.Event
+
+
+class Losses:
+    """Publishes every step's loss to a page: at once from the CPU, when it has come from a GPU."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._pending: deque[_Pending] = deque()
+
+    def publish(self, step: int, loss: Any, now: float) -> None:
+        """`loss` is None, a number, or a tensor of one element."""
+        on_gpu = isinstance(loss, torch.Tensor) and loss.is_cuda
+        if on_gpu:
+            number = self._page.publish(step, None, now)
+            arriving = loss.detach().to("cpu", non_blocking=True)
+            copied = torch.cuda.current_stream(loss.device).record_event()
+            self._pending.append(_Pending(number, arriving, copied))
+        else:
+            value = loss.item() if isinstance(loss, torch.Tensor) else loss
+            number = self._page.publish(step, None if value is None else float(value), now)
+        while self._pending and self._pending[0].copied.query():
+            arrived = self._pending.popleft()
+            self._page.amend(arrived.point, float(arrived.value))
+        self._page.ready(self._pending[0].point if self._pending else number + 1)
+
+    def finish(self) -> None:
+        """At the end nothing is faster than waiting."""
+        for pending in self._pending:
+            pending.copied.synchronize()
+            self._page.amend(pending.point, float(pending.value))
+            self._page.ready(pending.point + 1)
+        self._pending.clear()

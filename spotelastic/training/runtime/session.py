@@ -1,0 +1,278 @@
+"""Where a training process runs: under an agent, under stock torchrun, or alone.
+
+Under an agent all is said by environment variables. Without one the first rank of every node
+starts the checkpoint daemon itself, rank 0 claims the store, and everybody resumes from what
+`LATEST` names there.
+"""
+
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import torch.distributed as dist
+from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.errors import CheckpointsError
+from spotelastic_checkpoints.protocol.agent_client import DaemonClient
+from spotelastic_checkpoints.storage.open import folder_of
+
+from spotelastic.errors import SpotelasticError, UsageError
+from spotelastic.training.runtime.local_daemon import OwnDaemon
+from spotelastic.training.runtime.local_storage import FRESH, OwnStorage
+
+T = TypeVar("T")
+
+CLAIM_WITHIN = 30.0
+SEEN_WITHIN = 30.0
+"""Seconds for which a file system may remember that a folder was not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process's place. `group` carries Python objects between all ranks; None when alone."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    node: str
+    group: Any = None
+
+    def gather(self, value: T) -> list[T]:
+        """Everybody's value, by rank."""
+        if self.group is None:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """How this process reaches its node's daemon, and what the round is to do."""
+
+    ranks: Ranks
+    socket: str
+    round: str
+    resume: wire.Resume
+    restarts: bool
+    """Whether this may be a restart that nobody asked for."""
+    close: Callable[[bool], None]
+    """Ends what this process started; is told whether the script ended well."""
+    afresh: str = "--fresh"
+    """How the run would begin at step 0."""
+
+
+def find_ranks() -> Ranks:
+    """Whoever starts processes without LOCAL_RANK need not: the ranks of one host count themselves
+    then, which all of them do together."""
+    # Where each worker sees only its own GPU, LOCAL_RANK is 0 for all of them.
+    told = os.environ.get("SPOTELASTIC_LOCAL_RANK") or os.environ.get("LOCAL_RANK")
+    node = os.environ.get("SPOTELASTIC_NODE") or (
+        f"{socket.gethostname()}-{os.environ.get('GROUP_RANK', '0')}"
+    )
+    if not (dist.is_available() and dist.is_initialized()):
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UsageError(
+                "WORLD_SIZE is greater than 1 but torch.distributed is not initialised: "
+                "call torch.distributed.init_process_group before the Checkpointer"
+            )
+        return Ranks(0, 1, int(told or "0"), node)
+    # Layouts travel as Python objects, which only CPU groups carry without touching the GPU.
+    gloo = "gloo" in str(dist.get_backend_config())
+    group = dist.group.WORLD if gloo else dist.new_group(backend="gloo")
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), int(told or "0"), node, group)
+    if told is None:
+        return replace(ranks, local_rank=ranks.gather(node)[: ranks.rank].count(node))
+    return ranks
+
+
+def open_session(
+    storage: str | None, schedule: wire.Schedule | None, *, take_over: bool
+) -> Session:
+    ranks = find_ranks()
+    if "SPOTELASTIC_DAEMON" in os.environ:
+        return _under_agent(ranks)
+    return _on_our_own(ranks, storage, schedule or wire.Schedule(), take_over=take_over)
+
+
+def _under_agent(ranks: Ranks) -> Session:
+    """The agent has told the daemon of the round: its schedule holds, whatever the script says.
+
+    Where rounds meet at one port (--master-port), a worker that its agent could not end may come to
+    a later round's store: it must not pass for a rank of that round.
+    """
+    round_ = os.environ["SPOTELASTIC_ROUND"]
+    others = [rank for rank, theirs in enumerate(ranks.gather(round_)) if theirs != round_]
+    if others:
+        raise SpotelasticError(
+            f"rank {others[0]} is a worker of another round than rank {ranks.rank}: "
+            "its node has lost touch with the run"
+        )
+    return Session(
+        ranks,
+        os.environ["SPOTELASTIC_DAEMON"],
+        round_,
+        msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=wire.Resume),
+        True,
+        _nothing,
+    )
+
+
+def _on_our_own(
+    ranks: Ranks, storage: str | None, schedule: wire.Schedule, *, take_over: bool
+) -> Session:
+    url = storage or os.environ.get("SPOTELASTIC_STORAGE") or _default_storage()
+    daemon: OwnDaemon | None = None
+    taken: OwnStorage | None = None
+    path = problem = ""
+    workers = ranks.gather(ranks.node).count(ranks.node)
+    if ranks.local_rank == 0:
+        try:
+            daemon = OwnDaemon(_owner(), ranks.node, url, workers)
+            path = str(daemon.socket)
+        except (CheckpointsError, OSError) as error:
+            problem = str(error)
+    try:
+        places = ranks.gather((ranks.node, ranks.local_rank, path, problem))
+        _raise_first(problem for *_, problem in places)
+        path = next(path for node, _, path, _ in places if path and node == ranks.node)
+        nodes = list(dict.fromkeys(node for node, *_ in places))
+        if ranks.rank == 0:
+            taken, problem = _taken(url, take_over=take_over)
+        _raise_first(ranks.gather(problem))
+        claim = _claim(ranks, path, take_over=take_over)
+        if taken is not None:
+            taken.tell()
+        if len(nodes) > 1:
+            _check_shared(ranks, url, nodes)
+        members = tuple(
+            wire.Member(slot, node, _ranks_of(node, places)) for slot, node in enumerate(nodes)
+        )
+        commit = claim.claim.commit
+        resume = wire.Resume("store", commit.step, epoch=commit.epoch) if commit else wire.Resume()
+        round_ = wire.RoundInfo(
+            incarnation=claim.round,
+            number=1,
+            world_size=ranks.world_size,
+            slot=nodes.index(ranks.node),
+            members=members,
+            epoch=claim.claim.epoch,
+            schedule=schedule,
+            resume=resume,
+        )
+        if daemon is not None:
+            daemon.begin(round_)
+        ranks.gather(None)
+    except BaseException:
+        _end(daemon, taken, well=False)
+        raise
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+    def end(well: bool) -> None:
+        _end(daemon, taken, well=well)
+
+    return Session(ranks, path, claim.round, resume, restarted, end, f"{FRESH}=1")
+
+
+def _taken(url: str, *, take_over: bool) -> tuple[OwnStorage | None, str]:
+    """And what is wrong."""
+    try:
+        return OwnStorage(url, _owner(), take_over=take_over), ""
+    except SpotelasticError as error:
+        return None, str(error)
+
+
+def _end(daemon: OwnDaemon | None, taken: OwnStorage | None, *, well: bool) -> None:
+    """The daemon first: nobody else has the storage while it writes there."""
+    try:
+        if daemon is not None:
+            daemon.close()
+    finally:
+        if taken is not None:
+            taken.close(well=well)
+
+
+def _ranks_of(node: str, places: Sequence[tuple[str, int, str, str]]) -> tuple[int, ...]:
+    """The node's own, by local rank, however a starter has dealt them out. `places` are told by
+    rank, with node and local rank first."""
+    own = [(local, rank) for rank, (name, local, *_) in enumerate(places) if name == node]
+    return tuple(rank for _, rank in sorted(own))
+
+
+@dataclass(frozen=True, slots=True)
+class _Claimed:
+    round: str
+    claim: wire.Claim
+
+
+def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:
+    """By rank 0, for all."""
+    answer: tuple[_Claimed | None, str] = None, ""
+    if ranks.rank == 0:
+        try:
+            client = DaemonClient(socket_path)
+            claim = client.claim(_owner(), timeout=CLAIM_WITHIN, take_over=take_over)
+            client.close()
+            answer = _Claimed(uuid.uuid4().hex, claim), ""
+        except CheckpointsError as error:
+            answer = None, str(error)
+    claimed, problem = ranks.gather(answer)[0]
+    if claimed is None:
+        raise SpotelasticError(problem)
+    return claimed
+
+
+def _check_shared(ranks: Ranks, url: str, nodes: Sequence[str]) -> None:
+    """A folder may be another one on each host, so that no step would ever be complete. A new name
+    shows it: what a network's file system remembers of older ones may be stale."""
+    folder = folder_of(url)
+    if folder is None:
+        return
+    token = ranks.gather(f".seen-{uuid.uuid4().hex}")[0]
+    if ranks.rank == 0:
+        (folder / token).touch()
+    ranks.gather(None)
+    seen = ranks.local_rank != 0 or _appears(folder / token)
+    answers = ranks.gather((ranks.node, seen))
+    if ranks.rank == 0:
+        (folder / token).unlink(missing_ok=True)
+    blind = sorted({node for node, seen in answers if not seen}, key=nodes.index)
+    if blind:
+        raise UsageError(
+            f"storage {folder}: what {nodes[0]} writes there does not appear on "
+            f"{', '.join(blind)}: name a folder that all hosts share, or s3://bucket/prefix"
+        )
+
+
+def _appears(file: Path) -> bool:
+    deadline = time.monotonic() + SEEN_WITHIN
+    while not file.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _owner() -> str:
+    return os.environ.get("SPOTELASTIC_RUN", "standalone")
+
+
+def _default_storage() -> str:
+    script = Path(sys.argv[0] or "session").stem
+    return str(Path.cwd() / "runs" / script)
+
+
+def _raise_first(problems: Any) -> None:
+    for problem in problems:
+        if problem:
+            raise SpotelasticError(problem)
+
+
+def _nothing(_: bool) -> None:
+    pass

@@ -1,0 +1,311 @@
+"""One rank's saves: the layout all ranks agreed on, and the copy of the state into a slot.
+
+Everything that stays the same from save to save (offsets, prefixes, the index, views of the slot)
+is made once per layout and slot; a save is then one copy of tensors and a few small values.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from spotelastic_checkpoints.format import encoding, layout
+from spotelastic_checkpoints.format.layout import Declaration, Declared
+from spotelastic_checkpoints.memory import arena
+from spotelastic_checkpoints.memory.arena import SlotHeader
+from spotelastic_checkpoints.protocol.worker_client import OpenSlot
+from spotelastic_checkpoints.wire import Item
+
+from spotelastic.errors import UsageError
+from spotelastic.training.runtime.session import Ranks
+from spotelastic.training.save import pinning
+from spotelastic.training.save.overlap import Copying, Overlap, samples_of
+from spotelastic.training.state import rank_agreement, values
+from spotelastic.training.state.derived import refuse_names_of_two_paths
+from spotelastic.training.state.state import Cell, Chunk, Key, View
+
+
+class LayoutChanged(Exception):
+    """The state is no longer what the layout says; the message names what."""
+
+
+def declare(view: View, encoders: values.Encoders | None = None) -> tuple[Declared, ...]:
+    """Raises `UsageError` naming what could not be restored."""
+    cells, encoders = [], encoders or values.Encoders()
+    for cell in view.cells:
+        size = len(encoders.encode(cell.shown, cell.get()))
+        # Room to spare: a counter that grows by a digit must not change the layout.
+        room = layout.aligned(size + size // 2 + 128)
+        lowest = cell.fqn in view.buffers
+        cells.append(Declared(cell.fqn, cell.path, rank=cell.rank, room=room, lowest=lowest))
+    chunks = (chunk.declared(lowest=chunk.fqn in view.buffers) for chunk in view.chunks)
+    return (*chunks, *cells)
+
+
+def _agreed(
+    ranks: Ranks, view: View, encoders: values.Encoders
+) -> tuple[tuple[Declared, ...], list[Declaration], list[str]]:
+    """This rank's declaration, everybody's, and which buffers differ though nothing makes them
+    alike. What is refused on one rank is refused on all, so that none waits for another."""
+    own: tuple[Declared, ...] = ()
+    hashes: dict[rank_agreement.Name, rank_agreement.Digest] = {}
+    problem: UsageError | None = None
+    try:
+        own = declare(view, encoders)
+        if ranks.group is not None:
+            hashes = rank_agreement.digests(view)
+    except UsageError as error:
+        problem = error
+    digests = [hashes.get(item.key) for item in own]
+    told = ranks.gather((Declaration(ranks.rank, ranks.node, own), digests, str(problem or "")))
+    if problem is not None:
+        raise problem
+    for declaration, _, said in told:
+        if said:
+            raise UsageError(f"rank {declaration.rank}: {said}")
+    declarations = [declaration for declaration, *_ in told]
+    buffers = {item.fqn for each in declarations for item in each.items if item.lowest}
+    different = rank_agreement.differing(
+        [
+            {item.key: digest for item, digest in zip(each.items, found, strict=True) if digest}
+            for each, found, _ in told
+        ]
+    )
+    rank_agreement.refuse({name: at for name, at in different.items() if name[0] not in buffers})
+    untold = [fqn for fqn, _ in different if not view.buffers.get(fqn, True)]
+    return own, declarations, untold
+
+
+_WITHOUT = ("cpu", "meta")
+"""Devices that nothing is waited for on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the bytes of one slot's items come from, in the order of the items."""
+
+    tensors: list[torch.Tensor]
+    cells: tuple[Cell, ...]
+    devices: tuple[torch.device, ...]
+    """Those that tensors are on; none where all are in memory."""
+    overlap: Overlap
+    """The tensors that may be copied beside training,"""
+    others: tuple[int, ...]
+    """and which those are that may not."""
+
+    def wait(self) -> None:
+        """Until each device is done with what it was told so far."""
+        for device in self.devices:
+            torch.get_device_module(device).current_stream(device).synchronize()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTensors:
+    """The tensors in a slot, in the order of the items; valid for this map of it alone."""
+
+    memory: memoryview
+    tensors: list[torch.Tensor]
+    samples: dict[int, torch.Tensor]
+    """Views of those that are copied beside training, by number."""
+
+
+class Saver:
+    """Made by all ranks together whenever the layout is new."""
+
+    def __init__(self, ranks: Ranks, view: View, round_: str) -> None:
+        self._ranks = ranks
+        self._round = round_
+        self._encoders = values.Encoders()
+        self._declared, declarations, self.differing = _agreed(ranks, view, self._encoders)
+        self._plan = layout.plan(declarations)
+        self._layout = self._plan.slots[ranks.rank]
+        self._index = arena.encode_index(self._layout.items)
+        refuse_names_of_two_paths(
+            (item.fqn, item.path) for each in declarations for item in each.items
+        )
+        self._views: dict[str, SlotTensors] = {}
+        self._tensor_items = [item for item in self._layout.items if item.is_tensor]
+        self._cell_items = [item for item in self._layout.items if not item.is_tensor]
+        self._prefixes = [
+            encoding.tensor_prefix(item.dtype, item.sizes) for item in self._tensor_items
+        ]
+        everywhere = frozenset.intersection(
+            *(frozenset(item.key for item in each.items) for each in declarations)
+        )
+        small = {item.key for item in self._declared if item.room < rank_agreement.LARGE}
+        self._often = everywhere & small
+        self._source = self._sources(view)
+        self._compared = self._compared_often(view)
+        gpu = next((device for device in self._source.devices if device.type == "cuda"), None)
+        self._pins = pinning.pins(gpu) if gpu is not None else None
+        self._looking, self._closed = threading.Lock(), False
+
+    @property
+    def nbytes(self) -> int:
+        """Of a slot."""
+        return arena.slot_bytes(self._layout.nbytes, self._index, len(self._cell_items))
+
+    def follow(self, view: View) -> None:
+        """The state lies elsewhere now; raises `LayoutChanged` when it is also another."""
+        new = {d.key: (d.dtype, d.shape, d.sizes) for d in declare(view, self._encoders)}
+        old = {d.key: (d.dtype, d.shape, d.sizes) for d in self._declared}
+        if new != old:
+            changed = sorted(key[0] for key in new.keys() ^ old.keys()) or sorted(
+                key[0] for key in new if new[key] != old[key]
+            )
+            raise LayoutChanged(f"{changed[0]} is new, gone, or of another shape")
+        self._source = self._sources(view)
+        self._compared = self._compared_often(view)
+
+    def hash_of_values(self) -> str:
+        """Of the values that all ranks have, as they are now; large ones are only compared when
+        saves are planned."""
+        return rank_agreement.hash_of_values(self._compared)
+
+    def wait(self) -> None:
+        """Until training has come so far on the devices, too."""
+        self._source.wait()
+
+    def save(self, slot: OpenSlot, step: int, *, due: bool) -> None:
+        """Fill and seal the slot. On a GPU this returns once the copies are done."""
+        self.begin(slot, step, due=due, overlaps=False)
+
+    @torch.no_grad()
+    def begin(
+        self,
+        slot: OpenSlot,
+        step: int,
+        *,
+        due: bool,
+        overlaps: bool,
+        sealed: Callable[[], None] = lambda: None,
+    ) -> Copying | None:
+        """The same, but for what may be copied beside training, if it `overlaps`: that goes on, and
+        is returned. `sealed` is called when the slot is, in that case from another thread."""
+        lengths = self._fill_values(slot)
+        header = self._header(slot.owner, step, due=due)
+        source, known = self._source, self._tensors_in(slot.path, slot.memory)
+        overlaps = overlaps and bool(source.overlap.at)
+        now = source.others if overlaps else range(len(source.tensors))
+        if now:
+            targets = [known.tensors[number] for number in now]
+            sources = [source.tensors[number] for number in now]
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+        source.wait()
+
+        def seal() -> None:
+            slot.seal(header, lengths)
+            sealed()
+
+        if overlaps:
+            return source.overlap.begin(known.tensors, known.samples, seal)
+        seal()
+        return None
+
+    def _fill_values(self, slot: OpenSlot) -> list[int]:
+        """All that is no tensor; the lengths of the values."""
+        encode = self._encoders.encode
+        encoded = [encode(cell.shown, cell.get()) for cell in self._source.cells]
+        for item, data, room in zip(self._cell_items, encoded, self._layout.rooms, strict=True):
+            if len(data) > room:
+                raise LayoutChanged(f"{item.fqn} has outgrown its place")
+        if not slot.known:
+            self._furnish(slot)
+        for item, data in zip(self._cell_items, encoded, strict=True):
+            slot.data[item.offset : item.offset + len(data)] = data
+        return [len(data) for data in encoded]
+
+    def look_at(self, path: str, memory: memoryview) -> None:
+        """Make the tensors that lie in a slot, and lock it. Takes time, writes nothing, and is
+        called beside training, before the first save into the slot is or while it is made."""
+        with self._looking:
+            if self._closed:
+                return
+            self._tensors_in(path, memory)
+            if self._pins is not None:
+                self._pins.add(path, memory)
+
+    def close(self) -> None:
+        """Slots are no longer written, nor looked at, by this one: an interpreter that ends while a
+        thread is inside of torch aborts."""
+        self._closed = True  # whoever waits for the lock finds it so
+        with self._looking:
+            if self._pins is not None:
+                self._pins.close()
+
+    def _furnish(self, slot: OpenSlot) -> None:
+        slot.write_index(self._layout.nbytes, self._index)
+        for item, prefix in zip(self._tensor_items, self._prefixes, strict=True):
+            slot.data[item.offset : item.offset + len(prefix)] = prefix
+
+    def _tensors_in(self, path: str, memory: memoryview) -> SlotTensors:
+        """Two threads may make the same ones; either's will do."""
+        known = self._views.get(path)
+        if known is None or known.memory is not memory:
+            data = memory[arena.HEADER :]
+            tensors = [tensor_at(data, item) for item in self._tensor_items]
+            known = self._views[path] = SlotTensors(memory, tensors, {})
+        for number in self._source.overlap.at:
+            if number not in known.samples:
+                known.samples[number] = samples_of(known.tensors[number])
+        return known
+
+    def _sources(self, view: View) -> Source:
+        chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
+        cells: Mapping[Key, Cell] = {cell.key: cell for cell in view.cells}
+        tensors = [chunks[item.key].tensor for item in self._tensor_items]
+        overlap = Overlap(tensors, view.optimized)
+        deferred = set(overlap.at)
+        return Source(
+            tensors,
+            tuple(cells[item.key] for item in self._cell_items),
+            devices_of(tensors),
+            overlap,
+            tuple(number for number in range(len(tensors)) if number not in deferred),
+        )
+
+    def _compared_often(self, view: View) -> list[Cell]:
+        return [cell for cell in rank_agreement.compared(view.cells) if cell.key in self._often]
+
+    def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:
+        plan, own = self._plan, self._layout
+        return SlotHeader(
+            owner=owner,
+            incarnation=self._round,
+            step=step,
+            layout=plan.hash,
+            rank=self._ranks.rank,
+            world_size=plan.world_size,
+            ranks=plan.nodes[self._ranks.node],
+            whole=self._ranks.node in plan.whole,
+            chunks=plan.chunks,
+            shared=plan.shared,
+            owned=own.owned,
+            owned_bytes=own.owned_bytes,
+            data_bytes=own.nbytes,
+            index_bytes=len(self._index),
+            values=len(self._cell_items),
+            due=due,
+        )
+
+
+def devices_of(tensors: Iterable[torch.Tensor]) -> tuple[torch.device, ...]:
+    """Those whose copies are waited for: a process may have tensors on several."""
+    return tuple(dict.fromkeys(t.device for t in tensors if t.device.type not in _WITHOUT))
+
+
+def tensor_at(data: memoryview, item: Item) -> torch.Tensor:
+    """The item's tensor, in place."""
+    start = item.offset + item.length - encoding.nbytes(item.dtype, item.sizes)
+    return raw_tensor(data, start, item.dtype, item.sizes)
+
+
+def raw_tensor(
+    data: memoryview, start: int, dtype_name: str, sizes: tuple[int, ...]
+) -> torch.Tensor:
+    """The tensor whose elements begin at `start`, in place."""
+    dtype = getattr(torch, dtype_name)
+    count = encoding.nbytes(dtype_name, sizes) // encoding.ITEM_SIZES[dtype_name]
+    if not count:
+        return torch.empty(sizes, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype, count=count, offset=start).view(sizes)

@@ -1,0 +1,129 @@
+"""What a module's own loading has to decide: buffers whose shape is what the checkpoint has.
+
+Observers of quantization are resized when they are loaded, lazy modules get their shape then, and
+some tensors cannot be filled in place.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from spotelastic.errors import UsageError
+from spotelastic.training.state.compatibility import Kind
+from spotelastic.training.state.composite_tensors import refilled
+
+
+def submodules(module: torch.nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.nn.Module]]:
+    """With the beginning of their names in DCP, which leaves wrappers out."""
+    if isinstance(module, DistributedDataParallel):
+        yield from submodules(module.module, prefix)
+        return
+    if isinstance(module, CheckpointWrapper):
+        yield from submodules(module._checkpoint_wrapped_module, prefix)
+        return
+    # Not asked by its class: that would import the compiler, which takes most of a second.
+    compiled = module._modules.get("_orig_mod")
+    if type(module).__name__ == "OptimizedModule" and compiled is not None:
+        yield from submodules(compiled, prefix)
+        return
+    yield prefix, module
+    for name, child in module.named_children():
+        yield from submodules(child, f"{prefix}{name}.")
+
+
+def materialise(name: str, module: torch.nn.Module, saved: Mapping[str, Kind]) -> None:
+    """Give what has no shape yet the one that was saved, as loading a lazy module does."""
+    for prefix, part in submodules(module):
+        for held in part._parameters, part._buffers:
+            for key, tensor in held.items():
+                kind = saved.get(f"{name}.{prefix}{key}")
+                if tensor is not None and is_lazy(tensor) and kind is not None and kind.dtype:
+                    with torch.no_grad():
+                        tensor.materialize(kind.shape)
+
+
+def takes(
+    name: str, module: torch.nn.Module, here: Mapping[str, Kind], there: Mapping[str, Kind]
+) -> dict[str, Mapping[str, str]]:
+    """The parts of a module that load what was saved though it is not what they have: by the
+    beginning of their names, the names of what was saved by theirs. Tried on copies."""
+    differs = {fqn for fqn in here.keys() | there.keys() if here.get(fqn) != there.get(fqn)}
+    differs = {fqn for fqn in differs if fqn.startswith(f"{name}.")}
+    found: dict[str, Mapping[str, str]] = {}
+    if not differs:
+        return found
+    for prefix, part in reversed([*submodules(module)]):  # the innermost first
+        begin = f"{name}.{prefix}"
+        own = {fqn for fqn in differs if fqn.startswith(begin)}
+        if own and _loads_by_itself(part):
+            names = {fqn[len(begin) :]: fqn for fqn in there if fqn.startswith(begin)}
+            if _fits(part, {key: there[fqn] for key, fqn in names.items()}):
+                found[begin] = names
+                differs -= own
+    return found
+
+
+def _loads_by_itself(module: torch.nn.Module) -> bool:
+    ours = torch.nn.Module._load_from_state_dict
+    return type(module)._load_from_state_dict is not ours or bool(module._load_state_dict_pre_hooks)
+
+
+def _fits(module: torch.nn.Module, saved: Mapping[str, Kind]) -> bool:
+    if not all(kind.dtype for kind in saved.values()):
+        return False
+    try:
+        trial = copy.deepcopy(module)
+        state = {
+            key: torch.zeros(kind.shape, dtype=getattr(torch, kind.dtype))
+            for key, kind in saved.items()
+        }
+        _load(trial, state)
+        return all(torch.equal(tensor, state[key]) for key, tensor in trial.state_dict().items())
+    except Exception:  # whatever foreign code says of it: it does not fit
+        return False
+
+
+def load(module: torch.nn.Module, begin: str, name: str, state: Mapping[str, Any]) -> None:
+    """Into the part whose names begin so, what `takes` told of it."""
+    for prefix, part in submodules(module):
+        if f"{name}.{prefix}" == begin:
+            _load(part, state)
+            return
+
+
+def _load(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    known = module.state_dict()
+    known.clear()  # but for its versions, which hooks look at
+    known.update(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module.load_state_dict(known)
+
+
+def replaced(name: str, module: torch.nn.Module, key: str, value: torch.Tensor) -> bool:
+    """Whether it is a buffer or a parameter, though no plain memory: what was saved is put into it
+    then, or takes its place."""
+    found = False
+    for prefix, part in submodules(module):
+        inner = key.removeprefix(prefix)
+        for held in part._buffers, part._parameters:
+            old = held.get(inner) if key == f"{prefix}{inner}" else None
+            if old is None:
+                continue
+            found = True
+            if refilled(old, value):
+                continue
+            try:
+                with torch.no_grad():
+                    old.copy_(value.to(old.device))
+            except (RuntimeError, NotImplementedError) as error:
+                if held is part._parameters:
+                    raise UsageError(f"{name}.{key} cannot be filled: {error}") from error
+                part._buffers[inner] = value.to(old.device)
+    return found

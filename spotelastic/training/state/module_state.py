@@ -1,0 +1,82 @@
+"""A module's state by torch's names, also where its state_dict() has what is no attribute.
+
+torch.distributed.checkpoint looks for each entry in the module. What a module adds when it saves
+itself, as bitsandbytes's layers add scales, it would neither find nor give back.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import state_dict as of_torch
+
+from spotelastic.errors import UsageError
+from spotelastic.training.state.module_loading import submodules
+
+
+def get_model_state_dict(module: torch.nn.Module) -> dict[str, Any]:
+    try:
+        return of_torch.get_model_state_dict(module)
+    except AttributeError:
+        return {_named(module, key): value for key, value in module.state_dict().items()}
+
+
+def _named(module: torch.nn.Module, key: str) -> str:
+    """Without the names of wrappers; what is no attribute is named after its module."""
+    try:
+        [name] = of_torch._get_fqns(module, key)
+    except AttributeError:
+        above, _, last = key.rpartition(".")
+        return f"{_named(module, above)}.{last}" if above else last
+    return str(name)
+
+
+def set_model_state_dict(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Give a module, which is `name` in the state, some entries. Raises `UsageError` where it does
+    not take them."""
+    options = of_torch.StateDictOptions(strict=False)
+    try:
+        taken = of_torch.set_model_state_dict(module, dict(state), options=options)
+    except RuntimeError as error:
+        told = str(error).strip().replace("\n", " ")
+        raise UsageError(f"{name} does not load what was saved of it: {told}") from error
+    refused = taken.unexpected_keys
+    left = {key: value for key, value in state.items() if _is_one_of(key, refused)}
+    for prefix, part in reversed([*submodules(module)]):  # the innermost first
+        own = {key[len(prefix) :]: left.pop(key) for key in [*left] if key.startswith(prefix)}
+        if own:
+            _give(f"{name}.{prefix}", part, own)
+
+
+def _is_one_of(key: str, refused: list[str]) -> bool:
+    return any(each == key or each.endswith(f".{key}") for each in refused)
+
+
+def _give(begin: str, part: torch.nn.Module, own: Mapping[str, Any]) -> None:
+    """With everything else that the part has, as its own loading may need; what that does not take
+    is put into the tensors that its state_dict() returns."""
+    refused = part.load_state_dict({**part.state_dict(), **own}, strict=False).unexpected_keys
+    now = part.state_dict()
+    for key in refused:
+        if key in own and _is_alike(now.get(key), own[key]):
+            now[key].copy_(own[key])
+    now = part.state_dict()
+    for key in refused:
+        if key in own and not _is_same(now.get(key), own[key]):
+            raise UsageError(
+                f"{begin}{key} cannot be restored: {type(part).__name__} has it in its "
+                "state_dict(), but its load_state_dict() does not take it: build the module so "
+                "that it has the same"
+            )
+
+
+def _is_alike(left: Any, right: Any) -> bool:
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return False
+    return left.shape == right.shape and left.dtype == right.dtype
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    if isinstance(right, torch.Tensor):
+        return _is_alike(left, right) and torch.equal(left.to(right.device), right)
+    return type(left) is type(right) and bool(left == right)

@@ -1,0 +1,102 @@
+"""State that is each rank's own: kept per rank, and given back to the rank that had it.
+
+    loader = StatefulDataLoader(...)
+    state = {"model": model, "loader": se.PerRank(loader)}
+
+With another number of ranks there is no such rank. A function says what each gets then:
+
+    se.PerRank(loader, merge=lambda saved, rank, world_size: saved[rank % len(saved)])
+"""
+
+from collections.abc import Callable, MutableMapping
+from itertools import zip_longest
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from spotelastic.errors import UsageError
+from spotelastic.training.state.derived import apart
+from spotelastic.training.state.tensors import is_value
+
+T = TypeVar("T")
+Merge = Callable[[list[Any], int, int], Any]
+
+
+class PerRank(Generic[T]):
+    """Around anything in the state that differs from rank to rank on purpose.
+
+    `value` is what the state could hold otherwise: something with state_dict() and
+    load_state_dict(), a torch.Generator, a tensor, a container or a plain value. A restore loads
+    into it, and replaces plain values: read them as `.value`.
+
+    `merge(saved, rank, world_size)` is called by a restore on another number of ranks, with what
+    all ranks saved, in their order; it returns what this rank loads. Without it such a restore is
+    refused.
+    """
+
+    def __init__(self, value: T, merge: Merge | None = None) -> None:
+        if isinstance(value, PerRank):
+            raise UsageError("se.PerRank(...) around another one: once is enough")
+        self.value = value
+        self.merge = merge
+
+    def saved(self, name: str) -> Any:
+        """What is pickled."""
+        value = self.value
+        if isinstance(value, torch.Generator):
+            found: Any = value.get_state()
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            found = value.state_dict()
+        else:
+            found = value
+        return _apart(name, found)
+
+    def load(self, saved: Any) -> None:
+        value = self.value
+        if isinstance(value, torch.Generator):
+            value.set_state(saved)
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            value.load_state_dict(saved)
+        else:
+            self.value = _poured(value, saved)
+
+
+def _apart(name: str, value: Any) -> Any:
+    """Tensors without the rest of the memory that they are parts of."""
+    if isinstance(value, DTensor):
+        raise UsageError(
+            f"{name}: a sharded tensor is each rank's own already: leave se.PerRank(...) away"
+        )
+    if isinstance(value, torch.Tensor):
+        if is_value(value) or value.untyped_storage().nbytes() != value.nbytes:
+            return apart(value)
+        return value.detach()
+    if type(value) is dict:
+        return {key: _apart(name, entry) for key, entry in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_apart(name, entry) for entry in value)
+    if isinstance(value, MutableMapping) and hasattr(value, "copy"):
+        copied = value.copy()
+        for key, entry in copied.items():
+            copied[key] = _apart(name, entry)
+        return copied
+    return value
+
+
+@torch.no_grad()
+def _poured(old: Any, new: Any) -> Any:
+    """`new`, in tensors and containers that the script may hold."""
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        if old.shape == new.shape and old.dtype == new.dtype:
+            return old.copy_(new)
+        return new.to(old.device)
+    if isinstance(old, MutableMapping) and isinstance(new, MutableMapping):
+        content = {key: _poured(old.get(key), value) for key, value in new.items()}
+        old.clear()
+        old.update(content)
+        return old
+    if isinstance(old, list) and isinstance(new, list):
+        old[:] = [_poured(*pair) for pair in zip_longest(old[: len(new)], new)]
+        return old
+    return new

@@ -1,0 +1,214 @@
+"""Compares, by hashes, what several ranks have under one name and claim to be the same.
+
+One copy of it is saved, and all ranks get that back. Where ranks differ, that would change training
+without a word; so the plan of the saves is refused instead, on all ranks alike. Sharded tensors are
+not compared: their placements say what each rank has.
+"""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import xxhash
+
+from spotelastic.errors import UsageError
+from spotelastic.training.state.state import OWN, Cell, View
+
+Name = tuple[str, tuple[int, ...]]
+"""Of an item, with its offsets."""
+Digest = bytes
+
+_THREADS = 4
+_SIMPLE = frozenset({type(None), bool, int, float, str})
+_OWN_COMPARED = "structure"
+"""The only values of ours that have to be the same."""
+LARGE = 64 << 10
+"""Bytes above which a tensor is hashed by a thread of the pool, and a value not at each save."""
+
+
+def digests(view: View) -> dict[Name, Digest]:
+    """Of everything that this rank may have in common with others, by name."""
+    chunks = [chunk for chunk in view.chunks if chunk.fqn not in view.sharded]
+    # Hashing lets other threads run; the many small ones are not worth a thread's attention.
+    with ThreadPoolExecutor(_THREADS) as pool:
+        digest_of = {
+            chunk.key: pool.submit(_digest_of_any, chunk.tensor).result
+            for chunk in chunks
+            if chunk.tensor.nbytes > LARGE
+        }
+        told = {
+            chunk.key: _digest_of_any(chunk.tensor)
+            for chunk in chunks
+            if chunk.tensor.nbytes <= LARGE
+        }
+        told |= {key: digest() for key, digest in digest_of.items()}
+    found = {key: digest for key, digest in told.items() if digest is not None}
+    for cell in compared(view.cells):
+        digest = digest_of_value(cell.get())
+        if digest is not None:
+            found[cell.key] = digest
+    return found
+
+
+def compared(cells: Iterable[Cell]) -> list[Cell]:
+    """Those values that are to be the same on all ranks that have them."""
+    return [cell for cell in cells if _is_compared(cell)]
+
+
+def _is_compared(cell: Cell) -> bool:
+    path = cell.path
+    if path[0] == OWN:
+        return path[1] == _OWN_COMPARED
+    # Which parameters an optimizer has on this rank: pipeline stages have others each.
+    is_of_group = len(path) == 4 and path[1] == "param_groups" and path[3] == "params"
+    return not is_of_group
+
+
+def differing(by_rank: Sequence[Mapping[Name, Digest]]) -> dict[Name, tuple[int, ...]]:
+    """Pure: what is not the same everywhere, with the ranks that differ from the first that has it,
+    in the order of the names."""
+    first: dict[Name, Digest] = {}
+    others: dict[Name, list[int]] = defaultdict(list)
+    for rank, found in enumerate(by_rank):
+        for name, digest in found.items():
+            if first.setdefault(name, digest) != digest:
+                others[name].append(rank)
+    return {name: tuple(others[name]) for name in sorted(others)}
+
+
+def refuse(different: Mapping[Name, Sequence[int]]) -> None:
+    """Raises `UsageError` where there is any."""
+    told = {name: ranks for (name, _), ranks in different.items()}
+    if not told:
+        return
+    fqn, ranks = next(iter(told.items()))
+    entry = fqn.removeprefix(f"{OWN}.{_OWN_COMPARED}.")
+    more = f" (and {len(told) - 1:,} more)" if len(told) > 1 else ""
+    who = f"rank {ranks[0]} differs" if len(ranks) == 1 else f"ranks {_listed(ranks)} differ"
+    raise UsageError(
+        f"{entry}{more} is not the same on all ranks: {who} from the first that has it. "
+        "One copy would be saved for all: make it the same everywhere, or keep each rank's own "
+        f"with se.PerRank(...) around the entry {entry.partition('.')[0]!r}"
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:4])) + (", ..." if len(ranks) > 4 else "")
+
+
+# -- hashes ---------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def digest_of_tensor(tensor: torch.Tensor) -> Digest:
+    """Of its bytes, its dtype and its shape. On a device it is computed there."""
+    tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    head = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    if tensor.device.type == "cpu":
+        return b"x" + xxhash.xxh3_128(flat.numpy().data).digest() + head
+    return b"s" + _sums(flat) + head
+
+
+def _digest_of_any(tensor: torch.Tensor) -> Digest | None:
+    """None of a subclass that has no bytes of its own."""
+    try:
+        return digest_of_tensor(tensor)
+    except RuntimeError:
+        return None
+
+
+def _sums(flat: torch.Tensor) -> bytes:
+    """Of bytes on a device, two sums of whole numbers: exact, in whatever order they are added."""
+    whole = flat.numel() // 8 * 8
+    if flat.storage_offset() % 8:
+        flat = flat.clone()
+    words = flat[:whole].view(torch.int64)
+    weights = torch.arange(1, 2 * words.numel() + 1, 2, device=flat.device)
+    sums = torch.stack([words.sum(), (words * weights).sum()])
+    return struct.pack("<2q", *sums.tolist()) + bytes(flat[whole:].tolist())
+
+
+def digest_of_value(value: Any) -> Digest | None:
+    """The same for equal values, whatever the order of their keys; None of what cannot be told."""
+    digest = xxhash.xxh3_128()
+    try:
+        _add(digest, value, ())
+    except Exception:  # an object of any class: what it raises when it is taken apart is its own
+        return None
+    return digest.digest()
+
+
+def hash_of_values(cells: Iterable[Cell]) -> str:
+    """Of all of them together. Called at each save: numbers and names cost next to nothing."""
+    values = (cell.get() for cell in cells)
+    found = [
+        repr(value) if type(value) in _SIMPLE else repr(digest_of_value(value)) for value in values
+    ]
+    return xxhash.xxh3_128_hexdigest(";".join(found).encode(errors="surrogatepass"))
+
+
+def _add(digest: "xxhash.xxh3_128", value: Any, within: tuple[int, ...]) -> None:
+    if id(value) in within:
+        digest.update(b"cycle")
+        return
+    kind = type(value)
+    digest.update(f"{kind.__module__}.{kind.__qualname__};".encode())
+    if isinstance(value, torch.Tensor):
+        for part in _parts(value):
+            digest.update(digest_of_tensor(part))
+    elif isinstance(value, float):
+        digest.update(struct.pack("<d", value))
+    elif value is None or isinstance(value, bool | int | complex):
+        digest.update(f"{value!r};".encode())
+    elif isinstance(value, str | bytes | bytearray):
+        data = value.encode(errors="surrogatepass") if isinstance(value, str) else bytes(value)
+        digest.update(len(data).to_bytes(8, "little") + data)
+    elif isinstance(value, Mapping):
+        _add_sorted(digest, value.items(), (*within, id(value)))
+    elif isinstance(value, set | frozenset):
+        _add_sorted(digest, value, (*within, id(value)))
+    elif isinstance(value, list | tuple):
+        digest.update(len(value).to_bytes(8, "little"))
+        for entry in value:
+            _add(digest, entry, (*within, id(value)))
+    elif isinstance(value, type) or callable(value):
+        digest.update(f"{value.__module__}.{value.__qualname__}".encode())
+    else:  # numpy's, and whatever else pickles
+        reduced = value.__reduce_ex__(4)
+        parts = [reduced] if isinstance(reduced, str) else [*reduced[:3], *map(_all, reduced[3:])]
+        _add(digest, parts, (*within, id(value)))
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that one is made of."""
+    if tensor.layout == torch.sparse_coo:
+        coalesced = tensor.detach().coalesce()
+        return [torch.tensor(tensor.shape), coalesced.indices(), coalesced.values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        shape = torch.tensor(tensor.shape)
+        return [shape, tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        shape = torch.tensor(tensor.shape)
+        return [shape, tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    if tensor.is_quantized:
+        return [tensor.int_repr(), torch.dequantize(tensor)]
+    return [tensor]
+
+
+def _all(entries: Iterable[Any] | None) -> list[Any]:
+    return [] if entries is None or callable(entries) else list(entries)
+
+
+def _add_sorted(digest: "xxhash.xxh3_128", entries: Iterable[Any], within: tuple[int, ...]) -> None:
+    found = []
+    for entry in entries:
+        one = xxhash.xxh3_128()
+        _add(one, entry, within)
+        found.append(one.digest())
+    digest.update(len(found).to_bytes(8, "little") + b"".join(sorted(found)))

@@ -1,0 +1,237 @@
+"""What `up` checks before anything starts: each mistake is one line that says what to do."""
+
+import ast
+import gzip
+import importlib.util
+import json
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotelastic.aws.base.names import LONGEST
+from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.counting import counted
+from spotelastic.model.interval import Interval
+
+MIB = 2**20
+UNITS = ("", "K", "M", "G", "T")
+DISK_PER_NODE = 100 * MIB
+"""Of a local node: its copy of the code, logs, and its share of the object store."""
+MEMORY_PER_NODE = 256 * MIB
+"""Of a local node: its agent, its daemon, and what its workers do not share with each other."""
+SHM_PER_WORKER = 64 * MIB
+"""Of a local worker: three slots of the example's state, and gloo's own needs."""
+CONTROL_NODES = 3
+LARGEST_ARRAY = 1000
+"""Nodes: what one etcd and one group of workers are meant for."""
+
+
+def linux(platform: str = sys.platform) -> None:
+    if platform != "linux":
+        raise EnvironmentFailure(f"spotelastic runs on Linux only; this is {platform}")
+
+
+def sizes(*, minimum: int, maximum: int, per_node: int | None) -> None:
+    """Numbers of nodes and workers."""
+    for flag, value in (("--min", minimum), ("--max", maximum)):
+        if value < 1:
+            raise UsageError(f"{flag} {value}: a job needs at least one node")
+    if maximum < minimum:
+        raise UsageError(f"--min {minimum} is above --max {maximum}")
+    if maximum > LARGEST_ARRAY:
+        raise UsageError(f"--max {maximum}: at most {LARGEST_ARRAY} nodes")
+    if per_node is not None and per_node < 1:
+        raise UsageError(f"--nproc-per-node {per_node}: a node runs at least one worker")
+
+
+def at_least_one(**values: int) -> None:
+    """By the name of their flag, as with the next."""
+    for flag, value in values.items():
+        if value < 1:
+            raise UsageError(f"--{flag.replace('_', '-')} {value}: must be at least 1")
+
+
+def not_negative(**values: float) -> None:
+    for flag, value in values.items():
+        if value < 0:
+            raise UsageError(f"--{flag.replace('_', '-')} {value:g}: must not be negative")
+
+
+def interval(flag: str, text: str) -> Interval:
+    """How often to save, as `flag` says it."""
+    try:
+        return Interval.parse(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {text}: {error}") from None
+
+
+def linger(text: str) -> float | None:
+    """Seconds that a cluster stays after its job; None: forever."""
+    if text == "forever":
+        return None
+    try:
+        wanted = Interval.parse(text)
+    except ValueError:
+        wanted = Interval()
+    seconds = 0.0 if wanted.steps == 0 else wanted.seconds
+    if seconds is None:
+        raise UsageError(f"--linger {text}: expected a time, such as 90s or 10m, 0, or forever")
+    return seconds
+
+
+def size(flag: str, text: str) -> float:
+    """Bytes: 20GB, 500 MB, 1.5TB, 10GiB."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise UsageError(f"{flag} {text}: expected a size, such as 20GB")
+    return float(found[1]) * (1024.0 if found[3] else 1000.0) ** UNITS.index(found[2].upper())
+
+
+def gpu_memory(text: str) -> int:
+    """Bytes; a number alone is too few of them to be meant."""
+    found = int(size("--gpu-memory", text))
+    if found < 10**9:
+        raise UsageError(f"--gpu-memory {text}: expected a size of at least 1GB, such as 40GB")
+    return found
+
+
+def script(given: Path, folder: Path) -> None:
+    """That the script, relative to `folder`, is a Python file."""
+    path = folder / given
+    if not path.exists():
+        raise UsageError(f"there is no script {given}")
+    if not path.is_file() or path.suffix != ".py":
+        raise UsageError(f"{given} is not a Python file")
+    parses(path, given)
+
+
+def parses(path: Path, given: Path | str) -> None:
+    """That the file is Python: said before a cluster, or a restart, is spent on it."""
+    try:
+        ast.parse(path.read_bytes(), filename=str(given))
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        raise UsageError(f"{given} is not a Python file: {where}{error.msg}") from None
+    except (ValueError, OSError) as error:
+        raise UsageError(f"{given} is not a Python file: {error}") from None
+
+
+def within(given: Path, folder: Path) -> str:
+    """The script's path within the working folder that is shipped, with forward slashes."""
+    path, folder = (folder / given).resolve(), folder.resolve()
+    if not path.is_relative_to(folder):
+        raise UsageError(
+            f"{given} lies outside of the working folder {folder}, which is what the nodes get: "
+            "run the command from a folder that holds it"
+        )
+    return path.relative_to(folder).as_posix()
+
+
+def default_name(script: Path) -> str:
+    """A cluster's name made from the script's, e.g. "train-gpt"."""
+    name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")
+    return (name if name[:1].isalpha() else f"job-{name}".strip("-"))[:LONGEST].rstrip("-")
+
+
+def writable(**files: Path | None) -> None:
+    """The files that are written when the job ends, by their flag.
+
+    By trying: a user who may do everything cannot write everywhere either, as in /proc.
+    """
+    for flag, file in files.items():
+        if file is None:
+            continue
+        if file.is_dir():
+            raise UsageError(f"--{flag} {file} is a folder")
+        nearest = next(path for path in (file, *file.absolute().parents) if path.exists())
+        try:
+            if nearest == file:
+                file.open("ab").close()
+            else:
+                tempfile.TemporaryFile(dir=nearest).close()
+        except OSError as error:
+            raise UsageError(
+                f"--{flag} {file} cannot be written: {nearest}: {error.strerror}"
+            ) from None
+
+
+# -- the local cloud -----------------------------------------------------------------------------
+
+
+def local_parts() -> None:
+    """That everything which the local cloud runs is installed; imports nothing heavy."""
+    for module, what in (("moto", "moto"), ("flask", "moto's server"), ("torch", "torch")):
+        installed(module, f"the local cloud needs {what}", "local,train")
+    from spotelastic.store.etcd_server.process import find_binary
+
+    find_binary()
+
+
+def installed(module: str, needed: str, extras: str) -> None:
+    """That an optional package is there; `needed` says what for."""
+    if importlib.util.find_spec(module) is None:
+        raise EnvironmentFailure(f"{needed}: pip install 'spotelastic[{extras}]'")
+
+
+def ports(*numbers: int, address: str = "127.95.255.254") -> None:
+    """That nobody listens at these ports on every address: no local node could listen there.
+
+    `address` is a loopback address that no node of a local cloud has.
+    """
+    for number in numbers:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as etcd does
+            try:
+                probe.bind((address, number))
+            except OSError as error:
+                raise EnvironmentFailure(
+                    f"port {number}, which the etcd of the local cloud needs: {error.strerror}; "
+                    f"end what listens there on all addresses (see `ss -ltnp sport = {number}`)"
+                ) from None
+
+
+def local_types(types: Sequence[str]) -> None:
+    """That moto knows the instance types, read from its data without importing it."""
+    spec = importlib.util.find_spec("moto")
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    data = folder / "ec2/resources/instance_types.json.gz"
+    known = json.loads(gzip.decompress(data.read_bytes()))
+    for name in types:
+        if name not in known:
+            raise UsageError(f"--instance-types {name}: there is no such instance type")
+
+
+def room(nodes: int, workers: int, *, folder: Path, shm: Path = Path("/dev/shm")) -> None:
+    """Disk and memory for all nodes, shared memory for all workers (`workers` per node) of a local
+    cluster."""
+    whose = counted(nodes, "local node")
+    _room(str(folder), _free(folder), (nodes + CONTROL_NODES) * DISK_PER_NODE, whose)
+    _room("this machine's memory", _free_memory(), nodes * MEMORY_PER_NODE, whose)
+    _room(
+        str(shm), _free(shm), nodes * workers * SHM_PER_WORKER, counted(nodes * workers, "worker")
+    )
+
+
+def _free(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError as error:
+        raise EnvironmentFailure(f"{folder} cannot be used: {error.strerror}") from None
+
+
+def _free_memory() -> int:
+    """What could be had without swapping."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else sys.maxsize
+
+
+def _room(where: str, free: int, needed: int, whose: str) -> None:
+    if free < needed:
+        raise EnvironmentFailure(
+            f"{where} has {free // MIB} MiB free, {whose} need {needed // MIB} MiB: "
+            "free some space or lower --max"
+        )

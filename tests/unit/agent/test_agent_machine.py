@@ -1,0 +1,138 @@
+"""What an agent's machine does when a process of it has gone just now, or refuses something."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spotelastic_checkpoints.errors import ArenaFull
+from test_worker_environment import CONFIG, MEMBERS, ROUND
+
+from spotelastic.agent import actions
+from spotelastic.agent.decide import decide
+from spotelastic.agent.executor import Actor
+from spotelastic.agent.node_processes import STORE_TRIES, Machine
+from spotelastic.agent.observe import Local, LocalEvent, Workers, observe
+from spotelastic.agent.workers.pool import Exited, Order
+from spotelastic.clock import unbroken
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.model.ids import new_id
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.rendezvous.view import Seen
+from spotelastic.store.memory import MemoryStore
+from spotelastic.store.session import Session
+
+CLAIMED = replace(ROUND, epoch=1)
+
+
+class Gone:
+    """A zygote that has been killed, which its reader has told already."""
+
+    def start(self, order: Order, *output: int) -> None:
+        raise BrokenPipeError
+
+    def close(self) -> None:
+        pass
+
+
+class Idle:
+    """A checkpoint daemon that does as it is told."""
+
+    socket = Path("/daemon.sock")
+
+    def begin(self, *told: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_workers_that_no_zygote_was_there_to_start_have_ended(tmp_path: Path) -> None:
+    posted: list[LocalEvent] = []
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=lambda line: None)
+    machine: Any = Machine(config, posted.append)
+    machine._zygote, machine._checkpoints = Gone(), Idle()
+    try:
+        start = actions.StartWorkers(ROUND, MEMBERS[1])
+        local = machine.do(start, Local(), Seen(settings=config.settings))
+    finally:
+        machine.close()
+    assert local.workers.alive == {"r3/0", "r3/1"}
+    assert posted == [Exited(name, -signal.SIGKILL) for name in ("r3/0", "r3/1")]
+    for event in (*posted, *posted):  # the reader may tell of them as well
+        local = observe(local, event, 1.0)
+    assert not local.workers.alive
+    assert [each.local_rank for each in local.workers.exits] == [0, 1]
+
+
+class Poor(Idle):
+    """One that lacks something, so many times."""
+
+    def __init__(self, refusals: int) -> None:
+        self.refusals = refusals
+
+    def begin(self, *told: object) -> None:
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise ArenaFull("no memory left to map slot-0-1")
+
+
+@pytest.mark.parametrize(
+    "action", [actions.StartWorkers(CLAIMED, MEMBERS[1]), actions.AdoptEpoch(CLAIMED, MEMBERS[1])]
+)
+def test_a_daemon_that_refuses_something_is_asked_again(
+    tmp_path: Path, action: actions.Action
+) -> None:
+    said: list[str] = []
+    store = MemoryStore(unbroken)
+    session = Session(store, 2.0, lambda reason: None)
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=said.append)
+    actor = Actor(config, store, session, lambda event: None)
+    machine: Any = actor._machine
+    machine._zygote, machine._checkpoints = Gone(), Poor(2)
+    seen, workers = Seen(settings=config.settings, round=CLAIMED), None
+    if isinstance(action, actions.AdoptEpoch):
+        workers = Workers("r3", 3, 2, 0, 0.0, frozenset({"r3/0"}))
+    node = Node(CONFIG.node, "b", "", "", Fingerprint())
+    local = before = Local(node=node, zygote=True, daemon="there:1", workers=workers)
+    try:
+        for _ in range(2):
+            local = actor.perform(local, seen, action)
+            assert replace(local, said=frozenset(), write_at=0.0, ask_at=0.0) == before
+            waiting = decide(local, seen, local.ask_at - 0.01, new_id)
+            assert action not in waiting.actions
+            assert waiting.wake_at <= local.ask_at
+            assert action in decide(local, seen, local.ask_at, new_id).actions
+        assert said == ["checkpoints: no memory left to map slot-0-1"]
+        local = actor.perform(local, seen, action)
+    finally:
+        actor.close()
+        session.close()
+    assert local.workers is not None and local.workers.epoch == 1
+
+
+class Refusing(Gone):
+    """A zygote whose stores tell why they cannot listen."""
+
+    def start(self, order: Order, *output: int) -> None:
+        os.write(output[0], b"Resource temporarily unavailable\n")
+
+    def end(self, ids: object, sig: int = signal.SIGKILL) -> None:
+        pass
+
+
+def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path) -> None:
+    config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=lambda line: None)
+    machine: Any = Machine(config, lambda event: None)
+    machine._zygote, machine._checkpoints = Refusing(), Idle()
+    local, opens = Local(), actions.OpenStore(ROUND)
+    try:
+        for _ in range(STORE_TRIES - 1):
+            local = machine.do(opens, local, Seen(settings=config.settings))
+            assert local.store is None
+        with pytest.raises(EnvironmentFailure, match="cannot be started here: Resource temp"):
+            machine.do(opens, local, Seen(settings=config.settings))
+    finally:
+        machine.close()

@@ -1,0 +1,56 @@
+"""Output that cannot be written is lost; it holds up nobody."""
+
+import os
+import queue
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotelastic.agent.workers.logs import Logs
+from spotelastic.agent.workers.output import Output
+from spotelastic.launcher import run
+
+WITHIN = 10.0
+FULL = Path("/dev/full")
+
+
+def test_a_worker_is_read_on_when_its_file_takes_no_more(tmp_path: Path) -> None:
+    for name in ("rank-4.log", "filtered_stdout.log"):
+        (tmp_path / name).symlink_to(FULL)
+    said: list[str] = []
+    shown: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+    logs = Logs(
+        lambda *line: shown.put(line), said.append, output=Output(filters={"stdout": ("o",)})
+    )
+    worker, errors = logs.open(tmp_path, 4, 0)
+    try:
+        for line in ("one", "two"):
+            os.write(worker, f"{line}\n".encode())
+            assert shown.get(timeout=WITHIN) == (4, 0, line)
+    finally:
+        os.close(worker)
+        os.close(errors)
+        logs.close()
+    assert [line.partition(":")[0] for line in said] == [
+        str(tmp_path / "rank-4.log"),
+        str(tmp_path / "filtered_stdout.log"),
+    ]
+
+
+def test_what_shows_the_lines_goes_on_when_the_terminal_takes_no_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with FULL.open("w") as full:
+        show = run._printer(lambda rank, _: f"[{rank}] ", full)
+        show(0, 0, "one")
+        show(0, 0, "two")
+        assert Path(f"/proc/self/fd/{full.fileno()}").readlink() == Path(os.devnull)
+    assert capsys.readouterr().err.count("no more output of workers is shown: No space left") == 1
+
+
+def test_what_is_said_on_a_full_disk_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FULL.open("w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        run._say("one")
+        run._say("two")

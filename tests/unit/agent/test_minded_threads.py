@@ -1,0 +1,140 @@
+"""A helper thread that ends by an error ends in a line, and in a defined state."""
+
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from spotelastic_checkpoints.threads import minded
+
+from spotelastic.aws.node.log_shipper import LogShipper
+from spotelastic.controller.effects.inbox import Inbox
+from spotelastic.controller.loop.run import HELPERS, Controller
+
+UNHANDLED = "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+
+
+def fails(name: str) -> None:
+    thread = threading.Thread(target=Path.lstat, args=(Path("/nonexistent"),), name=name)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.filterwarnings(UNHANDLED)
+def test_only_those_of_the_names_given_are_told_of() -> None:
+    before, told = threading.excepthook, list[tuple[str, str]]()
+    with minded(("watch", "session"), lambda *each: told.append(each)):
+        for name in ("watch /runs/a/", "session", "user"):
+            fails(name)
+    assert threading.excepthook is before
+    assert [name for name, _ in told] == ["watch /runs/a/", "session"]
+    assert all(error.startswith("FileNotFoundError: ") for _, error in told)
+
+
+@pytest.mark.filterwarnings(UNHANDLED)
+def test_a_controller_ends_when_it_would_hear_of_nothing_any_more(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bare: Any = Controller.__new__(Controller)
+    bare._stopping, bare._over, bare._wake = (threading.Event() for _ in range(3))
+    bare.failed = False
+    with minded(HELPERS, bare.fail):
+        fails("watch /runs/a/")
+    assert bare.failed and bare._stopping.is_set() and bare._over.is_set()
+    assert "the thread “watch /runs/a/” of this controller ended" in capsys.readouterr().err
+
+
+DAEMON = """
+import sys
+from spotelastic_checkpoints.daemon import process
+from spotelastic_checkpoints.peers import transfers
+transfers.PeerServer._accept = lambda self: {}["no such key"]
+sys.exit(process.main())
+"""
+
+
+def test_a_daemon_that_no_peer_can_reach_ends(tmp_path: Path) -> None:
+    flags = {
+        "socket": tmp_path / "s", "arena": tmp_path / "arena", "storage": tmp_path / "storage",
+        "owner": "run", "node": "a",
+    }  # fmt: skip
+    args = [f"--{name}={value}" for name, value in flags.items()]
+    done = subprocess.run(
+        [sys.executable, "-c", DAEMON, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    last = (
+        "spotelastic: the checkpoint daemon ends: its thread “peers” ended: KeyError: 'no such key'"
+    )
+    assert done.stderr.splitlines()[-1] == last
+
+
+@dataclass(frozen=True)
+class Item:
+    receipt: str
+
+
+class Odd:
+    """An AWS service that answers once as nobody has foreseen."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.closed = threading.Event()
+        self.sent: queue.Queue[Any] = queue.Queue()
+
+    def receive_message(self, **_: Any) -> dict[str, Any]:
+        self.calls += 1
+        if self.calls > 2:
+            self.closed.wait(30)
+        return {"Messages": [{}] if self.calls == 1 else [{"MessageId": "m"}]}
+
+    def change_message_visibility(self, **_: Any) -> None:
+        pass
+
+    def create_log_stream(self, **_: Any) -> None:
+        pass
+
+    def put_log_events(self, **told: Any) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            raise TypeError("odd")
+        self.sent.put(told["logEvents"])
+
+
+def test_an_inbox_goes_on_after_an_answer_that_nobody_has_foreseen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sqs, arrived = Odd(), threading.Event()
+    aws: Any = SimpleNamespace(sqs=sqs)
+    read: Any = lambda item, now: Item(item["MessageId"])  # noqa: E731
+    inbox: Any = Inbox(aws, "queue", read, arrived.set)
+    assert arrived.wait(30)
+    assert inbox.messages == (Item("m"),)
+    inbox.close()
+    sqs.closed.set()
+    assert "KeyError: 'MessageId'" in capsys.readouterr().err
+
+
+def test_lines_of_which_some_cannot_be_sent_go_on_with_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs = Odd()
+    aws: Any = SimpleNamespace(logs=logs)
+    shipper = LogShipper(aws, "group")
+    shipper.write("n/rank-0", "lost")
+    shipper._thread.join(0)
+    while not logs.calls:
+        shipper._thread.join(0.01)
+    shipper.write("n/rank-0", "sent")
+    shipper.close(30)
+    assert [each["message"] for each in logs.sent.get(timeout=30)] == ["sent"]
+    assert "TypeError: odd: 1 lines of n/rank-0 are not sent" in capsys.readouterr().err

@@ -1,0 +1,162 @@
+"""Whatever a worker writes, and wherever it goes: it is read on, and nothing hangs."""
+
+import io
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from spotelastic.agent.workers import logs as logs_module
+from spotelastic.agent.workers.logs import LONGEST, LineSink, Logs
+from spotelastic.agent.workers.output import Output
+from spotelastic.launcher import run
+
+
+@contextmanager
+def worker(
+    folder: Path, sink: LineSink, said: list[str], *, prompts: bool = False
+) -> Iterator[int]:
+    """What a worker writes to; all of it is read at the end of the block."""
+    logs = Logs(sink, said.append, output=Output(prompts=prompts))
+    streams = logs.open(folder, 0, 0)
+    try:
+        yield streams[0]
+    finally:
+        for stream in streams:
+            os.close(stream)
+        logs.close()
+
+
+def shown(folder: Path, data: bytes) -> list[str]:
+    told: list[str] = []
+    with worker(folder, lambda _rank, _local, line: told.append(line), []) as stream:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(stream, rest) :]
+    (log,) = folder.glob("rank-0*.log")
+    assert log.read_bytes() == data
+    return told
+
+
+def test_a_long_line_is_told_in_pieces_that_cut_no_character(tmp_path: Path) -> None:
+    text = "xé" * (3 * LONGEST)
+    told = shown(tmp_path, text.encode())
+    assert "".join(told) == text
+    assert max(len(piece.encode()) for piece in told) <= 2 * LONGEST
+
+
+def test_bytes_that_are_no_text_are_told_in_pieces_too(tmp_path: Path) -> None:
+    told = shown(tmp_path, b"\x80" * (4 * LONGEST) + b"\x00\xff")
+    assert sum(map(len, told)) == 4 * LONGEST + 2
+
+
+def test_updates_are_told_as_they_come(tmp_path: Path) -> None:
+    updates = b"".join(b"\r%d%%" % number for number in range(16_000))
+    told = shown(tmp_path, updates + b"\nend\r\nlast")
+    assert told[:2] == ["0%\r", "1%\r"]
+    assert told[-3:] == ["15999%", "end", "last"]
+    assert len(told) == 16_002
+
+
+def test_an_update_appears_before_its_line_ends(tmp_path: Path) -> None:
+    seen = threading.Event()
+    with worker(tmp_path, lambda _rank, _local, line: seen.set(), []) as stream:
+        os.write(stream, b"\r10%\r")
+        assert seen.wait(10.0)
+
+
+@pytest.mark.parametrize(("written", "told"), [(b"a\n(Pdb) ", "(Pdb) "), (b"\r10%\r20%", "20%\r")])
+def test_where_somebody_may_answer_a_prompt_appears_without_its_end(
+    written: bytes, told: str, tmp_path: Path
+) -> None:
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    sink: LineSink = lambda _rank, _local, line: lines.put(line)  # noqa: E731
+    with worker(tmp_path, sink, [], prompts=True) as stream:
+        os.write(stream, written)
+        while lines.get(timeout=10.0) != told:
+            pass
+        os.write(stream, b"42\n")
+        assert lines.get(timeout=10.0) == "42", "it is told once"
+
+
+def test_a_sink_that_fails_is_told_of_once_and_the_worker_is_read_on(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def fails(_rank: int, _local: int, line: str) -> None:
+        raise UnicodeEncodeError("ascii", line, 0, 1, "no such character")
+
+    with worker(tmp_path, fails, said) as stream:
+        for _ in range(4):
+            os.write(stream, b"x" * 60_000 + b"\n")
+    assert len(said) == 1 and "rank 0 is shown: UnicodeEncodeError" in said[0]
+    (log,) = tmp_path.glob("rank-0*.log")
+    assert log.stat().st_size == 240_004
+
+
+def test_a_reader_that_takes_no_more_is_told_of_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_module, "STUCK_AFTER", 0.05)
+    said: list[str] = []
+    go_on = threading.Event()
+    with worker(
+        tmp_path, lambda _rank, _local, _line: bool(go_on.wait(30.0)) or None, said
+    ) as stream:
+        os.write(stream, b"line\n")
+    go_on.set()
+    assert said == ["the last output of workers is lost: whoever reads this takes no more of it"]
+
+
+def prints(to: io.TextIOWrapper) -> Callable[[int, int, str], None]:
+    return run._printer(lambda rank, _: f"[{rank}] ", to)
+
+
+def test_a_character_that_the_terminal_lacks_is_escaped() -> None:
+    read, write = os.pipe()
+    with os.fdopen(write, "w", encoding="ascii") as terminal:
+        prints(terminal)(0, 0, "é\r")
+        prints(terminal)(0, 0, "e")
+    with os.fdopen(read, "rb") as reader:
+        assert reader.read() == b"[0] \\xe9\r[0] e\n"
+
+
+def test_all_is_written_to_a_pipe_that_does_not_wait() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    found: list[bytes] = []
+    with os.fdopen(read, "rb") as reader:
+        reading = threading.Thread(target=lambda: found.append(reader.read()))
+        with os.fdopen(write, "w") as pipe:
+            pipe.write("before ")
+            show = prints(pipe)
+            started = False
+            for number in range(100):
+                if number == 1:
+                    reading.start()
+                    started = True
+                show(number, 0, "x" * 50_000)
+            assert started
+        reading.join()
+    lines = found[0].decode().removeprefix("before ").splitlines()
+    assert lines == [f"[{number}] " + "x" * 50_000 for number in range(100)]
+
+
+def test_a_stream_that_is_closed_or_none_ends_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with (tmp_path / "file").open("w") as closed:
+        pass
+    prints(closed)(0, 0, "lost")
+    monkeypatch.setattr(sys, "stderr", None)
+    run._say("nobody hears this")
+
+
+def test_a_stream_without_a_descriptor_is_written_to() -> None:
+    text = io.StringIO()
+    run._print("é", text)
+    assert text.getvalue() == "é\n"

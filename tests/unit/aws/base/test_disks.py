@@ -1,0 +1,39 @@
+"""Disks that no stack knows, when their cluster goes."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from spotelastic.aws.base.clients import Rejected
+from spotelastic.aws.node.etcd_identity import delete_disks
+
+
+class Disks:
+    """What is needed of EC2: each disk has a state, or goes while it is being deleted."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        self.asked: list[str] = []
+
+    def get_paginator(self, _: str) -> "Disks":
+        return self
+
+    def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:
+        states = {"one": "deleting", "two": "in-use", "three": "available"}
+        yield {"Volumes": [{"VolumeId": name, "State": state} for name, state in states.items()]}
+
+    def delete_volume(self, VolumeId: str) -> None:
+        self.asked.append(VolumeId)
+        if VolumeId == "two":
+            raise ClientError({"Error": {"Code": self.code, "Message": "no"}}, "DeleteVolume")
+
+
+def test_one_that_goes_with_its_instance_holds_up_nothing() -> None:
+    disks = Disks("InvalidVolume.NotFound")
+    delete_disks(SimpleNamespace(ec2=disks), "demo")  # type: ignore[arg-type]
+    assert disks.asked == ["two", "three"]
+    with pytest.raises(Rejected):
+        delete_disks(SimpleNamespace(ec2=Disks("VolumeInUse")), "demo")  # type: ignore[arg-type]

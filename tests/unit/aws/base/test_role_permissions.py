@@ -1,0 +1,191 @@
+"""What a role of a cluster may do: everything is about that cluster, or known to be about all.
+
+Every action that a role is given has its things here, so that none comes unseen.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+from support.permissions import of_another
+from support.template import ACCOUNT, BUCKET, CLUSTER, RUN, SERVICE_ROLE, arn, policies
+
+from spotelastic.aws.base.identity import CLUSTER as TAG
+from spotelastic.aws.base.names import Names
+from spotelastic.local.iam.evaluation import Access, Resource, permits
+
+ITS = Names(CLUSTER)
+TAGS = {TAG: CLUSTER}
+SESSIONS = {
+    "ssm:UpdateInstanceInformation",
+    "ssmmessages:CreateControlChannel",
+    "ssmmessages:CreateDataChannel",
+    "ssmmessages:OpenControlChannel",
+    "ssmmessages:OpenDataChannel",
+}
+"""What AWS confines to the instance that calls."""
+OF_ALL = {
+    "ControlRole": SESSIONS
+    | {
+        "autoscaling:DescribeAutoScalingGroups",
+        "ec2:DescribeInstances",
+        "ec2:DescribeLaunchTemplates",
+        "ec2:DescribeNetworkInterfaces",
+        "ec2:DescribeSpotPriceHistory",
+        "ec2:DescribeSubnets",
+        "ec2:DescribeVolumes",
+        "ec2:GetSpotPlacementScores",
+        "pricing:GetProducts",
+        "ssm:DescribeParameters",
+    },
+    "WorkerRole": SESSIONS | {"s3:ListBucketMultipartUploads"},
+}
+"""What AWS permits for everything or for nothing; it shows names, and no more."""
+
+
+def ec2(*kinds: str) -> tuple[Resource, ...]:
+    return tuple(Resource(arn("ec2", f"{kind}/{kind}-1"), TAGS) for kind in kinds)
+
+
+def objects(*names: str) -> tuple[Resource, ...]:
+    return tuple(Resource(f"arn:aws:s3:::{BUCKET}/{name}") for name in names)
+
+
+def secrets(*names: str) -> tuple[Resource, ...]:
+    return tuple(Resource(arn("ssm", f"parameter{name}")) for name in names)
+
+
+GROUPS = tuple(
+    Resource(arn("autoscaling", f"autoScalingGroup:0000:autoScalingGroupName/{name}"), TAGS)
+    for name in (ITS.workers, ITS.on_demand)
+)
+QUEUES = (Resource(arn("sqs", ITS.queue)), Resource(arn("sqs", ITS.commands)))
+LOGS = (Resource(arn("logs", f"log-group:{ITS.log_group}:log-stream:i-1")),)
+BUCKET_ITSELF = (Resource(f"arn:aws:s3:::{BUCKET}"),)
+CHECKPOINT = f"{RUN}/checkpoints/1/step-1/0.distcp"
+ENVIRONMENT = f"{CLUSTER}/environments/1.tar"
+
+THINGS: Mapping[str, Mapping[str, tuple[Resource, ...]]] = {
+    "ControlRole": {
+        "autoscaling:CompleteLifecycleAction": GROUPS,
+        "autoscaling:DeleteAutoScalingGroup": GROUPS,
+        "autoscaling:PutScheduledUpdateGroupAction": GROUPS,
+        "autoscaling:ResumeProcesses": GROUPS,
+        "autoscaling:SetDesiredCapacity": GROUPS,
+        "autoscaling:TerminateInstanceInAutoScalingGroup": GROUPS,
+        "autoscaling:UpdateAutoScalingGroup": GROUPS,
+        "cloudformation:DeleteStack": (Resource(arn("cloudformation", f"stack/{ITS.stack}/0")),),
+        "ec2:AttachNetworkInterface": ec2("instance", "network-interface"),
+        "ec2:AttachVolume": ec2("instance", "volume"),
+        "ec2:CreateTags": (Resource(arn("ec2", "volume/*")),),
+        "ec2:CreateVolume": (Resource(arn("ec2", "volume/*")),),
+        "ec2:DeleteLaunchTemplate": ec2("launch-template"),
+        "ec2:DeleteVolume": ec2("volume"),
+        "ec2:DetachNetworkInterface": ec2("instance", "network-interface"),
+        "ec2:DetachVolume": ec2("instance", "volume"),
+        "ec2:GetConsoleOutput": ec2("instance"),
+        "ec2:ModifyInstanceAttribute": ec2("instance", "volume"),
+        "ec2:TerminateInstances": ec2("instance"),
+        "iam:PassRole": (Resource(SERVICE_ROLE),),
+        "logs:CreateLogStream": LOGS,
+        "logs:PutLogEvents": LOGS,
+        "s3:DeleteObject": objects(f"{CLUSTER}/etcd/1"),
+        "s3:GetObject": objects(f"{CLUSTER}/job.json"),
+        "s3:ListBucket": BUCKET_ITSELF,
+        "s3:PutObject": objects(f"{CLUSTER}/status.json"),
+        "sqs:ChangeMessageVisibility": QUEUES,
+        "sqs:DeleteMessage": QUEUES,
+        "sqs:GetQueueUrl": QUEUES,
+        "sqs:ReceiveMessage": QUEUES,
+        "ssm:DeleteParameters": secrets(ITS.token, ITS.authority, f"{ITS.secrets}/env/KEY"),
+        "ssm:GetParameter": secrets(ITS.member_certificate("a")),
+    },
+    "WorkerRole": {
+        "logs:CreateLogStream": LOGS,
+        "logs:PutLogEvents": LOGS,
+        "s3:AbortMultipartUpload": objects(CHECKPOINT),
+        "s3:DeleteObject": objects(CHECKPOINT, ENVIRONMENT),
+        "s3:GetObject": objects(
+            CHECKPOINT,
+            ENVIRONMENT,
+            f"{CLUSTER}/boot/spotelastic.whl",
+            f"{CLUSTER}/code/c0de.tar.gz",
+            f"{CLUSTER}/job.json",
+        ),
+        "s3:ListBucket": BUCKET_ITSELF,
+        "s3:ListMultipartUploadParts": objects(CHECKPOINT),
+        "s3:PutObject": objects(CHECKPOINT, ENVIRONMENT),
+        "ssm:GetParameter": secrets(ITS.token, ITS.worker_certificate),
+        "ssm:GetParameters": secrets(ITS.token, ITS.worker_certificate),
+    },
+}
+CIRCUMSTANCES: dict[str, dict[str, str]] = {
+    "ec2:CreateTags": {"ec2:CreateAction": "CreateVolume", f"aws:RequestTag/{TAG}": CLUSTER},
+    "ec2:CreateVolume": {f"aws:RequestTag/{TAG}": CLUSTER},
+    "iam:PassRole": {"iam:PassedToService": "cloudformation.amazonaws.com"},
+    "s3:ListBucket": {"s3:prefix": f"{CLUSTER}/"},
+}
+ROLES = list(THINGS)
+
+
+def calls(role: str) -> Iterator[Access]:
+    for action, things in THINGS[role].items():
+        for thing in things:
+            whose = {"s3:ResourceAccount": ACCOUNT} if action.startswith("s3:") else {}
+            yield Access(action, (thing,), whose | CIRCUMSTANCES.get(action, {}))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_each_action_that_a_role_is_given_is_about_things_that_are_known(role: str) -> None:
+    statements = [each for policy in policies(role) for each in policy["Statement"]]
+    assert {each["Effect"] for each in statements} == {"Allow"}
+    given = {
+        action
+        for each in statements
+        for action in ([each["Action"]] if isinstance(each["Action"], str) else each["Action"])
+    }
+    assert given == THINGS[role].keys() | OF_ALL[role]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_may_do_it_to_its_own_cluster_and_to_no_other(role: str) -> None:
+    its = policies(role)
+    for access in calls(role):
+        assert permits(its, access), access
+        if access.action != "iam:PassRole":  # of one role that all clusters have
+            name = RUN if RUN in access.resources[0].arn else CLUSTER
+            elsewhere = of_another(access, name)
+            assert elsewhere != access
+            assert not permits(its, elsewhere), elsewhere
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_is_passed_to_nothing_but_cloudformation_and_no_other_role_is(role: str) -> None:
+    its, to = policies(role), CIRCUMSTANCES["iam:PassRole"]
+    service = (Resource(SERVICE_ROLE),)
+    assert permits(its, Access("iam:PassRole", service, to)) == (role == "ControlRole")
+    admin = (Resource(arn("iam", "role/admin", region="")),)
+    assert not permits(its, Access("iam:PassRole", admin, to))
+    for other in ("ec2.amazonaws.com", "lambda.amazonaws.com"):
+        elsewhere = {"iam:PassedToService": other}
+        assert not permits(its, Access("iam:PassRole", service, elsewhere))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_bucket_that_has_become_another_accounts_gets_nothing_and_gives_nothing(
+    role: str,
+) -> None:
+    its = policies(role)
+    uploads = Access("s3:ListBucketMultipartUploads", BUCKET_ITSELF)
+    for access in (*calls(role), uploads):
+        if access.action.startswith("s3:"):
+            theirs = {**access.context, "s3:ResourceAccount": "111111111111"}
+            assert not permits(its, replace(access, context=theirs)), access
+
+
+def test_a_worker_changes_none_of_what_the_cluster_is_run_by() -> None:
+    its = policies("WorkerRole")
+    for name in ("job.json", "status.json", "code/c0de.tar.gz", "boot/spotelastic.whl", "etcd/1"):
+        for action in ("s3:PutObject", "s3:DeleteObject"):
+            access = Access(action, objects(f"{CLUSTER}/{name}"), {"s3:ResourceAccount": ACCOUNT})
+            assert not permits(its, access), name

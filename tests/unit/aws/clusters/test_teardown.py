@@ -1,0 +1,84 @@
+"""How a cluster ends: what is waited for before the network goes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.account import Laptop, account
+from support.asked import request
+from support.remains import remains
+
+from spotelastic.aws.base.identity import CLUSTER
+from spotelastic.aws.base.names import Names
+from spotelastic.aws.clusters import lifecycle as clusters
+from spotelastic.aws.clusters import teardown
+from spotelastic.aws.network import cloudformation
+from spotelastic.errors import EnvironmentFailure, Unavailable
+
+NAME = "quokka"
+LEFT = {"NetworkInterfaceId": "eni-1"}
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Iterator[Laptop]:
+    with account(tmp_path):
+        laptop = Laptop()
+        clusters.create(request(NAME, 2), lambda _: None, laptop.aws)
+        yield laptop
+
+
+def linger(laptop: Laptop, looks: int) -> None:
+    """An interface of a terminated instance that so many looks still see, as seconds do on AWS."""
+    seen = 0
+
+    def answer(parsed: dict[str, Any], **_: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen <= looks:
+            parsed["NetworkInterfaces"] = [LEFT]
+
+    laptop.aws.ec2.meta.events.register("after-call.ec2.DescribeNetworkInterfaces", answer)
+
+
+def test_the_stack_goes_when_the_interfaces_of_the_instances_have_gone(laptop: Laptop) -> None:
+    linger(laptop, 2)
+    with laptop.trial():
+        teardown.delete(NAME, aws=laptop.aws)
+    looks = [at for at, call in enumerate(laptop.calls) if call == "ec2.DescribeNetworkInterfaces"]
+    assert len(looks) == 3
+    assert looks[-1] < laptop.calls.index("cloudformation.DeleteStack")
+    assert remains(NAME) == []
+
+
+def test_interfaces_that_stay_are_named_and_keep_the_stack(
+    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linger(laptop, 1_000_000)
+    monkeypatch.setattr(teardown, "TERMINATE_TIMEOUT", 0.2)
+    with pytest.raises(Unavailable, match=f"interfaces of {NAME} are still there: not after"):
+        teardown.delete(NAME, aws=laptop.aws)
+    assert cloudformation.describe(laptop.aws, Names(NAME).stack) is not None
+
+
+def test_what_others_have_put_into_the_network_is_named_where_it_keeps_the_stack(
+    laptop: Laptop,
+) -> None:
+    """As GuardDuty does, by itself."""
+    ec2 = laptop.aws.ec2
+    tagged = [{"Name": f"tag:{CLUSTER}", "Values": [NAME]}]
+    subnet = ec2.describe_subnets(Filters=tagged)["Subnets"][0]
+    group = ec2.create_security_group(
+        GroupName="GuardDutyManagedSecurityGroup", Description="of others", VpcId=subnet["VpcId"]
+    )["GroupId"]
+    interface = ec2.create_network_interface(
+        SubnetId=subnet["SubnetId"], Groups=[group], Description="VPC Endpoint Interface vpce-1"
+    )["NetworkInterface"]["NetworkInterfaceId"]
+    with pytest.raises(EnvironmentFailure, match="has dependencies and cannot be deleted") as told:
+        teardown.delete(NAME, aws=laptop.aws)
+    found = f"{interface} (VPC Endpoint Interface vpce-1), {group} (GuardDutyManagedSecurityGroup)"
+    assert f"not the cluster's ({found}): delete that, and run `spot" in str(told.value)
+    ec2.delete_network_interface(NetworkInterfaceId=interface)
+    ec2.delete_security_group(GroupId=group)
+    teardown.delete(NAME, aws=laptop.aws)
+    assert remains(NAME) == []

@@ -1,0 +1,94 @@
+"""A network of the user's, from hand-made observations."""
+
+from dataclasses import replace
+
+import pytest
+
+from spotelastic.aws.network.existing_vpc import (
+    SERVICES,
+    Network,
+    Subnet,
+    check_kept,
+    highest_free,
+    warnings,
+    within,
+)
+from spotelastic.errors import UsageError
+
+S3 = frozenset({"s3"})
+PUBLIC = tuple(
+    Subnet(f"subnet-{zone}", zone, "10.0.0.0/24", 200, True, "igw-1", S3) for zone in "abc"
+)
+NETWORK = Network("vpc-1", PUBLIC, frozenset(), resolves=True)
+
+
+def told(subnet: Subnet, network: Network = NETWORK, cards: int = 1, needed: int = 8) -> list[str]:
+    """The warnings of a network whose first subnet is this one."""
+    its = replace(network, subnets=(subnet, *network.subnets[1:]))
+    return list(warnings(its, "abc", cards, needed))
+
+
+def test_public_subnets_with_an_endpoint_for_s3_are_well() -> None:
+    assert told(PUBLIC[0]) == []
+
+
+def test_a_subnet_that_is_cut_off_names_the_endpoints_that_are_missing() -> None:
+    cut_off = replace(PUBLIC[0], way_out="", public=False)
+    (line,) = told(cut_off)
+    assert line.startswith("no route to the internet from subnet-a: ")
+    assert line.endswith("no endpoint for autoscaling, cloudformation, ec2, logs, sqs, ssm")
+    with_all = replace(NETWORK, endpoints=frozenset(SERVICES) - S3)
+    (line,) = told(cut_off, with_all)
+    assert "endpoint" not in line
+
+
+def test_an_internet_gateway_is_of_no_use_without_a_public_address() -> None:
+    (line,) = told(replace(PUBLIC[0], public=False))
+    assert "subnet-a" in line and "subnet-b" not in line and "need a NAT gateway" in line
+    (line,) = told(PUBLIC[0], cards=4)
+    assert "subnet-a, subnet-b, subnet-c" in line and "several network cards have none" in line
+
+
+def test_checkpoints_through_a_nat_gateway_are_dear() -> None:
+    behind = replace(PUBLIC[0], way_out="nat-1", public=False)
+    assert told(behind, cards=1) == []
+    (line,) = told(replace(behind, endpoints=frozenset()))
+    assert "0.045 USD a GB" in line and "subnet-a" in line
+
+
+def test_too_few_addresses_and_no_names_are_told() -> None:
+    (line,) = told(PUBLIC[0], needed=601)
+    assert line == "the subnets have 600 free addresses, and nodes take up to 601"
+    (line,) = told(PUBLIC[0], replace(NETWORK, resolves=False))
+    assert "DNS support off" in line
+
+
+def test_a_members_address_is_one_that_nobody_has_and_aws_does_not_keep() -> None:
+    small = replace(PUBLIC[0], block="10.0.0.0/28")
+    assert highest_free(small, ()) == "10.0.0.14"
+    assert highest_free(small, ("10.0.0.14", "10.0.0.13")) == "10.0.0.12"
+    taken = [f"10.0.0.{last}" for last in range(4, 15)]
+    with pytest.raises(UsageError, match="subnet-a has no free address"):
+        highest_free(small, taken)
+
+
+def test_three_zones_for_control_and_one_for_workers_are_needed() -> None:
+    control, both = frozenset({"t3.small"}), frozenset({"t3.small", "g5.xlarge"})
+    offers = {"a": control, "b": control, "c": both, "d": both}
+    its = within(NETWORK, offers, ["g5.xlarge"], "t3.small")
+    assert its == {"a": control, "b": control, "c": both}
+    with pytest.raises(UsageError, match=r"in 2 \(b, c\): name subnets in other zones of vpc-1"):
+        within(NETWORK, {**offers, "a": frozenset()}, ["g5.xlarge"], "t3.small")
+    with pytest.raises(UsageError, match=r"none of their zones \(a, b, c\) offers p5"):
+        within(NETWORK, offers, ["p5.48xlarge"], "t3.small")
+
+
+def test_a_cluster_stays_in_its_network() -> None:
+    for its, wanted in (((), ()), (("s-1",), ()), (("s-1",), ("s-2", "s-1"))):
+        check_kept("demo", its, wanted)
+    for its, wanted, where in (
+        ((), ("s-1",), "a network of its own"),
+        (("s-1", "s-2"), ("s-1",), "s-1, s-2"),
+    ):
+        with pytest.raises(UsageError, match=f"demo lies in {where}, and a cluster cannot move"):
+            check_kept("demo", its, wanted)

@@ -1,0 +1,145 @@
+"""Reading AWS's events: the bodies are those of AWS's documentation, shortened."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotelastic.aws.messaging.eventbridge import (
+    GroupActivity,
+    LifecycleAction,
+    Malformed,
+    Rebalance,
+    SpotWarning,
+    StateChange,
+    Unknown,
+    parse,
+)
+
+AT = 1609459200.0
+
+
+def body(source: str, kind: str, detail: Any) -> str:
+    return json.dumps(
+        {
+            "version": "0",
+            "id": "e1",
+            "detail-type": kind,
+            "source": source,
+            "account": "123456789012",
+            "time": "2021-01-01T00:00:00Z",
+            "region": "us-east-1",
+            "resources": [],
+            "detail": detail,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        (
+            body(
+                "aws.ec2",
+                "EC2 Spot Instance Interruption Warning",
+                {"instance-id": "i-1", "instance-action": "terminate"},
+            ),
+            SpotWarning("e1", AT, "i-1"),
+        ),
+        (
+            body("aws.ec2", "EC2 Instance Rebalance Recommendation", {"instance-id": "i-1"}),
+            Rebalance("e1", AT, "i-1"),
+        ),
+        (
+            body(
+                "aws.ec2",
+                "EC2 Instance State-change Notification",
+                {"instance-id": "i-1", "state": "shutting-down"},
+            ),
+            StateChange("e1", AT, "i-1", "shutting-down"),
+        ),
+        (
+            body(
+                "aws.autoscaling",
+                "EC2 Instance-terminate Lifecycle Action",
+                {
+                    "LifecycleActionToken": "87654321-4321-4321-4321-210987654321",
+                    "AutoScalingGroupName": "workers",
+                    "LifecycleHookName": "drain",
+                    "EC2InstanceId": "i-1",
+                    "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING",
+                },
+            ),
+            LifecycleAction("e1", AT, "i-1", "workers", "TERMINATING", "drain"),
+        ),
+        (
+            body(
+                "aws.autoscaling",
+                "EC2 Instance Launch Unsuccessful",
+                {
+                    "AutoScalingGroupName": "workers",
+                    "StatusMessage": "We currently do not have sufficient capacity.",
+                    "EC2InstanceId": "",
+                },
+            ),
+            GroupActivity(
+                "e1",
+                AT,
+                "",
+                "workers",
+                "launch",
+                False,
+                "We currently do not have sufficient capacity.",
+            ),
+        ),
+        (
+            body("aws.health", "AWS Health Event", {"service": "EC2"}),
+            Unknown("e1", AT, "AWS Health Event"),
+        ),
+    ],
+)
+def test_an_event_becomes_its_value(text: str, event: object) -> None:
+    assert parse(text) == event
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"id": "e1"}',
+        body("aws.ec2", "EC2 Spot Instance Interruption Warning", {}),
+        body("aws.ec2", "EC2 Spot Instance Interruption Warning", None),
+        body("aws.ec2", "EC2 Spot Instance Interruption Warning", {"instance-id": 7}),
+        body("aws.ec2", "EC2 Instance State-change Notification", {"instance-id": "i-1"}),
+        body("aws.ec2", "x", {}).replace("2021-01-01T00:00:00Z", "yesterday"),
+    ],
+)
+def test_a_body_that_makes_no_sense_is_a_value_too(text: str) -> None:
+    assert isinstance(parse(text), Malformed)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+
+
+@given(json_values)
+def test_no_detail_whatever_breaks_the_reader(detail: object) -> None:
+    for source, kind in (
+        ("aws.ec2", "EC2 Instance State-change Notification"),
+        ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action"),
+        ("aws.autoscaling", "EC2 Instance Terminate Successful"),
+    ):
+        assert parse(body(source, kind, detail)) is not None
+
+
+@given(st.text())
+def test_no_body_whatever_breaks_the_reader(text: str) -> None:
+    assert parse(text) is not None

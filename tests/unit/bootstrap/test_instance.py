@@ -1,0 +1,39 @@
+"""What the programs of a booted instance have in common."""
+
+from pathlib import Path
+
+import pytest
+from support.local_cloud import until
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.security import certificates
+from spotelastic.aws.security.certificates import Certificate
+from spotelastic.bootstrap import context
+from spotelastic.errors import Unavailable
+
+
+def test_a_certificate_that_up_renews_replaces_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = Certificate("authority", "old", "old key")
+    failures = [Unavailable("no answer")]
+
+    def fetch(_aws: Aws, parameter: str) -> Certificate:
+        assert parameter == "/its/own"
+        if stored.certificate == "new" and failures:
+            raise failures.pop()
+        return stored
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(context, "REFRESH", 0.01)
+    monkeypatch.setattr(certificates, "fetch", fetch)
+    aws = Aws("us-east-1")
+    files = context.certificate(aws, "/its/own")
+    assert files.read() == (b"authority", b"old key", b"old")
+    over = context.keep_fresh(aws, "/its/own")
+    try:
+        stored = Certificate("authority", "new", "new key")
+        until(lambda: files.read() == (b"authority", b"new key", b"new"))
+    finally:
+        over.set()
+    assert "no answer" in capsys.readouterr().out

@@ -1,0 +1,152 @@
+"""Slots that go while other threads look at them, and restores that a moment's lack had failed."""
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
+from spotelastic_checkpoints.memory import worker_page as pages
+from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot, State, encode_index
+from spotelastic_checkpoints.memory.worker_page import Page
+from spotelastic_checkpoints.restore import sources
+from spotelastic_checkpoints.restore.contents import Contents
+from spotelastic_checkpoints.restore.fetcher import Fetcher
+from spotelastic_checkpoints.restore.shared_restores import Restores
+from spotelastic_checkpoints.restore.sources import Opened
+from spotelastic_checkpoints.wire import RestoreSet, Resume
+from support.small_disk import small_disk
+from support.uploading import sealed
+
+SIZE = 2 * HEADER
+
+
+def test_a_slot_that_is_discarded_during_a_look_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena = Arena(tmp_path, 1)
+    paths = [arena.slot_path(0, number) for number in range(3)]
+    for path in paths[:2]:
+        arena.furnish(path, SIZE)
+    # The third one was found in the folder, and never looked at.
+    paths[2].write_bytes(bytes(SIZE))
+    listed = Path.glob
+
+    def glob(self: Path, pattern: str) -> Iterator[Path]:
+        found = list(listed(self, pattern))
+        for path in paths[1:]:
+            arena.discard(path)
+        return iter(found)
+
+    monkeypatch.setattr(Path, "glob", glob)
+    assert [slot.path for slot in arena.slots()] == paths[:1]
+    assert [path.exists() for path in paths] == [True, False, False]
+    assert arena.view(paths[1]).state is State.EMPTY
+
+
+def test_a_slot_that_was_made_anew_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
+    arena = Arena(tmp_path, 1)
+    path = arena.slot_path(0, 0)
+    arena.furnish(path, SIZE)
+    path.unlink()
+    arena.furnish(path, SIZE)
+    Slot(path).open()
+    assert arena.view(path).state is State.WRITING
+
+
+@pytest.mark.parametrize("have", [0, SIZE])
+def test_a_slot_that_finds_no_room_is_what_it_was_for_whoever_looks_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, have: int
+) -> None:
+    arena = Arena(tmp_path, 1)
+    path = arena.slot_path(0, 0)
+    if have:
+        arena.furnish(path, have)
+    seen: list[tuple[State, list[int]]] = []
+
+    def look() -> None:
+        seen.append((arena.view(path).state, [slot.size for slot in arena.slots()]))
+
+    def fallocate(descriptor: int, offset: int, size: int) -> None:
+        os.ftruncate(descriptor, size - 1)  # as far as there was room
+        look()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("spotelastic_checkpoints.memory.arena.os.posix_fallocate", fallocate)
+    with pytest.raises(ArenaFull, match="No space left"):
+        arena.furnish(path, 4 * SIZE)
+    look()
+    assert seen == [(State.EMPTY, [have] if have else [])] * 2
+
+
+def test_an_index_that_was_written_over_is_none(tmp_path: Path) -> None:
+    """By another layout's, which has values where there were none."""
+    [(slot, header)] = sealed(tmp_path / "slot", tensors=4).slots
+    items = slot.items(header)
+    value = replace(items[0], dtype="")
+    at = HEADER + header.data_bytes
+    others = [encode_index([*items[1:], value]), b"\xff" * header.index_bytes]
+    for other in others:
+        slot.memory[at : at + len(other)] = other
+        with pytest.raises(CheckpointsError, match="index"):
+            slot.items(replace(header, index_bytes=len(other)))
+
+
+def test_slots_that_were_given_up_cannot_be_restored(tmp_path: Path) -> None:
+    gone = str(tmp_path / "slot-0-0")
+    with pytest.raises(RestoreFailed, match="slot-0-0 has been given up"):
+        Contents(RestoreSet(1, 5, 1, (gone,), str(tmp_path / "restore-1"), ()))
+
+
+def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [OSError(24, "Too many open files")]
+    there = RestoreSet(1, 5, 1, (), "", ())
+
+    def open_source(*_: object) -> Opened:
+        if errors:
+            raise errors.pop()
+        return Opened(there, Fetcher(tmp_path / "restore-1", (), ()))
+
+    monkeypatch.setattr(sources, "open_source", open_source)
+    surroundings: Any = object
+
+    async def main() -> None:
+        restores = Restores(1, surroundings)
+        with pytest.raises(OSError, match="Too many"):
+            await restores.open(Resume("store", 5, epoch=1), 0)
+        assert await restores.open(Resume("store", 5, epoch=1), 0) == there
+
+    asyncio.run(main())
+
+
+def test_what_a_save_takes_is_known_from_the_last_round_until_the_first_save_of_the_next(
+    tmp_path: Path,
+) -> None:
+    page = Page(tmp_path / "page")
+    page.reset("one", 0)
+    assert page.read(0).stall == 0.0
+    page.saved(8.0)
+    for round_ in ("two", "three"):
+        page.reset(round_, 0)
+        assert page.read(0).stall == 8.0
+    page.saved(2.0)
+    assert page.read(0).stall == 2.0
+
+
+def test_a_page_has_all_its_memory_from_the_beginning(tmp_path: Path) -> None:
+    Page(tmp_path / "page")
+    assert (tmp_path / "page").stat().st_blocks * 512 >= pages.SIZE
+
+
+def test_a_page_without_room_is_refused(tmp_path: Path) -> None:
+    with (
+        small_disk(tmp_path / "disk", pages.SIZE // 2048) as disk,
+        pytest.raises(ArenaFull, match=r"no memory for .*/page: No space left on device"),
+    ):
+        Page(disk / "page")

@@ -1,0 +1,83 @@
+"""Names of storages: what cannot be one is told in a line before anything is started."""
+
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints.errors import StorageRefused
+from spotelastic_checkpoints.storage.open import folder_of, open_storage
+from spotelastic_checkpoints.storage.room import check_room
+from spotelastic_checkpoints.wire import Resume, RoundInfo
+from support.small_disk import fill, make_read_only, small_disk
+
+from spotelastic.cli.commands.ckpt_target import opened
+from spotelastic.errors import UsageError
+from spotelastic.launcher.storage_probe import probe
+
+URLS = {
+    "s3://bucket/../run": "has no folder ..",
+    "s3://bucket/a/./run": "has no folder .",
+    "s3://bucket//run": "an empty name stands between two slashes",
+    "s3://": "the bucket is missing",
+    "s3://bucket/a\tb": "control character",
+    "run\n": "control character",
+    "s4://bucket/run": "Protocol not known: s4",
+}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_url_that_names_no_storage_is_refused_in_one_line(url: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        probe(url, "run")
+    assert URLS[url] in str(refused.value)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(StorageRefused):
+        open_storage(url)
+
+
+def test_schemes_are_known_in_capitals(tmp_path: Path) -> None:
+    assert folder_of(f"FILE://{tmp_path}") == tmp_path
+    assert open_storage("S3://bucket/Run").url == "s3://bucket/Run"
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for url in (f"{tmp_path}/file/run", "/proc/run", f"{tmp_path}/{'x' * 300}"):
+        with pytest.raises(UsageError, match=r"^--storage"):
+            probe(url, "run")
+        with pytest.raises(UsageError, match=r"^checkpoints go to .*; give another place by"):
+            probe(url, "run", chosen=False)
+    probe(f"{tmp_path}/new/run", "run")
+    probe(f"{tmp_path}/new/run", "run")
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_disk_that_takes_nothing_is_refused(tmp_path: Path, chosen: bool) -> None:
+    with small_disk(tmp_path / "disk", 64) as disk:
+        ballast = fill(disk)
+        with pytest.raises(UsageError, match="No space left on device"):
+            probe(str(disk / "runs"), "run", chosen=chosen)
+        ballast.unlink()
+        make_read_only(disk)
+        with pytest.raises(UsageError, match="Read-only file system"):
+            probe(str(disk / "runs"), "run", chosen=chosen)
+
+
+def test_a_storage_whose_name_looks_like_a_step(tmp_path: Path) -> None:
+    for name in ("run@2024", "run@1/20"):
+        with pytest.raises(UsageError, match="takes what is behind the @ for a step"):
+            probe(f"{tmp_path}/{name}", "run")
+    (tmp_path / "old@2024").mkdir()
+    with opened(f"{tmp_path}/old@2024") as named:
+        assert (named.url, named.step) == (f"{tmp_path}/old@2024", None)
+
+
+def test_a_run_that_begins_where_no_checkpoint_fits_is_refused(tmp_path: Path) -> None:
+    too_much = 1 << 60
+    begins, goes_on = (
+        RoundInfo("a", 1, 1, 0, (), resume=Resume(*resume)) for resume in ((), ("store", 5))
+    )
+    with pytest.raises(StorageRefused, match="MiB are free, and one checkpoint takes"):
+        check_room(str(tmp_path), begins, too_much)
+    check_room(str(tmp_path), goes_on, too_much)
+    check_room(str(tmp_path), begins, 1)
+    check_room("s3://bucket/run", begins, too_much)

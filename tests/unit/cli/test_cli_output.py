@@ -1,0 +1,356 @@
+"""What people and programs get to see."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.cli.app import app
+from spotelastic.cli.commands import ckpt
+from spotelastic.cli.render import loss_curve, tables
+from spotelastic.cli.render.progress import EVERY, Plain
+from spotelastic.client import interrupt
+from spotelastic.client.target import Place
+from spotelastic.local.cloud import CloudInfo
+from spotelastic.model.progress import (
+    Cost,
+    Event,
+    Interruption,
+    NodeStatus,
+    Point,
+    Report,
+    ReportJob,
+    Status,
+    Upload,
+)
+
+NOTICE = Interruption("notice", "i-1", 1003.0, 0.4, 60, True, 1.2, 0)
+LOSS = Interruption("loss", "i-2", 1008.0, None, 80, False, None, 7)
+ETCD = Interruption("etcd", "i-3", 1015.0, 0.1, None, None, 0.0, 0)
+REPORT = Report(ReportJob("succeeded", 400, 407), (NOTICE, LOSS, ETCD), 0.875, 0.1, 0.0246, 0.1)
+STATUS = Status(
+    name="demo",
+    state="running",
+    at=1000.0,
+    round=3,
+    step=120,
+    loss=2.3456,
+    step_time=0.14,
+    committed=100,
+    nodes=(
+        NodeStatus("i-1", "worker", "training", "us-east-1a", "127.80.0.4", (0, 1)),
+        NodeStatus("i-9", "control", "leading", "us-east-1b", "127.80.4.4"),
+    ),
+)
+
+
+def rendered(renderable: object, width: int = 160) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    with console.file:
+        console.print(renderable)
+        return console.export_text()
+
+
+def test_the_report_as_json_has_the_promised_shape() -> None:
+    told = json.loads(tables.to_json(REPORT))
+    assert told["job"] == {"state": "succeeded", "final_step": 400, "steps_run": 407}
+    assert set(told) == {
+        "job",
+        "interruptions",
+        "goodput",
+        "node_hours",
+        "cost_usd",
+        "on_demand_usd",
+        "usd_per_hour",
+        "prices_of",
+        "control_usd",
+        "control_usd_per_hour",
+        "total_usd",
+        "total_usd_per_hour",
+    }
+    assert told["interruptions"][0] == {
+        "kind": "notice",
+        "node": "i-1",
+        "at": 1003.0,
+        "seen_after_s": 0.4,
+        "saved_step": 60,
+        "committed": True,
+        "pause_s": 1.2,
+        "steps_lost": 0,
+        "told_by": "",
+        "seen_after_by": {},
+        "first_step_at": None,
+        "usd": None,
+        "round": None,
+    }
+
+
+def test_the_status_as_json_has_the_promised_shape() -> None:
+    told = json.loads(tables.to_json(STATUS))
+    assert (told["name"], told["state"], told["round"], told["step"]) == ("demo", "running", 3, 120)
+    assert told["nodes"][0] == {
+        "id": "i-1",
+        "role": "worker",
+        "state": "training",
+        "zone": "us-east-1a",
+        "address": "127.80.0.4",
+        "ranks": [0, 1],
+    }
+
+
+def test_the_report_has_one_row_per_interruption_and_the_bill() -> None:
+    text = rendered(tables.report_table(REPORT))
+    assert "400 steps (407 run, 7 of them repeated)" in text
+    assert "goodput 87.5%" in text
+    assert "$0.025 (estimated), $0.10 on demand (75% saved)" in text
+    rows = [line for line in text.splitlines() if "i-" in line]
+    assert [row.split()[-2:] for row in rows] == [["0", "-"], ["7", "-"], ["0", "-"]]
+    assert rows[0].startswith("spot notice")
+    priced = replace(REPORT, interruptions=(replace(NOTICE, usd=0.004),), prices_of="2025-07-01")
+    assert "$0.10 on demand (75% saved, prices of 2025-07-01); $0.0040 for interruptions" in (
+        rendered(tables.report_table(priced))
+    )
+
+
+@pytest.mark.parametrize("width", [160, 100, 80])
+def test_each_interruption_is_shown_with_who_told_of_it_and_what_it_cost(width: int) -> None:
+    node = "i-0a1b2c3d4e5f60718"
+    told = replace(NOTICE, node=node, told_by="imds", usd=0.004)
+    lost = replace(LOSS, node=node, told_by="lease", usd=12.5)
+    report = replace(REPORT, interruptions=(told, lost))
+    lines = rendered(tables.report_table(report), width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    rows = [line.split() for line in lines]
+    first, second = (row for row in rows if node in row)
+    assert (first[-1], second[-1]) == ("$0.0040", "$12.50")
+    assert "imds" in first and "lease" in second
+    if width > 80:  # on one line
+        assert first[-9:-5] == ["imds", "0.40", "s", "60"]
+    else:
+        assert rows[rows.index(first) + 1] == [tables.clock(1003.0), "0.40", "s"]
+
+
+def test_a_wide_row_of_the_ledger_is_stacked_before_anything_of_it_is_cut() -> None:
+    row = replace(
+        LOSS,
+        node="i-0a1b2c3d4e5f60718",
+        seen_after_s=123.4,
+        pause_s=1234.5,
+        saved_step=1234567,
+        told_by="command",
+        usd=0.000032,
+    )
+    text = rendered(tables.report_table(replace(REPORT, interruptions=(row,))), 80)
+    assert "…" not in text
+    for shown in (row.node, "command", "123.40 s", "1234.50 s", "1234567", "$0.000032"):
+        assert shown in text
+
+
+def test_the_bill_shows_workers_and_control_nodes_apart_and_what_they_come_to() -> None:
+    report = replace(REPORT, control_usd=0.1, total_usd=0.1246, total_usd_per_hour=0.5)
+    told = "in all   $0.12, $0.10 of it for control nodes, $0.50 an hour now"
+    assert told in rendered(tables.report_table(report), 80).splitlines()
+    cost = Cost(
+        name="demo",
+        usd_per_hour=1.5,
+        cost_usd=3.0,
+        on_demand_usd=5.0,
+        spot_hours=4.0,
+        on_demand_hours=1.0,
+        interruptions_usd=0.25,
+        max_cost=10.0,
+        hours_left=4.2,
+        prices_of="2025-07-01",
+        control_usd_per_hour=0.1,
+        control_usd=0.3,
+        total_usd_per_hour=1.6,
+        total_usd=3.3,
+    )
+    lines = rendered(tables.cost_table(cost), 80).splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "demo",
+        "so far an hour",
+        "workers $3.00 $1.50 4.000 spot, 1.000 on-demand node-hours",
+        "control nodes $0.30 $0.10",
+        "in all $3.30 $1.60 estimated",
+        "limit $10.00 reached in 4.2 h",
+        "interruptions $0.25 of the workers'",
+        "on demand $5.00 for workers (40% saved, prices of 2025-07-01)",
+    ]
+
+
+def test_a_terminal_of_80_columns_holds_what_is_shown_on_one() -> None:
+    node, told = "i-0a1b2c3d4e5f60718", "may be interrupted soon, as AWS recommends to rebalance"
+    rows = tuple(replace(row, node=node, pause_s=123.4, saved_step=12345) for row in (NOTICE, LOSS))
+    nodes = (NodeStatus(node, "control", "standing by", "us-east-1a", "127.80.255.255"),)
+    for shown in (
+        tables.report_table(replace(REPORT, interruptions=rows)),
+        tables.status_table(replace(STATUS, nodes=nodes, step=12345, committed=12340)),
+        tables.event_row(Event(0.0, "notice", f"{node} {told}")),
+    ):
+        text = rendered(shown, width=80)
+        assert node in text
+        assert "…" not in text
+        assert not any(line[:1].isspace() and line[:10].strip() for line in text.splitlines())
+
+
+def test_a_job_that_went_on_from_earlier_checkpoints_ran_fewer_steps() -> None:
+    text = rendered(tables.report_table(Report(ReportJob("succeeded", 80, 20), (), 1.0, 0, 0, 0)))
+    assert "80 steps (20 run)  goodput" in text
+
+
+def test_the_status_shows_every_node() -> None:
+    text = rendered(tables.status_table(STATUS))
+    assert "step 120   round 3  1 node  loss 2.346   140 ms/step  checkpoint 100" in text
+    assert all(word in text for word in ("i-1", "0-1", "control", "leading"))
+
+
+def test_events_of_aws_that_were_not_understood_are_told() -> None:
+    """As AWS may change them. Those of other instances are not."""
+    messages = {"handled": 7, "foreign": 99, "unknown": 1, "malformed": 2}
+    told = "of AWS's events 1 unknown and 2 malformed were dropped"
+    assert told in rendered(tables.status_table(replace(STATUS, messages=messages))).splitlines()
+    assert "dropped" not in rendered(tables.status_table(replace(STATUS, messages={"foreign": 9})))
+    assert json.loads(tables.to_json(replace(STATUS, messages=messages)))["messages"] == messages
+
+
+def test_a_job_that_never_began_says_how_it_ended_and_why() -> None:
+    why = "3 instances in a row did not boot: no disk\nThe console of i-1 ends:\nno disk"
+    failed = replace(STATUS, state="failed", round=0, reason=why, nodes=())
+    first, *_ = lines = rendered(tables.status_table(failed), 80).splitlines()
+    assert first.split(maxsplit=1)[1].startswith("failed, 3 instances in a row did not boot")
+    assert "failed: no round has begun" in [line.strip() for line in lines]
+    _, event, *_ = rendered(tables.events_table([Event(0.0, "job", f"failed: {why}")]), 80).split(
+        "\n"
+    )
+    assert "job" in event and "failed: 3 instances" in event
+
+
+def test_plain_progress_speaks_when_something_changed_or_some_seconds_passed() -> None:
+    lines, now = list[str](), [0.0]
+    plain = Plain(lines.append, clock=lambda: now[0])
+
+    def tell(step: int, round: int) -> None:
+        plain.status(Status("demo", "running", 0.0, round=round, step=step))
+
+    tell(1, 1)
+    tell(2, 1)
+    tell(3, 2)
+    now[0] += EVERY
+    tell(3, 2)
+    tell(4, 2)
+    assert [line.split("  ")[0] for line in lines] == ["step 1", "step 3", "step 4"]
+
+
+def test_plain_events_stand_on_a_line_each() -> None:
+    lines = list[str]()
+    with Plain(lines.append) as plain:
+        plain.event(Event(0.0, "notice", "i-1 will go in 15 s"))
+        plain.say("drill")
+    assert lines[0].endswith("notice     i-1 will go in 15 s")
+    assert lines[1] == "drill"
+
+
+def test_messages_with_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "RuntimeError: [/src/pair.cc:553] Connection closed by peer [127.0.0.1]"
+    tables.show([Event(0.0, "failure", told)], tables.events_table, as_json=False)
+    assert told in capsys.readouterr().out
+
+
+def test_the_loss_curve_is_a_picture_even_of_a_job_without_loss(tmp_path: Path) -> None:
+    points = [Point(step, 3.0 - step / 40, 1000.0 + step / 5) for step in range(1, 100)]
+    for name, data in (("curve.png", points), ("none.png", [])):
+        loss_curve.draw(data, REPORT.interruptions, tmp_path / "build" / name)
+        assert (tmp_path / "build" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_curve_begins_anew_where_training_went_back() -> None:
+    losses = [(1, 3.0), (2, 2.5), (3, None), (4, 2.0), (3, 2.2), (4, 2.1), (5, 1.9)]
+    executed = [Point(step, loss, 1000.0 + at) for at, (step, loss) in enumerate(losses)]
+    first, again = [(1, 3.0), (2, 2.5), (4, 2.0)], [(3, 2.2), (4, 2.1), (5, 1.9)]
+    assert loss_curve.stretches(executed) == [first, again]
+
+
+def test_an_interruption_is_marked_at_the_step_it_struck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    marks, draw_line = list[float](), Axes.axvline
+
+    def axvline(self: Axes, x: float, **how: object) -> object:
+        marks.append(x)
+        return draw_line(self, x, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Axes, "axvline", axvline)
+    points = [Point(step, 1.0, 1000.0 + step) for step in range(1, 20)]
+    loss_curve.draw(points, REPORT.interruptions, tmp_path / "curve.png")
+    assert marks == [3, 8, 15]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "local", "seconds"),
+    [
+        ("notice", 15.0, True, 15.0),
+        ("notice", 120.0, False, 120.0),
+        ("loss", 120.0, True, 0.0),
+        ("rebalance", 120.0, True, None),
+        ("rebalance", 120.0, False, 900.0),
+    ],
+)
+def test_programs_are_told_how_long_an_interrupted_node_has(
+    kind: str, given: float, local: bool, seconds: float | None
+) -> None:
+    cloud = CloudInfo("", 0, "", "", "us-east-1", (), 0) if local else None
+    told = interrupt.caused(
+        Place(Aws("us-east-1"), cloud), interrupt.Interruption("i-1", kind, given)
+    )
+    assert told == {"node": "i-1", "kind": kind, "seconds": seconds}
+
+
+def test_an_interruption_is_told_to_programs_as_one_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Place, "cluster", lambda place, name: name)
+    monkeypatch.setattr(Place, "find", lambda where, region: Place(Aws("us-east-1"), None))
+    monkeypatch.setattr(interrupt, "interrupt", lambda place, cluster, what: "it goes")
+
+    def told(*args: str) -> str:
+        return CliRunner().invoke(app, ["interrupt", "i-1", *args], catch_exceptions=False).stdout
+
+    assert told() == "it goes\n"
+    as_json = {"node": "i-1", "kind": "notice", "seconds": 120.0}
+    assert json.loads(told("--json")) == as_json
+
+
+def test_an_upload_is_told_with_its_share_and_its_rate() -> None:
+    uploading = replace(STATUS, upload=Upload(120, 30_000_000, 120_000_000, 45e6))
+    assert tables.status_line(uploading).endswith("checkpoint 100, 25% of 120 at 45 MB/s")
+    assert tables.status_line(STATUS).endswith("checkpoint 100")
+    assert json.loads(tables.to_json(uploading))["upload"] == {
+        "step": 120,
+        "done": 30_000_000,
+        "total": 120_000_000,
+        "rate": 45e6,
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (-3, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "119 min"),
+        (86400, "24 h"),
+        (2e5, "2 days"),
+    ],
+)
+def test_ages_are_told_in_the_largest_unit_of_which_there_are_two(
+    seconds: float, told: str
+) -> None:
+    assert ckpt.age(seconds) == told

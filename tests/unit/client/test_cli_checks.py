@@ -1,0 +1,311 @@
+"""What `up` refuses before anything starts, and that each refusal says what to do."""
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotelastic import validation
+from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.cli.render import plan as render_plan
+from spotelastic.client import commands
+from spotelastic.client.capacity_policy import kept, limited
+from spotelastic.client.job_config import Request, check
+from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
+from spotelastic.model.interval import Interval
+from spotelastic.model.job import Capacity, JobSpec, Settings
+from spotelastic.model.progress import Cost
+
+
+def request(**changes: object) -> Request:
+    usual: dict[str, object] = {
+        "script": Path("train.py"),
+        "args": ("--steps", "3"),
+        "local": True,
+        "region": None,
+        "minimum": 2,
+        "maximum": 4,
+        "name": None,
+        "types": ("g5.xlarge",),
+        "nproc_per_node": None,
+        "snapshot_every": "auto",
+        "checkpoint_every": "auto",
+        "keep_last": 3,
+        "keep_every": 0,
+        "max_restarts": 3,
+        "gang": False,
+        "stall_timeout": 0.0,
+        "exit_barrier_timeout": 300.0,
+        "drill": False,
+        "detach": False,
+        "keep": False,
+        "report": None,
+        "curve": None,
+    }
+    return Request(**(usual | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "notes.txt").write_text("not a script\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    return tmp_path
+
+
+def test_a_sound_request_becomes_a_plan(folder: Path) -> None:
+    plan = check(request(), folder)
+    assert (plan.name, plan.script) == ("train", "train.py")
+    assert (plan.settings.min_nodes, plan.settings.max_nodes, plan.settings.workers) == (2, 4, 1)
+    assert plan.archive.files == 3
+
+
+def test_what_a_job_is_told_becomes_the_settings_of_its_nodes(folder: Path) -> None:
+    told = {
+        "snapshot_every": "20",
+        "checkpoint_every": "10m",
+        "keep_last": 5,
+        "keep_every": 1000,
+        "gang": True,
+        "stall_timeout": 90.0,
+        "exit_barrier_timeout": 60.0,
+    }
+    assert check(request(**told), folder).settings == replace(
+        check(request(), folder).settings,
+        snapshot_every=Interval(steps=20),
+        checkpoint_every=Interval(seconds=600.0),
+        keep_last=5,
+        keep_every=1000,
+        gang=True,
+        stall_timeout=90.0,
+        exit_barrier=60.0,
+    )
+
+
+def test_a_cluster_lingers_for_a_time_not_at_all_or_forever(folder: Path) -> None:
+    def linger(text: str) -> float | None:
+        return check(request(linger=text), folder).linger
+
+    assert check(request(), folder).linger == 600.0
+    assert [linger(text) for text in ("90s", "2h", "0", "forever")] == [90.0, 7200.0, 0.0, None]
+
+
+def test_on_aws_the_instance_type_decides_how_many_workers_a_node_runs(folder: Path) -> None:
+    assert check(request(local=False), folder).settings.workers == 0
+    assert check(request(local=False, nproc_per_node=8), folder).settings.workers == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"script": Path("absent.py")}, "there is no script absent.py"),
+        ({"script": Path("notes.txt")}, "notes.txt is not a Python file"),
+        ({"script": Path("broken.py")}, "broken.py is not a Python file: line 1"),
+        ({"script": Path()}, "is not a Python file"),
+        ({"minimum": 5}, "--min 5 is above --max 4"),
+        ({"minimum": 0}, "--min 0: a job needs at least one node"),
+        ({"maximum": 0}, "--max 0: a job needs at least one node"),
+        ({"maximum": 5000}, "--max 5000: at most 1000 nodes"),
+        ({"nproc_per_node": 0}, "--nproc-per-node 0"),
+        ({"snapshot_every": "-1"}, "--snapshot-every -1: give steps (500), a time (10m), or auto"),
+        ({"checkpoint_every": "10 m"}, "--checkpoint-every 10 m: give steps"),
+        ({"checkpoint_every": "0s"}, "--checkpoint-every 0s: a time is more than nothing"),
+        ({"placement": "near"}, "--placement near: expected cluster"),
+        (
+            {"placement": "cluster", "zones": "spread"},
+            "--placement cluster puts all nodes into one zone, --zones spread into all",
+        ),
+        ({"vpc": "vpc-1"}, "named by both: --vpc vpc-... --subnets subnet-...,subnet-..."),
+        ({"subnets": ("subnet-1",)}, "named by both"),
+        ({"linger": "10"}, "--linger 10: expected a time, such as 90s or 10m, 0, or forever"),
+        ({"linger": "auto"}, "--linger auto: expected a time"),
+        ({"keep_last": 0}, "--keep-last 0: must be at least 1"),
+        ({"keep_every": -1}, "--keep-every -1: must not be negative"),
+        ({"stall_timeout": -0.5}, "--stall-timeout -0.5: must not be negative"),
+        ({"exit_barrier_timeout": -1.0}, "--exit-barrier-timeout -1"),
+        ({"max_restarts": -1}, "--max-restarts -1"),
+        ({"types": ("g5.xlage",)}, "g5.xlage: there is no such instance type"),
+        ({"gpu_memory": "40", "types": ()}, "--gpu-memory 40: expected a size of at least 1GB"),
+        ({"gpu_memory": "big", "types": ()}, "--gpu-memory big: expected a size, such as 20GB"),
+        ({"name": "Not A Name"}, "--name 'Not A Name'"),
+        ({"drill": True, "local": False}, "add --local"),
+        (
+            {"image": "team/torch:2.9"},
+            "nodes of the local cloud are processes",
+        ),
+        ({"drill": True, "detach": True}, "--drill needs a command that stays"),
+        ({"drill": True, "minimum": 1, "maximum": 1}, "--max 2 at least"),
+        ({"report": Path("r.json"), "detach": True}, "--report needs a command that stays"),
+        ({"report": Path("/dev/null/r.json")}, "/dev/null/r.json cannot be written"),
+        ({"curve": Path("/")}, "--curve / is a folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    folder: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(SpotelasticError) as caught:
+        check(request(**changes), folder)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_script_elsewhere_would_not_be_shipped(folder: Path) -> None:
+    (folder / "sub").mkdir()
+    with pytest.raises(UsageError, match="outside of the working folder"):
+        check(request(script=folder / "train.py"), folder / "sub")
+
+
+def test_an_absolute_path_within_the_folder_is_fine(folder: Path) -> None:
+    assert check(request(script=folder / "train.py"), folder).script == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        ("train_gpt.py", "train-gpt"),
+        ("Train.py", "train"),
+        ("1st.py", "job-1st"),
+        ("_.py", "job"),
+        ("a" * 38 + "_very_long.py", "a" * 38),
+    ],
+)
+def test_the_cluster_is_named_after_the_script(script: str, name: str) -> None:
+    assert validation.default_name(Path(script)) == name
+
+
+def test_other_systems_are_told_in_one_line() -> None:
+    with pytest.raises(EnvironmentFailure, match="Linux only; this is darwin"):
+        validation.linux("darwin")
+
+
+def test_too_little_room_is_told_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = {tmp_path: 10 * 2**30, Path("/dev/shm"): 64 * 2**20}
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[path]))
+    validation.room(1, 1, folder=tmp_path)
+    with pytest.raises(EnvironmentFailure, match=r"/dev/shm has 64 MiB free, 4 workers need 256"):
+        validation.room(4, 1, folder=tmp_path)
+    free[tmp_path] = 100 * 2**20
+    with pytest.raises(EnvironmentFailure, match=r"100 MiB free, 4 local nodes need 700 MiB"):
+        validation.room(4, 1, folder=tmp_path)
+    free.update({tmp_path: 2**50, Path("/dev/shm"): 2**50})
+    with pytest.raises(EnvironmentFailure, match=r"memory has \d+ MiB free, 900000 local nodes"):
+        validation.room(900_000, 1, folder=tmp_path)
+
+
+@pytest.mark.parametrize("absent", ["moto", "torch"])
+def test_a_missing_part_of_the_local_cloud_is_named(
+    absent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == absent else find(name)
+    )
+    with pytest.raises(EnvironmentFailure, match=rf"needs {absent}: pip install"):
+        validation.local_parts()
+
+
+def test_a_port_that_somebody_has_on_all_addresses_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(EnvironmentFailure, match=f"port {port}, .*in use"):
+            validation.ports(port)
+    validation.ports(port)
+
+
+def test_files_are_tried_and_left_as_they_were(tmp_path: Path) -> None:
+    kept = tmp_path / "report.json"
+    kept.write_text("old")
+    validation.writable(report=kept, curve=tmp_path / "new" / "curve.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert kept.read_text() == "old"
+    for bad in (Path("/proc/report.json"), kept / "below", tmp_path):
+        with pytest.raises(UsageError, match="--report"):
+            validation.writable(report=bad)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"on_demand": "always"}, "--on-demand always: expected never, fallback or base=N"),
+        ({"on_demand": "base=5"}, "--on-demand base=5: is more than --max 2"),
+        ({"max_price": 0.0}, "--max-price 0: expected more than 0 US dollars"),
+        ({"deadline": "100"}, "--deadline 100: expected a time, such as 90m or 8h"),
+        ({"spot_patience": float("inf")}, "--spot-patience inf: expected 0 seconds or more"),
+    ],
+)
+def test_what_may_be_bought_is_checked_before_anything_starts(
+    folder: Path, change: dict[str, object], told: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        check(request(minimum=1, maximum=2, **change), folder)
+    assert told in str(refused.value)
+
+
+def test_what_may_be_bought_is_what_the_flags_say(folder: Path) -> None:
+    asked = request(on_demand="base=2", max_cost=50.0, deadline="8h")
+    bought = check(asked, folder).capacity
+    assert (bought.on_demand, bought.base, bought.max_cost) == ("never", 2, 50.0)
+    assert bought.deadline is not None
+    assert check(request(on_demand="fallback"), folder).capacity.on_demand == "fallback"
+
+
+def test_the_same_deadline_said_again_is_the_same_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def at(now: float, deadline: str | None) -> Capacity:
+        monkeypatch.setattr("spotelastic.client.job_config.wall", lambda: now)
+        return check(request(deadline=deadline), folder).capacity
+
+    first, hour = at(1000.0, "8h"), 3600.0
+    seven = 1000.0 + 7 * hour
+    assert kept(at(seven, "480m"), first).deadline == first.deadline == 1000.0 + 8 * hour
+    assert kept(at(seven, "9h"), first).deadline == seven + 9 * hour
+    assert kept(at(seven, None), first).deadline is None
+    assert kept(at(seven, "8h"), at(1000.0, None)).deadline == seven + 8 * hour
+    again = kept(at(seven, "8h"), first)
+    assert kept(at(seven + hour, "8h"), again).deadline == first.deadline
+
+
+def test_a_restart_gives_a_time_that_begins_anew_or_leaves_the_end_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(commands, "wall", lambda: 1000.0)
+    monkeypatch.setattr(commands, "cost_of", lambda _: Cost("demo", 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    before = limited(Capacity(), 60.0, 990.0)
+    spec = JobSpec("demo", "run", "train.py", (), "", Settings(1, 2), "", (), capacity=before)
+    cluster: Any = SimpleNamespace(name="demo", spec=spec)
+    anew = commands._time_and_money(cluster, "8h", None)(spec).capacity
+    assert (anew.deadline, kept(limited(before, 8 * 3600.0, 5000.0), anew)) == (29_800.0, anew)
+    assert commands._time_and_money(cluster, None, 5.0)(spec).capacity == replace(
+        before, max_cost=5.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [(4, ""), (2, "nproc-per-node 4 -> 2"), (None, "nproc-per-node 4 -> 8")],
+)
+def test_workers_per_node_are_told_as_they_will_be(
+    folder: Path, named: int | None, told: str
+) -> None:
+    """Where they are not named there is one per GPU, whatever the cluster has had."""
+    asked = request(local=False, nproc_per_node=named)
+    checked = check(asked, folder)
+    its = JobSpec(
+        "train", "train", "train.py", asked.args, checked.archive.sha256,
+        replace(checked.settings, workers=4), "s3://b/train", (), instance_types=("g5.48xlarge",),
+    )  # fmt: skip
+    found: Any = SimpleNamespace(types=(InstanceType("g5.48xlarge", 192, 8, "A10G", "x86_64"),))
+    assert "; ".join(render_plan.changes(asked, checked, found, its, ())) == told
+    with_secrets = render_plan.changes(asked, checked, found, its, ["KEY"])
+    assert list(with_secrets)[-1] == "secrets", "whose values are not in the job"

@@ -1,0 +1,273 @@
+"""The command line as a whole: its help, its speed of import, its one-line errors."""
+
+import errno
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotelastic.cli import main as main_module
+from spotelastic.cli.commands.bring_up import _FirstStep
+from spotelastic.clock import steady
+from spotelastic.model.progress import Status
+
+HEAVY = ("torch", "boto3", "botocore", "moto", "grpc", "pyetcd", "matplotlib", "numpy", "s3fs")
+COMMANDS = (
+    *("up", "ls", "status", "logs", "events", "report", "cost", "stop", "restart", "scale"),
+    *("interrupt", "drill", "replay", "down", "run"),
+)
+
+
+def spotelastic(
+    *args: str, cwd: Path | None = None, home: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": str(Path(sys.executable).parent),
+        "SPOTELASTIC_HOME": str(home or "/nonexistent"),
+        "HOME": "/nonexistent",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "COLUMNS": "200",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "spotelastic", *args],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("spotelastic sta", ["status"]),
+        ("spotelastic up --max-", ["--max-restarts", "--max-price", "--max-cost"]),
+        ("spotelastic ckpt ver", ["verify"]),
+    ],
+)
+def test_a_shell_completes_commands_and_flags(typed: str, offered: list[str]) -> None:
+    environment = {
+        "_SPOTELASTIC_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
+    program = Path(sys.executable).with_name("spotelastic")
+    told = subprocess.run(
+        [program], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert told.stdout.split() == offered
+
+
+def test_the_time_to_the_first_step_is_told_once() -> None:
+    said = list[str]()
+    first = _FirstStep(steady() - 96.0, said.append)
+    for step in (0, 1, 2):
+        first(Status("train", "running", 0.0, step=step))
+    (line,) = said
+    assert line == "first step 96 s after the command"
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['spotelastic', '--help']\n"
+        "from spotelastic.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "heavy: []" in told.stdout
+    assert all(f" {command} " in told.stdout for command in COMMANDS)
+    assert " boot " not in told.stdout
+
+
+def test_the_version_is_told() -> None:
+    assert spotelastic("--version").stdout.startswith("spotelastic 0.")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str) -> None:
+    told = spotelastic(command, "--help")
+    assert told.returncode == 0
+    assert "Example" in told.stdout
+    assert f"spotelastic {command}" in told.stdout.split("Example")[1]
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "logs", "events", "report", "stop", "restart", "scale", "down", "ls"]
+)
+def test_without_a_local_cloud_each_command_says_so_in_one_line(command: str) -> None:
+    told = spotelastic(command, "--local")
+    assert told.returncode == 2
+    assert told.stdout == ""
+    assert told.stderr.count("\n") == 1
+    assert "no local cloud is running" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("frobnicate", "no such command: frobnicate"),
+        ("up --local --frobnicate x.py", "no such option: --frobnicate"),
+        ("up --local --min two x.py", "--min: needs a whole number"),
+        ("interrupt i-1 --in soon", "--in: "),
+        ("interrupt i-1 --in inf", "--in: "),
+        ("logs --rank -1", "--rank: "),
+    ],
+)
+def test_a_mistyped_line_is_told_in_one(line: str, words: str) -> None:
+    told = spotelastic(*line.split())
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.count("\n") == 1
+    assert words in told.stderr
+    assert "--help" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("statsu", "no such command: statsu; did you mean status?"),
+        ("up --mun 2 x.py", "no such option: --mun; did you mean --min?"),
+        ("run --nprocs-per-node 2 x.py", "--nprocs-per-node; did you mean --nproc-per-node?"),
+        ("--verson", "no such option: --verson; did you mean --version?"),
+        ("up --gpus 0", "--gpus: needs to be greater than or equal to 1"),
+        ("run --max-restarts two x.py", "--max-restarts two: needs a whole number"),
+        ("up --min", "--min: needs a value"),
+        ("run --nnodes", "--nnodes: needs a value"),
+        ("up --plan=3 x.py", "--plan: takes no value"),
+        ("run --gang=3 x.py", "--gang: takes no value"),
+        ("status a b c", "not understood: b c"),
+        ("ckpt pin", "URL[@STEP] is missing"),
+    ],
+)
+def test_both_parsers_speak_alike(line: str, words: str) -> None:
+    with pytest.raises(Exception) as error:
+        main_module._command(line.split())
+    told = main_module._told_by_parser(error.value) or str(error.value)
+    assert words in told and "--help`)" in told
+
+
+def test_without_any_cloud_both_ways_out_are_named() -> None:
+    told = spotelastic("status")
+    assert told.returncode == 2
+    assert "up --local" in told.stderr
+    assert "AWS_PROFILE" in told.stderr
+
+
+def test_a_mistake_in_up_is_one_line_and_starts_nothing(tmp_path: Path) -> None:
+    told = spotelastic("up", "--local", "absent.py", cwd=tmp_path, home=tmp_path / "home")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr == "spotelastic: there is no script absent.py\n"
+    assert not (tmp_path / "home").exists()
+
+
+def test_an_option_that_does_not_exist_is_a_usage_error() -> None:
+    told = spotelastic("up", "--no-such-flag", "x.py")
+    assert told.returncode == 2
+    assert "--no-such-flag" in told.stderr
+
+
+def test_deleting_checkpoints_wants_the_cluster_named() -> None:
+    told = spotelastic("down", "--delete-data")
+    assert told.returncode == 2
+    assert "name the cluster whose checkpoints are to be deleted" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "some"),
+    [
+        ("up", {"Machines", "The job", "Money and time", "After the job"}),
+        ("run", {"Nodes", "Workers", "Output", "Checkpoints"}),
+    ],
+)
+def test_the_help_is_grouped_and_no_group_is_long(command: str, some: set[str]) -> None:
+    told = spotelastic(command, "--help").stdout
+    panels = [panel.splitlines() for panel in told.split("╭─ ")[1:]]
+    titles = [panel[0].split(" ─")[0] for panel in panels]
+    assert some <= set(titles)
+    assert max(len(panel) for panel in panels) < 30
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("up", "--nprocs-per-node", "2", "x.py"), "--nproc-per-node"),
+        (("up", "--instance-tpes", "g5.xlarge", "x.py"), "--instance-types"),
+        (("statsu",), "status"),
+        (("ckpt", "verfy", "runs/x"), "verify"),
+    ],
+)
+def test_what_was_meant_is_offered(typed: tuple[str, ...], meant: str) -> None:
+    told = spotelastic(*typed)
+    assert told.returncode == 2 and told.stderr.count("\n") == 1
+    assert meant in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x"), "/x: No space .*: make room"),
+        (OSError(errno.EMFILE, "Too many open files"), r"^Too many open files: .*ulimit -n"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+    ],
+)
+def test_what_a_machine_lacks_is_one_line(error: Exception, told: str) -> None:
+    line = main_module._told_by_machine(error)
+    assert line is not None and re.search(told, line)
+
+
+def test_a_defect_is_no_fault_of_the_machine() -> None:
+    assert main_module._told_by_machine(RuntimeError("other")) is None
+    assert main_module._told_by_machine(FileNotFoundError(errno.ENOENT, "No such file")) is None
+
+
+LIMITED = """
+import resource, sys
+from spotelastic.cli import main
+from spotelastic.launcher import run
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
+run.serve = lambda *_: sys.exit(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 256)
+sys.argv[1:] = ["run", "--standalone", {script!r}]
+main.main()
+"""
+
+
+@pytest.mark.parametrize(("hard", "code"), [(100, 2), (1024, 1)])
+def test_a_low_limit_of_open_files_is_raised_or_told(hard: int, code: int, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.touch()
+    limited = LIMITED.format(hard=hard, script=str(script))
+    done = subprocess.run(
+        [sys.executable, "-c", limited], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code
+    told = "spotelastic: this process may open 100 files: a run needs 256 (ulimit -n)\n"
+    assert done.stderr == (told if code == 2 else "")
+
+
+NO_PORT = """
+import errno, sys
+from spotelastic.cli import main
+from spotelastic.launcher import run
+def none(*_):
+    raise OSError(errno.EADDRINUSE, "Address already in use")
+run.serve = none
+sys.argv[1:] = ["run", "--standalone", {script!r}]
+main.main()
+"""
+
+
+def test_a_machine_without_a_free_port_is_told_in_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.touch()
+    code = NO_PORT.format(script=str(script))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    assert re.fullmatch("spotelastic: Address already in use: no port is free .*\n", done.stderr)

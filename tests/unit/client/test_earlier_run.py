@@ -1,0 +1,94 @@
+"""What `up` says of the checkpoints that a cluster of this name has left, and --fresh."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.wire import Commit
+from support.committing import put_all
+from support.s3 import s3_endpoint, use_s3
+
+from spotelastic.aws.base.clients import Aws
+from spotelastic.aws.messaging.bucket import JOB, Objects
+from spotelastic.cli.commands import earlier_run
+from spotelastic.client.target import Place
+from spotelastic.errors import UsageError
+from spotelastic.model.job import JobSpec, Settings
+
+__all__ = ["s3_endpoint"]
+
+
+@pytest.fixture
+def place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Place, str]]:
+    bucket = use_s3(monkeypatch, s3_endpoint)
+    monkeypatch.setenv("AWS_PROFILE", "")
+    monkeypatch.delenv("AWS_PROFILE")
+    yield Place(Aws("us-east-1"), None), bucket
+
+
+def asked(bucket: str, **more: Any) -> Any:
+    given = {"bucket": bucket, "resume": None, "fresh": False, "args": ("--steps", "40")}
+    return SimpleNamespace(**given | more)
+
+
+CHECKED = cast(Any, SimpleNamespace(name="quokka", script="train.py"))
+
+
+def begun(place: Place, request: Any) -> list[str]:
+    said = list[str]()
+    earlier_run.begin(place, request, CHECKED, said.append)
+    return said
+
+
+def trained(url: str, step: int) -> None:
+    commits = Commits(open_storage(url), "quokka")
+    epoch = commits.claim().epoch
+    put_all(commits, epoch, step)
+    assert commits.commit(Commit(epoch, step), epoch)
+
+
+def test_it_says_from_which_step_the_job_goes_on(place: tuple[Place, str]) -> None:
+    there, bucket = place
+    url = f"s3://{bucket}/quokka/checkpoints"
+    assert begun(there, asked(bucket)) == [] == begun(there, asked(bucket, fresh=True))
+    trained(url, 40)
+    (line,) = begun(there, asked(bucket))
+    assert line.startswith("going on from step 40 of the run quokka, saved ")
+    assert line.endswith("; begin afresh with --fresh")
+    (line,) = begun(there, asked(bucket, fresh=True))
+    assert (
+        line == f"beginning afresh: step 40 and what was before it stay in {url}, and count no more"
+    )
+    assert begun(there, asked(bucket)) == [], "the job begins at step 0, also the next time"
+    assert len(open_storage(url).keys("1/")) > 1
+    trained(url, 5)
+    assert "from step 5 of" in begun(there, asked(bucket))[0]
+
+
+def test_it_names_another_script_or_other_arguments(place: tuple[Place, str]) -> None:
+    there, bucket = place
+    url = f"s3://{bucket}/quokka/checkpoints"
+    trained(url, 40)
+    for script, args, warning in (
+        ("train.py", ("--steps", "40"), None),
+        ("train.py", ("--token", "abcdefgh"), "that run had other arguments: --token ***"),
+        ("old.py", (), "that run was made by another script, old.py"),
+    ):
+        spec = JobSpec("quokka", "quokka", script, args, "", Settings(1, 1), url, ())
+        Objects(there.aws, bucket, "quokka").put(JOB, msgspec.json.encode(spec))
+        line, *more = begun(there, asked(bucket))
+        assert f" by {script}" in line
+        assert more == ([f"warning: {warning}"] if warning else [])
+
+
+def test_fresh_is_for_a_cluster_that_is_to_be_made() -> None:
+    known = cast(Any, SimpleNamespace(name="quokka"))
+    earlier_run.check(asked("b"), known)
+    with pytest.raises(UsageError, match="the cluster quokka is up and trains"):
+        earlier_run.check(asked("b", fresh=True), known)
+    with pytest.raises(UsageError, match="--fresh and --resume old: give one of them"):
+        earlier_run.check(asked("b", fresh=True, resume="old"), None)

@@ -1,0 +1,45 @@
+"""The time to the first step, as `up` tells it while it shows a job."""
+
+import pytest
+
+from spotelastic.cli.commands.bring_up import _FirstStep
+from spotelastic.clock import steady
+from spotelastic.model.progress import NodeStatus, Status
+
+NODE = NodeStatus("i-1", "worker", "training", "us-east-1a", "10.0.0.1", (0,))
+
+
+def seen(step: int, loss: float | None = None, step_time: float = 0.0) -> Status:
+    """Of a job that trains."""
+    return Status(
+        "train", "running", 0.0, round=1, step=step, loss=loss, step_time=step_time, nodes=(NODE,)
+    )
+
+
+PENDING = Status("train", "pending", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told_at"),
+    [
+        ((PENDING, seen(0), seen(1), seen(2)), 2),
+        ((PENDING, seen(3, loss=2.5)), 1),
+        ((PENDING, seen(3, step_time=0.1)), 1),
+        ((PENDING, seen(4000), seen(4000), seen(4001), seen(4002)), 3),
+        ((PENDING, seen(4000), seen(4000, loss=0.5)), 2),
+        ((PENDING, seen(0), Status("train", "succeeded", 0.0, round=1, step=2)), 2),
+        ((PENDING, seen(0), seen(0)), None),
+    ],
+)
+def test_it_is_told_once_when_this_cluster_has_made_one(
+    statuses: tuple[Status, ...], told_at: int | None
+) -> None:
+    said = list[str]()
+    first, at = _FirstStep(steady() - 96.0, said.append), None
+    for number, status in enumerate(statuses):
+        first(status)
+        if said and at is None:
+            at = number
+    assert at == told_at
+    assert said == ["first step 96 s after the command"] * (told_at is not None)
+    assert first.told == (told_at is not None)

@@ -1,0 +1,92 @@
+"""Limits of `up` that contradict what there is: one line that names the figures."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotelastic.aws.artifacts.left_out import LeftOut
+from spotelastic.aws.compute.estimate import Estimate, Line
+from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.cli.render import plan
+from spotelastic.client import preflight
+from spotelastic.controller.accounting import usage
+from spotelastic.controller.accounting.usage import HOUR, Usage
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Capacity
+
+REQUEST: Any = SimpleNamespace(minimum=2, maximum=4, local=False)
+
+
+def told(capacity: Capacity, *, price: float = 0.5, linger: float | None = 600.0) -> list[str]:
+    """For 1.20 USD an hour with two nodes."""
+    lines = (Line("worker", 2, 4, price), Line("control node", 3, 3, 0.2 / 3))
+    found: Any = SimpleNamespace(
+        types=(InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64"),),
+        options=(),
+        ranking=(),
+        zones=("a",),
+        warnings=(),
+        price=price,
+        estimate=Estimate(lines),
+    )
+    checked: Any = SimpleNamespace(
+        script="train.py",
+        environment=None,
+        capacity=capacity,
+        linger=linger,
+        archive=SimpleNamespace(left_out=None),
+    )
+    return list(plan.headline(REQUEST, checked, found))
+
+
+def test_a_cost_that_pays_for_less_than_a_boot_and_an_end_is_refused_with_the_figures() -> None:
+    with pytest.raises(UsageError) as refused:
+        told(Capacity(max_cost=0.05))
+    assert str(refused.value) == (
+        "--max-cost 0.05: pays for 2.5 min of 2 nodes (--min) and the control nodes, 1.20 USD an "
+        "hour: 2 min to boot and 3 min to end take 0.10 USD: say more than that"
+    )
+    assert told(Capacity(max_cost=0.11))
+
+
+def test_prices_that_are_not_known_contradict_no_limit() -> None:
+    assert told(Capacity(max_cost=0.001), price=0.0)
+
+
+def test_a_node_that_is_to_be_kept_for_no_time_is_refused() -> None:
+    with pytest.raises(UsageError, match="--keep-failed: with --linger 0 the cluster ends with"):
+        told(Capacity(keep_failed=True), linger=0.0)
+    for linger in (None, 1.0):
+        assert told(Capacity(keep_failed=True), linger=linger)
+    assert told(Capacity(), linger=0.0)
+
+
+def test_another_limit_than_before_must_be_more_than_the_cluster_has_cost_and_takes_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control = Usage("c", "t3.small", False, 0.0, None, 2.0, 2.0, "control")
+    cost = usage.cost("demo", {"c": control}, None, HOUR, None)
+    monkeypatch.setattr(preflight, "cost_of", lambda _: cost)
+    spec = SimpleNamespace(capacity=Capacity(max_cost=1.5))
+    known: Any = SimpleNamespace(name="demo", spec=spec)
+    for limit in (1.0, 2.0, 2.09):
+        with pytest.raises(
+            UsageError, match=rf"--max-cost {limit:g}: demo has cost \$2.00 already"
+        ):
+            preflight._check_cost(known, limit)
+    for fine in (None, 1.5, 2.2):
+        preflight._check_cost(known, fine)
+
+
+def test_what_git_ignores_is_told_with_the_line_that_brings_it() -> None:
+    data = LeftOut(3, 12_400_000, "data/train.bin", 8_000_000, "!/data/", True)
+    assert plan.not_shipped(data) == (
+        "git ignores 3 files here, which nodes do not get: 12.4 MB, the largest data/train.bin "
+        "(8 MB); a line `!/data/` in .spotelasticignore brings that, a bucket (--read) what is "
+        "large"
+    )
+    one = LeftOut(1, 300, "a.pkl", 300, "!/a.pkl", True)
+    assert "git ignores 1 file here, which nodes do not get: a.pkl (300 B); " in plan.not_shipped(
+        one
+    )

@@ -1,0 +1,148 @@
+"""`interrupt` and `scale`: what they ask for, and what they refuse in one line."""
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spotelastic.aws.compute.instance_types import InstanceType
+from spotelastic.aws.compute.quotas import Allowance
+from spotelastic.cli.main import main
+from spotelastic.client import commands
+from spotelastic.client import interrupt as client_interrupt
+from spotelastic.client.interrupt import Interruption, caused, interrupt
+from spotelastic.client.target import Place
+from spotelastic.errors import UsageError
+from spotelastic.model.job import Capacity, JobSpec, Settings
+
+SPEC = JobSpec("demo", "run", "train.py", (), "", Settings(1, 4), "", ())
+CLUSTER: Any = SimpleNamespace(name="demo", aws=None, spec=SPEC)
+LOCAL, AWS = object(), None
+NODES = {"i-spot": True, "i-bought": False}
+"""By id: whether it is spot."""
+
+
+# -- interrupt -----------------------------------------------------------------------------------
+
+
+class Faults:
+    def __init__(self, asked: list[tuple[object, ...]]) -> None:
+        self._asked = asked
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *told: self._asked.append((name, *told))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Of the local cloud's faults, of Auto Scaling, and of the Fault Injection Service."""
+    asked: list[tuple[object, ...]] = []
+    machines = [SimpleNamespace(id=name, spot=spot) for name, spot in NODES.items()]
+    nodes = [SimpleNamespace(id=name, state="active") for name in NODES]
+    nodes.append(SimpleNamespace(id="i-gone", state="gone"))
+    monkeypatch.setattr(client_interrupt, "status_of", lambda _: SimpleNamespace(nodes=nodes))
+    monkeypatch.setattr(client_interrupt, "Faults", lambda _: Faults(asked))
+    monkeypatch.setattr(client_interrupt.autoscaling, "machines", lambda *_: machines)
+    monkeypatch.setattr(
+        client_interrupt.autoscaling, "end", lambda _, names: asked.append(("end", *names))
+    )
+    monkeypatch.setattr(
+        client_interrupt.fault_injection, "interrupt", lambda _, *told: asked.append(("fis", *told))
+    )
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("cloud", "what", "done", "told", "seconds"),
+    [
+        (LOCAL, Interruption("i-spot", "notice", 15.0), ("interrupt", "i-spot", 15.0), "15 s", 15),
+        (LOCAL, Interruption("i-spot", "notice", 0.0), ("kill", "i-spot"), "without notice", 0),
+        (LOCAL, Interruption("i-spot", "rebalance"), ("rebalance", "i-spot"), "and stays", None),
+        (LOCAL, Interruption("i-spot", "loss"), ("kill", "i-spot"), "without notice", 0),
+        (LOCAL, Interruption("i-bought", "loss"), ("kill", "i-bought"), "without notice", 0),
+        (AWS, Interruption("i-spot"), ("fis", "i-spot", 120.0), "taken away in 120 s", 120),
+        (AWS, Interruption("i-spot", "notice", 0.0), ("end", "i-spot"), "without notice", 0),
+        (
+            *(AWS, Interruption("i-spot", "rebalance"), ("fis", "i-spot", 900.0)),
+            *("is recommended to be left, and will be taken away in 900 s", 900),
+        ),
+        (AWS, Interruption("i-spot", "loss"), ("end", "i-spot"), "without notice", 0),
+        (AWS, Interruption("i-bought", "loss"), ("end", "i-bought"), "without notice", 0),
+    ],
+)
+def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
+    asked: list[tuple[object, ...]],
+    cloud: Any,
+    what: Interruption,
+    done: tuple[object, ...],
+    told: str,
+    seconds: float | None,
+) -> None:
+    place: Any = SimpleNamespace(cloud=cloud)
+    assert told in interrupt(place, CLUSTER, what)
+    assert asked == [done]
+    assert caused(place, what)["seconds"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("cloud", "node", "kind", "seconds", "why"),
+    [
+        (AWS, "i-spot", "notice", 15.0, r"^--in 15: AWS gives 120 s of notice, always \(or none:"),
+        (AWS, "i-bought", "notice", 120.0, "^i-bought is on-demand: AWS gives no notice to those"),
+        (AWS, "i-bought", "rebalance", 120.0, "^i-bought is on-demand"),
+        (LOCAL, "i-bought", "notice", 15.0, "^i-bought is on-demand"),
+        (LOCAL, "i-gone", "loss", 120.0, "^demo has no node i-gone; it has i-spot, i-bought$"),
+        (LOCAL, "i-spot", "loss", 15.0, "^--kind loss --in 15: a loss has no warning"),
+        (LOCAL, "i-spot", "flood", 120.0, "^--kind flood: expected notice, rebalance, loss$"),
+    ],
+)
+def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
+    asked: list[tuple[object, ...]], cloud: Any, node: str, kind: str, seconds: float, why: str
+) -> None:
+    place: Any = SimpleNamespace(cloud=cloud)
+    with pytest.raises(UsageError, match=why):
+        interrupt(place, CLUSTER, Interruption(node, kind, seconds))
+    assert asked == []
+
+
+# -- scale ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [("--min", "0"), ("--max", "0"), ("--min", "-1", "--max", "3")])
+def test_a_job_of_no_nodes_is_refused_in_one_line(
+    args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = SimpleNamespace(cloud=None, cluster=lambda _: CLUSTER)
+    monkeypatch.setattr(Place, "find", lambda *_: place)
+    monkeypatch.setattr(sys, "argv", ["spotelastic", "scale", "demo", *args])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (2, "")
+    assert told.err == f"spotelastic: {args[0]} {args[1]}: a job needs at least one node\n"
+
+
+@pytest.mark.parametrize(
+    ("high", "base", "refused"), [(8, 0, "3 of 8"), (8, 4, "3 of 4"), (8, 5, ""), (8, 8, "")]
+)
+def test_nodes_of_a_base_are_no_spot_nodes_that_a_quota_must_allow(
+    high: int, base: int, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = InstanceType("g5.xlarge", 4, 1, "A10G", "x86_64")
+    left = Allowance("G and VT", "L-1", True, "eu-x", 12, 0)
+    known = SimpleNamespace(allowance=lambda _, spot: left if spot else None)
+    monkeypatch.setattr(commands, "Quotas", lambda *_: known)
+    monkeypatch.setattr(commands.instance_types, "describe", lambda *_: (kind,))
+    done = SimpleNamespace(state="running")
+    monkeypatch.setattr(commands, "status_of", lambda _: done)
+    monkeypatch.setattr(commands, "_give", lambda *_: "is to have more nodes")
+    monkeypatch.setattr(commands.workers, "allow", lambda *_: None)
+    spec = replace(SPEC, capacity=Capacity(base=base))
+    cluster: Any = SimpleNamespace(name="demo", aws=None, spec=spec)
+    if not refused:
+        assert commands.scale(cluster, None, high, local=False, say=print).state == "running"
+        return
+    with pytest.raises(UsageError, match=f"^--max {high}: quota allows {refused} spot g5.xlarge "):
+        commands.scale(cluster, None, high, local=False, say=print)

@@ -1,0 +1,57 @@
+"""Certificates that are about to end: who is told, when, and what to do."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from spotelastic.cli.commands import status
+from spotelastic.client import target
+from spotelastic.clock import wall
+from spotelastic.model.job import JobSpec, Settings
+from spotelastic.model.progress import Status
+from spotelastic.model.validity import DAY, RENEW_WITHIN, REPLACE_WITHIN, Validity
+
+NOW = 1_900_000_000.0  # 2030-03-17
+LONG = NOW + 3000 * DAY
+
+
+@pytest.mark.parametrize(
+    ("certificates", "authority", "said"),
+    [
+        (0.0, 0.0, ""),
+        (NOW + RENEW_WITHIN, NOW + REPLACE_WITHIN, ""),
+        (NOW + RENEW_WITHIN - 1, LONG, "demo's nodes ends on 2030-04-16: run `spotelastic up` a"),
+        (NOW - DAY, LONG, "demo's nodes has ended on 2030-03-16: run `spotelastic up` again"),
+        (NOW + 300 * DAY, NOW + 300 * DAY, "ends on 2031-01-11: run `spotelastic down demo` and"),
+        (NOW + DAY, NOW + DAY, "the authority that signs demo's certificates ends on 2030-03-18"),
+        (NOW - DAY, NOW - DAY, "the authority that signs demo's certificates has ended on"),
+    ],
+)
+def test_an_end_is_told_in_time_with_what_to_do(
+    certificates: float, authority: float, said: str
+) -> None:
+    told = Validity(certificates, authority).warning("demo", NOW)
+    assert said in told
+    assert bool(said) == bool(told)
+
+
+def test_status_warns_beside_what_programs_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = JobSpec("demo", "demo", "train.py", (), "c0de", Settings(1, 2), "s3://bucket/demo", ())
+
+    def look(validity: Validity) -> tuple[str, str]:
+        cluster = SimpleNamespace(name="demo", spec=replace(spec, validity=validity))
+        found = SimpleNamespace(told=lambda *_: cluster)
+        monkeypatch.setattr(target.Place, "find", lambda *_: found)
+        monkeypatch.setattr(target, "status_of", lambda _: Status("demo", "running", NOW))
+        status.status("demo", json=True)
+        captured = capsys.readouterr()
+        return captured.out, captured.err
+
+    good, ending = Validity(wall() + 300 * DAY), Validity(wall() + DAY)
+    out, err = look(good)
+    assert err == ""
+    assert look(ending)[0] == out
+    assert "warning: a certificate of demo's nodes ends on" in look(ending)[1]

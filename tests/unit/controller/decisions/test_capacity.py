@@ -1,0 +1,348 @@
+"""How many nodes of which kind there should be, and who goes."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
+
+from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.messaging.eventbridge import GroupActivity
+from spotelastic.controller.decisions.capacity import sizes
+from spotelastic.controller.decisions.decide import decide, settled
+from spotelastic.controller.model.observation import (
+    Failed,
+    Forget,
+    Message,
+    Money,
+    Policy,
+    Remove,
+    Replace,
+    Resume,
+    Seen,
+    SetDesired,
+    Tell,
+)
+from spotelastic.model.job import Capacity, Failure, Job
+from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.notice import Drain, Notice
+
+FAILED = Failure("f1", "s1", "round", 1, 0, NOW - 9.0, 1, "no memory")
+FALLBACK = Policy(capacity=Capacity("fallback", spot_patience=600.0))
+
+
+# -- on demand -----------------------------------------------------------------------------------
+
+
+def test_without_fallback_a_job_that_is_short_waits_for_spot() -> None:
+    seen = replace(cluster(1), short_since=0.0)
+    assert wanted(seen, Policy()) == {SPOT: 4, ON_DEMAND: 0}
+
+
+def test_what_is_missing_to_min_is_bought_once_patience_has_run_out() -> None:
+    patient = replace(cluster(1), short_since=NOW - 599.0)
+    assert wanted(patient, FALLBACK) == {SPOT: 4, ON_DEMAND: 0}
+    assert decide(patient, NOW, FALLBACK).wake_at == NOW + 1.0
+    over = replace(cluster(1), short_since=NOW - 600.0)
+    assert wanted(over, FALLBACK) == {SPOT: 3, ON_DEMAND: 1}
+    assert SetDesired(ON_DEMAND, 1, "the job is running") in decide(over, NOW, FALLBACK).actions
+
+
+def test_what_was_bought_stays_while_it_is_needed_and_is_bought_again_at_once() -> None:
+    assert wanted(cluster(1, 1), FALLBACK) == {SPOT: 3, ON_DEMAND: 1}
+    assert only(cluster(1, 1), FALLBACK, Remove) == []
+    worse = cluster(0, 1)
+    assert wanted(worse, FALLBACK) == {SPOT: 2, ON_DEMAND: 2}
+
+
+def test_one_node_is_given_back_after_each_commit_when_spot_is_back() -> None:
+    seen = cluster(2, 2)
+    (removed,) = only(seen, FALLBACK, Remove)
+    (told,) = only(seen, FALLBACK, Tell)
+    assert isinstance(removed, Remove) and isinstance(told, Tell)
+    assert removed.instance == told.event.node == "d1"
+    assert told.event.data["committed"] == 500
+    assert told.after == (removed,)
+    assert only(replace(seen, given_back_at=500), FALLBACK, Remove) == []
+    assert only(cluster(2, 1), Policy(capacity=Capacity("fallback", base=1)), Remove) == []
+
+
+def test_a_job_of_fixed_size_gives_back_what_was_bought_by_one_spot_node_too_many() -> None:
+    """Else spot is never asked for again, and on-demand nodes are paid for until the end."""
+    fixed = {"most": 2, "least": 2}
+    assert wanted(cluster(1, **fixed), FALLBACK) == {SPOT: 2, ON_DEMAND: 0}
+    assert wanted(cluster(0, 2, **fixed), FALLBACK) == {SPOT: 1, ON_DEMAND: 2}
+    assert only(cluster(0, 2, **fixed), FALLBACK, Remove) == []
+    (removed,) = only(cluster(1, 2, **fixed), FALLBACK, Remove)
+    assert isinstance(removed, Remove) and removed.instance == "d1"
+    assert wanted(cluster(1, 1, **fixed), FALLBACK) == {SPOT: 2, ON_DEMAND: 1}
+    (removed,) = only(cluster(2, 1, **fixed), FALLBACK, Remove)
+    assert isinstance(removed, Remove) and removed.instance == "d0"
+    assert wanted(cluster(2, **fixed), FALLBACK) == {SPOT: 2, ON_DEMAND: 0}
+
+
+def test_no_spot_node_too_many_is_launched_where_none_boots_or_the_cluster_goes() -> None:
+    held = cluster(0, 2, most=2, least=2)
+    assert wanted(replace(held, hopeless=True), FALLBACK) == {SPOT: 0, ON_DEMAND: 2}
+    fewer = cluster(0, 2, most=3, least=3)
+    assert wanted(replace(fewer, desired=2, hopeless=True), FALLBACK) == {SPOT: 0, ON_DEMAND: 2}
+    assert wanted(replace(fewer, desired=0), FALLBACK)[SPOT] == 0
+
+
+def test_a_base_is_there_at_all_times_and_comes_off_what_spot_is_asked_for() -> None:
+    based = Policy(capacity=Capacity(base=2))
+    assert wanted(cluster(0), based) == {SPOT: 2, ON_DEMAND: 2}
+    assert wanted(cluster(4, most=1), Policy(capacity=Capacity(base=9))) == {SPOT: 0, ON_DEMAND: 1}
+
+
+def test_what_cannot_be_had_on_demand_is_asked_for_of_spot() -> None:
+    """A job of fixed size would else wait for good for the one node, with spot back for long."""
+    fixed = replace(cluster(3, most=4, least=4), short_since=0.0)
+    assert wanted(fixed, FALLBACK) == {SPOT: 3, ON_DEMAND: 1}
+    quota = {(ON_DEMAND, ""): Failed(3, NOW - 1.0, "VcpuLimitExceeded")}
+    assert wanted(replace(fixed, failed=quota), FALLBACK) == {SPOT: 4, ON_DEMAND: 0}
+    limited = replace(FALLBACK, capacity=replace(FALLBACK.capacity, max_cost=10.0))
+    poor = Money(spent=9.0, per_hour=1.0, spot=1.0, on_demand=20.0)
+    assert wanted(replace(fixed, money=poor), limited) == {SPOT: 4, ON_DEMAND: 0}
+    based = Policy(capacity=Capacity(base=2))
+    quota = {(ON_DEMAND, ""): Failed(3, NOW - 1.0, "VcpuLimitExceeded")}
+    assert wanted(replace(cluster(0), failed=quota), based) == {SPOT: 2, ON_DEMAND: 0}
+
+
+def test_a_node_is_given_back_after_a_commit_of_a_run_that_was_sent_back() -> None:
+    seen = replace(cluster(2, 2), given_back_at=10_000)
+    (removed,) = only(seen, FALLBACK, Remove)
+    assert isinstance(removed, Remove) and removed.reason == "spot is back"
+    assert only(replace(seen, committed=0), FALLBACK, Remove) == []
+
+
+# -- smaller -------------------------------------------------------------------------------------
+
+
+def test_who_goes_is_named_and_the_youngest_go_first() -> None:
+    seen = replace(cluster(4), desired=2)
+    assert only(seen, Policy(), SetDesired) == []
+    gone = [a.instance for a in only(seen, Policy(), Remove) if isinstance(a, Remove)]
+    assert gone == ["s3", "s2"]
+
+
+def test_those_go_that_a_smaller_round_leaves_out() -> None:
+    """The youngest may have the lowest ranks: a round would be formed without the highest, and
+    another one without the youngest."""
+    seen = replace(cluster(4), desired=2, slots={"s0": 2, "s1": 1, "s2": 0})
+    gone = [a.instance for a in only(seen, Policy(), Remove) if isinstance(a, Remove)]
+    assert gone == ["s3", "s0"], "one that does not train, and the highest"
+
+
+def test_places_that_nobody_has_yet_are_given_up_before_anybody_goes() -> None:
+    seen = cluster(2, most=4)
+    smaller = replace(seen, desired=3)
+    assert only(smaller, Policy(), SetDesired, Remove) == [
+        SetDesired(SPOT, 3, "the job is running")
+    ]
+
+
+# -- launches that fail --------------------------------------------------------------------------
+
+
+def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_that_grows() -> None:
+    seen = replace(cluster(2), failed={(SPOT, ""): Failed(2, NOW, "no capacity")})
+    assert wanted(seen, Policy())[SPOT] == 4
+    for count, pause in ((3, 60.0), (4, 120.0), (5, 240.0), (40, 300.0)):
+        failed = Failed(count, NOW, "no capacity", tries=count)
+        failing = replace(seen, failed={(SPOT, ""): failed})
+        assert wanted(failing, Policy())[SPOT] == 2
+        decision = decide(failing, NOW, Policy())
+        assert decision.wake_at == NOW + pause
+        (held,) = [a for a in decision.actions if isinstance(a, SetDesired)]
+        assert held == SetDesired(SPOT, 2, f"{count} launches have failed: no capacity")
+        assert {s.wanted for s in sizes(failing, NOW + pause, Policy())} == {4, 0}
+
+
+def test_the_while_does_not_grow_with_the_number_of_nodes_that_were_asked_for_at_once() -> None:
+    failing = replace(cluster(2), failed={(SPOT, ""): Failed(16, NOW, "no capacity", tries=1)})
+    assert decide(failing, NOW, Policy()).wake_at == NOW + Policy().refused_for
+
+
+def test_while_launches_are_refused_who_goes_is_not_replaced_and_aws_chooses_nobody() -> None:
+    """A place that is to be filled and is taken away the moment after may be one that is."""
+    notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
+    seen = replace(cluster(3), drains={"s1": Drain("s1", notice)})
+    assert only(seen, Policy(), Replace, Remove) == [Replace("s1", "it has a notice")]
+    refused = replace(seen, failed={(SPOT, ""): Failed(3, NOW, "no capacity", tries=3)})
+    why = "it has a notice, and 3 launches have failed: no capacity"
+    assert only(refused, Policy(), Replace, Remove) == [Remove("s1", why)]
+    left = replace(refused, group=group(SPOT, ["s0", "s2"], 2), drains={})
+    assert only(left, Policy(), SetDesired, Remove, Replace) == []
+    assert wanted(replace(left, failed={}), Policy())[SPOT] == 4
+
+
+def test_launches_that_aws_has_suspended_are_resumed_where_any_are_wanted() -> None:
+    seen = cluster(2)
+    assert seen.group is not None
+    suspended = replace(seen, group=replace(seen.group, suspended=True))
+    (resumes,) = only(suspended, Policy(), Resume)
+    (told,) = only(suspended, Policy(), Tell)
+    assert isinstance(told, Tell)
+    assert (resumes, told.after) == (Resume(SPOT), (resumes,))
+    refused = {(SPOT, ""): Failed(3, NOW, "no capacity", tries=3)}
+    assert only(replace(suspended, failed=refused), Policy(), Resume) == [], "not now"
+    assert only(replace(suspended, desired=2), Policy(), Resume) == []
+
+
+@pytest.mark.parametrize(
+    ("why", "cause"),
+    [
+        ("InsufficientInstanceCapacity - no g5.xlarge in eu-central-1a", "capacity"),
+        ("MaxSpotInstanceCountExceeded: Max spot instance count exceeded", "quota"),
+        ("You have requested more vCPU capacity (VcpuLimitExceeded)", "quota"),
+        ("Max spot instance count exceeded. Launching EC2 instance failed.", "quota"),
+        ("You have requested more vCPU capacity than your current vCPU limit of 0 allows", "quota"),
+        ("There is no Spot capacity available that matches your request.", "capacity"),
+        ("The image is not there", "other"),
+    ],
+)
+def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
+    failed = GroupActivity("e1", NOW, "", SPOT, "launch", False, why, "eu-central-1a")
+    seen = replace(cluster(2), messages=(Message("r", failed, NOW),))
+    seen = replace(seen, types=("g5.xlarge", "g5.2xlarge"), region="eu-central-1")
+    (told,) = only(seen, Policy(), Tell)
+    assert isinstance(told, Tell)
+    assert (told.event.data["cause"], told.event.data["group"]) == (cause, SPOT)
+    text = told.event.message
+    assert text.startswith("no spot g5.xlarge or g5.2xlarge could be launched in eu-central-1a: ")
+    assert text.endswith(why)
+    assert ("the quota G and VT spot (L-3819A6DF; more at https://eu-central" in text) == (
+        cause == "quota"
+    )
+
+
+# -- nodes that are kept --------------------------------------------------------------------------
+
+
+def test_the_node_that_failed_the_job_is_kept_and_all_others_go_by_name() -> None:
+    policy = Policy(capacity=Capacity(keep_failed=True))
+    seen = replace(cluster(3), job=Job("failed", NOW - 5.0, "it failed", failure=FAILED))
+    gone = only(seen, policy, Remove)
+    assert {action.instance for action in gone if isinstance(action, Remove)} == {"s0", "s2"}
+    assert only(seen, policy, Replace) == []
+    alone = replace(seen, group=Group(SPOT, 1, (Place("s1", "InService"),)), nodes={})
+    assert only(alone, policy, SetDesired, Remove, Replace) == []
+    assert settled(alone, NOW, policy)
+
+
+def test_without_that_wish_and_for_a_job_that_was_stopped_nobody_is_kept() -> None:
+    policy = Policy(capacity=Capacity(keep_failed=True))
+    failed = replace(cluster(3), job=Job("failed", NOW - 5.0, "it failed", failure=FAILED))
+    stopped = replace(cluster(3), job=Job("stopped", NOW - 5.0, "stopped by command"))
+    assert wanted(failed, Policy())[SPOT] == wanted(stopped, policy)[SPOT] == 0
+
+
+# -- zombies -------------------------------------------------------------------------------------
+
+
+def test_a_registration_whose_machine_ec2_calls_gone_is_dropped_before_its_lease_runs_out() -> None:
+    seen = cluster(2)
+    gone = replace(seen.machines["s1"], state="terminated")
+    seen = replace(seen, machines={**seen.machines, "s1": gone})
+    assert only(seen, Policy(), Forget) == [Forget(seen.nodes["s1"])]
+
+
+# -- what always holds ---------------------------------------------------------------------------
+
+clusters = st.builds(
+    lambda spot, on_demand, most, least, short, committed: replace(
+        cluster(spot, on_demand, most=most, least=min(least, most)),
+        short_since=short,
+        committed=committed,
+    ),
+    st.integers(0, 6),
+    st.integers(0, 4),
+    st.integers(1, 6),
+    st.integers(1, 4),
+    st.none() | st.floats(0.0, NOW),
+    st.integers(300, 600),
+)
+policies = st.builds(
+    lambda mode, base: Policy(capacity=Capacity(mode, base)),  # type: ignore[arg-type]
+    st.sampled_from(["never", "fallback"]),
+    st.integers(0, 8),
+)
+
+
+@given(clusters, policies)
+def test_all_groups_together_are_never_asked_for_more_than_max_and_one_to_take_turns(
+    seen: Seen, policy: Policy
+) -> None:
+    both = wanted(seen, policy)
+    turns = policy.capacity.on_demand == "fallback" and seen.desired == seen.least
+    assert all(size >= 0 for size in both.values())
+    assert sum(both.values()) <= seen.desired + turns
+    assert both[ON_DEMAND] >= min(policy.capacity.base, seen.desired)
+
+
+@given(clusters, policies)
+def test_nobody_goes_without_being_named_and_nobody_twice(seen: Seen, policy: Policy) -> None:
+    actions = decide(seen, NOW, policy).actions
+    for action in actions:
+        if isinstance(action, SetDesired):
+            one = next(each for each in seen.groups if each.name == action.group)
+            assert action.size >= min(len(one.places), one.desired)
+    gone = [a.instance for a in actions if isinstance(a, Remove | Replace)]
+    assert len(gone) == len(set(gone))
+
+
+@given(clusters, policies)
+def test_a_give_back_leaves_min_nodes(seen: Seen, policy: Policy) -> None:
+    told = [a.event.node for a in decide(seen, NOW, policy).actions if isinstance(a, Tell)]
+    if told:
+        assert len(seen.nodes) - len(told) >= seen.least
+        assert len(told) == 1
+
+
+@given(clusters, policies)
+def test_carried_out_again_and_again_every_decision_comes_to_rest(
+    seen: Seen, policy: Policy
+) -> None:
+    """As AWS would with capacity for all: each group has what it asks for at the next look."""
+    born = 0
+    for _ in range(12):
+        for action in decide(seen, NOW, policy).actions:
+            sizes_of = {each.name: each for each in seen.groups}
+            match action:
+                case SetDesired(name, size):
+                    seen = with_group(seen, replace(sizes_of[name], desired=size))
+                case Remove(instance):
+                    mine = next(g for g in seen.groups if g.place(instance) is not None)
+                    left = tuple(p for p in mine.places if p.instance != instance)
+                    seen = with_group(seen, replace(mine, desired=mine.desired - 1, places=left))
+                    kept = {name: n for name, n in seen.nodes.items() if name != instance}
+                    seen = replace(seen, nodes=kept)
+                case Tell(event) if event.kind == "give-back":
+                    seen = replace(seen, given_back_at=event.data["committed"])
+        for each in seen.groups:
+            grown = each
+            while len(grown.places) < grown.desired:
+                born += 1
+                name = f"n{born}"
+                grown = replace(grown, places=(*grown.places, Place(name, "InService")))
+                seen = with_group(seen, grown)
+                node = Node(name, name, "", "z", Fingerprint())
+                machine = Machine(name, "worker", "running", "t", "z", "", True, NOW)
+                seen = replace(
+                    seen,
+                    nodes={**seen.nodes, name: node},
+                    machines={**seen.machines, name: machine},
+                )
+        if len(seen.nodes) >= seen.least:
+            seen = replace(seen, short_since=None)
+        seen = replace(seen, committed=seen.committed + 100)
+    assert settled(seen, NOW, policy)
+    assert len(seen.nodes) == seen.desired
+
+
+def with_group(seen: Seen, changed: Group) -> Seen:
+    if changed.name == SPOT:
+        return replace(seen, group=changed)
+    return replace(seen, on_demand=changed)

@@ -1,0 +1,149 @@
+"""What people's commands cause, each once, and how they are answered."""
+
+from dataclasses import replace
+
+import pytest
+
+from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.messaging.command_queue import LIFETIME
+from spotelastic.controller.decisions.decide import decide
+from spotelastic.controller.model.observation import (
+    Action,
+    AskToEnd,
+    Order,
+    Policy,
+    Replace,
+    Reply,
+    Rescale,
+    Revive,
+    Seen,
+    SetDesired,
+)
+from spotelastic.model.command import Answer, Command
+from spotelastic.model.job import Ending, Job, Settings
+from spotelastic.model.node import Fingerprint, Node
+
+NOW = 10_000.0
+NAMES = ("i-1", "i-2")
+ENDING = Ending("stopped", NOW - 1.0, "stopped by command")
+
+
+def cluster(*commands: Command, sent_at: float = NOW - 0.5) -> Seen:
+    orders = [Order(f"r{n}", command, sent_at) for n, command in enumerate(commands)]
+    return Seen(
+        desired=2,
+        since=0.0,
+        job=Job("running", 100.0),
+        wanted=Settings(1, 2),
+        group=Group("workers", 2, tuple(Place(name, "InService") for name in NAMES)),
+        machines={
+            name: Machine(name, "worker", "running", "t", "z", "", True, 0.0) for name in NAMES
+        },
+        nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in NAMES},
+        orders=tuple(orders),
+    )
+
+
+def ended(seen: Seen, state: str = "stopped") -> Seen:
+    job = Job(state, NOW - 60.0, "over")  # type: ignore[arg-type]
+    return replace(seen, job=job, ending=ENDING if state == "stopped" else None, nodes={})
+
+
+def only(seen: Seen, *kinds: type[Action]) -> list[Action]:
+    return [action for action in decide(seen, NOW, Policy()).actions if isinstance(action, kinds)]
+
+
+def answer(seen: Seen) -> Answer | None:
+    (reply,) = only(seen, Reply)
+    assert isinstance(reply, Reply)
+    return reply.answer
+
+
+STOP, AGAIN = Command("c1", "stop"), Command("c2", "restart")
+
+
+def grow(low: int, high: int) -> Command:
+    return Command("c3", "scale", low, high)
+
+
+def test_stop_has_the_nodes_save_first_and_is_answered_after_that_was_asked() -> None:
+    actions = decide(cluster(STOP), NOW, Policy()).actions
+    kinds = [type(action) for action in actions]
+    assert kinds.index(AskToEnd) < kinds.index(Reply)
+    (asked,) = only(cluster(STOP), AskToEnd)
+    assert asked == AskToEnd(Ending("stopped", NOW, "stopped by command"), "c1")
+    assert answer(cluster(STOP)) == Answer("c1", NOW, "stops once its last step is committed")
+    assert only(cluster(STOP), Replace, SetDesired) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (replace(cluster(STOP), ending=ENDING), "is being ended already"),
+        (ended(cluster(STOP)), "has stopped already"),
+        (ended(cluster(STOP), "succeeded"), "has succeeded already"),
+        (cluster(AGAIN), "has not ended, and goes on"),
+        (cluster(grow(1, 2)), "has 1 to 2 nodes already"),
+        (replace(cluster(grow(3, 3)), wanted=Settings(3, 3)), "has 3 nodes already"),
+        (replace(cluster(grow(1, 1)), wanted=Settings(1, 1)), "has 1 node already"),
+    ],
+)
+def test_what_is_so_already_is_a_success_and_changes_nothing(seen: Seen, text: str) -> None:
+    assert answer(seen) == Answer("c1", NOW, text) or answer(seen) == Answer(
+        seen.orders[0].command.id if seen.orders[0].command else "", NOW, text
+    )
+    assert only(seen, AskToEnd, Revive, Rescale) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (replace(cluster(AGAIN), ending=ENDING), "is being ended: try again once it has"),
+        (cluster(grow(3, 2)), "cannot have 3 to 2 nodes"),
+        (cluster(grow(0, 2)), "cannot have 0 to 2 nodes"),
+    ],
+)
+def test_what_cannot_be_is_refused(seen: Seen, text: str) -> None:
+    told = answer(seen)
+    assert told is not None
+    assert (told.text, told.accepted) == (text, False)
+    assert only(seen, AskToEnd, Revive, Rescale) == []
+
+
+@pytest.mark.parametrize("state", ["stopped", "failed", "timed out", "succeeded"])
+def test_a_restart_brings_new_nodes_and_leaves_none_of_the_old_ones(state: str) -> None:
+    seen = ended(cluster(AGAIN), state)
+    assert seen.group is not None
+    shrunk = replace(seen, group=replace(seen.group, desired=0))
+    (revived,) = only(shrunk, Revive)
+    assert isinstance(revived, Revive) and revived.job.state == "pending"
+    gone = [action.instance for action in only(shrunk, Replace) if isinstance(action, Replace)]
+    assert gone == list(NAMES)
+    assert [a.size for a in only(shrunk, SetDesired) if isinstance(a, SetDesired)] == [2]
+
+
+def test_scale_changes_the_description_and_moves_nobody_by_itself() -> None:
+    assert only(cluster(grow(2, 8)), Rescale) == [Rescale(grow(2, 8), "c3")]
+    assert only(cluster(grow(2, 8)), Replace, SetDesired) == []
+
+
+def test_a_command_that_arrives_twice_is_carried_out_once() -> None:
+    twice = cluster(STOP, STOP)
+    assert len(only(twice, AskToEnd)) == 1
+    later = replace(twice, answered=frozenset({"c1"}))
+    assert only(later, AskToEnd) == []
+    assert only(later, Reply) == [Reply(order, None) for order in twice.orders]
+
+
+def test_a_command_that_came_too_late_or_cannot_be_read_changes_nothing() -> None:
+    late = cluster(STOP, sent_at=NOW - LIFETIME - 0.1)
+    assert only(late, AskToEnd) == []
+    assert answer(late) is None
+    unreadable = replace(cluster(), orders=(Order("r1", None, NOW),))
+    assert answer(unreadable) is None
+
+
+def test_commands_that_contradict_each_other_are_dealt_with_one_by_one() -> None:
+    both = cluster(STOP, grow(1, 8))
+    assert len(only(both, AskToEnd, Rescale)) == 1
+    assert len(only(both, Reply)) == 1

@@ -1,0 +1,208 @@
+"""What the leader publishes, and how often: each object that is written costs a little."""
+
+import threading
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import pytest
+from support.patience import PATIENT
+
+from spotelastic.aws.messaging.bucket import CURVE, EVENTS, STATUS
+from spotelastic.controller.effects.backoff import Backoff
+from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
+from spotelastic.controller.etcd.etcd_mirror import Records
+from spotelastic.errors import Unavailable
+from spotelastic.model.job import Job
+from spotelastic.model.progress import Event, Point, Status
+
+
+@dataclass
+class Bucket:
+    """As `Objects`, of which only what is written counts."""
+
+    cluster: str = "demo"
+    written: list[tuple[str, bytes]] = field(default_factory=list)
+    news: threading.Condition = field(default_factory=threading.Condition)
+
+    def put(self, name: str, data: bytes) -> None:
+        with self.news:
+            self.written.append((name, data))
+            self.news.notify_all()
+
+    def of(self, name: str) -> list[bytes]:
+        return [data for each, data in self.written if each == name]
+
+    def wait(self, name: str, count: int) -> None:
+        with self.news:
+            assert self.news.wait_for(lambda: len(self.of(name)) == count, timeout=PATIENT)
+
+    def steps(self) -> list[int]:
+        return [msgspec.json.decode(data, type=Status).step for data in self.of(STATUS)]
+
+
+def at_step(step: int, state: str = "running") -> Account:
+    events = tuple(Event(float(n), "test", "") for n in range(step))
+    points = tuple(Point(n, None, float(n)) for n in range(1, step + 1))
+    return Account(Records(job=Job(state, 0.0, ""), events=events, points=points))
+
+
+def test_a_step_is_news_once_a_second_and_what_happens_is_at_once() -> None:
+    bucket, now = Bucket(), 100.0
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: now)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    publisher.offer(at_step(2))
+    bucket.wait(EVENTS, 2)  # so that it was looked at
+    publisher.offer(at_step(3, "succeeded"))
+    bucket.wait(STATUS, 2)
+    now += PROGRESS_EVERY
+    publisher.offer(at_step(4, "succeeded"))
+    bucket.wait(STATUS, 3)
+    publisher.close()
+    assert bucket.steps() == [1, 3, 4]
+
+
+def test_messages_of_others_are_no_news_and_are_told_with_the_next() -> None:
+    bucket = Bucket()
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    for count, state in enumerate(("running", "running", "succeeded")):
+        publisher.offer(replace(at_step(count, state), fates={"foreign": count}))
+        bucket.wait(EVENTS, count + 1)  # so that it was looked at
+    publisher.finish(timeout=PATIENT)
+    told = [msgspec.json.decode(data, type=Status) for data in bucket.of(STATUS)]
+    assert [status.messages for status in told] == [{"foreign": 0}, {"foreign": 2}]
+
+
+def test_the_last_word_is_written_whatever_came_just_before_it() -> None:
+    bucket = Bucket()
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    publisher.offer(at_step(2))
+    publisher.finish(timeout=PATIENT)
+    assert bucket.steps() == [1, 2]
+    assert len(bucket.of(CURVE)) == 2
+
+
+def test_who_leads_no_more_writes_nothing_over_the_word_of_who_does() -> None:
+    """Neither what was offered last, nor what is left of what it is writing."""
+    bucket, asked, answer = Bucket(), threading.Event(), threading.Event()
+
+    def etcd_leader() -> str:
+        asked.set()
+        assert answer.wait(PATIENT)
+        return "a"
+
+    publisher = Publisher(bucket, etcd_leader, lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    assert asked.wait(PATIENT)  # for the status
+    publisher.offer(at_step(2, "succeeded"))
+    publisher.close()
+    before = len(bucket.written)
+    answer.set()
+    publisher._thread.join(PATIENT)
+    assert not publisher._thread.is_alive()
+    assert bucket.written[before:] == []
+
+
+def test_a_leader_that_stood_still_for_longer_than_its_lease_writes_nothing() -> None:
+    """Nor its last word, which it has before anybody has told it."""
+    bucket, alive = Bucket(), True
+    publisher = Publisher(bucket, lambda: "a", lambda: alive, lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    alive, before = False, len(bucket.written)
+    publisher.offer(at_step(2, "succeeded"))
+    publisher.finish(timeout=PATIENT)
+    assert bucket.written[before:] == []
+
+
+@dataclass
+class Throttled(Bucket):
+    """Fails so many times."""
+
+    times: int = 0
+    attempts: int = 0
+    pauses: list[float] = field(default_factory=list)
+    paused: threading.Event = field(default_factory=threading.Event)
+    stays: bool = True
+    """In the last of the pauses."""
+
+    def put(self, name: str, data: bytes) -> None:
+        self.attempts += 1
+        if self.times:
+            self.times -= 1
+            raise Unavailable("AWS is busy")
+        super().put(name, data)
+
+    def draw(self, _: float, high: float) -> float:
+        """No pause is waited for but the last one."""
+        self.pauses.append(high)
+        if self.times or not self.stays:
+            return 0.0
+        self.paused.set()
+        return 1e6
+
+
+def published_to(bucket: Throttled) -> Publisher:
+    backoff = Backoff(1.0, 30.0, bucket.draw)
+    return Publisher(
+        bucket,  # type: ignore[arg-type]
+        lambda: "a",
+        lambda: True,
+        lambda: 100.0,
+        backoff,
+    )
+
+
+def test_a_bucket_that_throttles_is_written_to_ever_more_rarely_whatever_is_offered(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    bucket = Throttled(times=7)
+    publisher = published_to(bucket)
+    publisher.offer(at_step(1))
+    assert bucket.paused.wait(PATIENT)
+    for step in range(2, 50):
+        publisher.offer(at_step(step))
+    assert bucket.attempts == 7
+    assert bucket.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert capfd.readouterr().err.count("AWS is busy") == 1
+    publisher.finish(timeout=PATIENT)
+    assert bucket.steps() == [49], "the last word waits for nothing"
+
+
+def test_a_bucket_that_answers_again_is_written_to_as_before() -> None:
+    bucket = Throttled(times=3, stays=False)
+    publisher = published_to(bucket)
+    publisher.offer(at_step(1))
+    bucket.wait(STATUS, 1)
+    bucket.times = 1
+    publisher.offer(at_step(2, "succeeded"))
+    bucket.wait(STATUS, 2)
+    publisher.close()
+    publisher._thread.join(PATIENT)
+    assert not publisher._thread.is_alive()
+    assert bucket.pauses == [1.0, 2.0, 4.0, 1.0]
+
+
+def test_who_leads_no_more_ends_whatever_pause_it_is_in() -> None:
+    bucket = Throttled(times=1)
+    publisher = published_to(bucket)
+    publisher.offer(at_step(1))
+    assert bucket.paused.wait(PATIENT)
+    publisher.close()
+    publisher._thread.join(PATIENT)
+    assert not publisher._thread.is_alive()
+    assert bucket.written == []
+
+
+def test_since_when_there_are_too_few_nodes_is_told_to_the_next_leader() -> None:
+    bucket = Bucket()
+    publisher = Publisher(bucket, lambda: "a", lambda: True, lambda: 100.0)  # type: ignore[arg-type]
+    publisher.offer(replace(at_step(1), short_since=90.0))
+    publisher.finish(timeout=PATIENT)
+    (status,) = (msgspec.json.decode(data, type=Status) for data in bucket.of(STATUS))
+    assert status.short_since == 90.0
+    older = msgspec.json.decode(bucket.of(STATUS)[0])
+    del older["short_since"]
+    assert msgspec.convert(older, Status).short_since is None

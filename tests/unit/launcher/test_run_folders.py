@@ -1,0 +1,82 @@
+"""The folders of `spotelastic run`: whose owner is gone are removed by the next run."""
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints.memory.arena import Arena
+
+from spotelastic.errors import EnvironmentFailure
+from spotelastic.launcher import run
+
+NOBODY = 2**22 + 1
+"""A pid that no process can have: of one that is in another container, as seen from here."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(run, "SHARED_MEMORY", tmp_path / "shm")
+    (tmp_path / "shm").mkdir()
+    return tmp_path
+
+
+def test_folders_of_a_run_that_lives_where_it_is_not_seen_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pid = os.getpid
+    monkeypatch.setattr(os, "getpid", lambda: NOBODY)
+    with run.own_folders() as folders:
+        monkeypatch.setattr(os, "getpid", pid)
+        assert str(NOBODY) in folders.state.name and str(NOBODY) in folders.shm.name
+        run._sweep()
+        assert folders.state.is_dir() and folders.shm.is_dir()
+    assert not folders.state.exists() and not folders.shm.exists()
+
+
+def test_nobody_else_looks_into_the_folders_that_states_are_in(tmp_path: Path) -> None:
+    with run.own_folders() as folders:
+        modes = [folder.stat().st_mode & 0o777 for folder in (folders.state, folders.shm)]
+    modes.append(Arena(tmp_path / "arena", 1).folder.stat().st_mode & 0o777)
+    assert modes == [0o700] * 3
+
+
+@pytest.mark.parametrize("held", [run.OWNER_LOCK, run.DAEMON_LOCK])
+def test_a_folder_is_removed_when_run_and_daemon_are_gone(here: Path, held: str) -> None:
+    left = here / f"{run.PREFIX}{NOBODY}-x"
+    left.mkdir()
+    run._sweep()
+    assert left.is_dir(), "being made"
+    (left / run.OWNER_LOCK).touch()
+    with (left / held).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run._sweep()
+        assert left.is_dir()
+    run._sweep()
+    assert not left.exists()
+
+
+def test_a_machine_on_which_nothing_can_be_written_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shared in (tmp_path / "missing", Path("/proc")):
+        monkeypatch.setattr(run, "SHARED_MEMORY", shared)
+        with (
+            pytest.raises(EnvironmentFailure, match=f"{shared}: .*: a run needs to write there"),
+            run.own_folders(),
+        ):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["shm"], "nothing is left"
+
+
+def test_logs_of_a_killed_agent_are_swept_and_those_of_a_failed_job_stay(tmp_path: Path) -> None:
+    left, kept = (tmp_path / f"{run.LOGS_PREFIX}{NOBODY}-{name}" for name in ("left", "kept"))
+    for folder in (left, kept):
+        (folder / "0001").mkdir(parents=True)
+    (left / run.OWNER_LOCK).touch()
+    with run.own_folders() as folders:
+        run._sweep()
+        assert folders.logs.is_dir() and kept.is_dir() and not left.exists()
+    assert not folders.logs.exists()

@@ -1,0 +1,134 @@
+"""Which run uses a storage folder, and what the next one is told of it."""
+
+from pathlib import Path
+
+import pytest
+from spotelastic_checkpoints import provenance
+from spotelastic_checkpoints.commit.commit_protocol import Commits
+from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.wire import Commit
+from support.committing import put_all
+from support.s3 import s3_endpoint, use_s3
+
+from spotelastic.clock import steady
+from spotelastic.errors import UsageError
+from spotelastic.launcher import run_storage
+from spotelastic.launcher.flags import parse
+from spotelastic.launcher.other_nodes import OtherNodes
+from spotelastic.store.keys import Keys
+from spotelastic.store.memory import MemoryStore
+
+__all__ = ["s3_endpoint"]
+
+
+@pytest.fixture(params=["folder", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "folder":
+        return f"file://{tmp_path}"
+    return f"s3://{use_s3(monkeypatch, request.getfixturevalue('s3_endpoint'))}/run"
+
+
+def run(
+    storage: Path | str, *args: str, others: OtherNodes | None = None, code: int = 0
+) -> list[str]:
+    said: list[str] = []
+    options = parse(args, {})
+    with run_storage.used(options, str(storage), others=others, say=said.append) as use:
+        use.ended(code)
+    return said
+
+
+def trained(storage: Path | str, step: int) -> None:
+    commits = Commits(open_storage(str(storage)), "default")
+    epoch = commits.claim().epoch
+    put_all(commits, epoch, step)
+    assert commits.commit(Commit(epoch, step), epoch)
+
+
+def test_two_living_runs_do_not_share_a_storage(storage: str) -> None:
+    one, other = parse(["a.py", "--steps", "40"], {}), parse(["b.py"], {})
+    elsewhere = OtherNodes(MemoryStore(steady), "default", ("a:1",))
+    with run_storage.used(one, storage, others=None, say=print):
+        for others in (None, elsewhere):
+            with (
+                pytest.raises(UsageError, match=r"another run \(a.py --steps 40, begun .* pid"),
+                run_storage.used(other, storage, others=others, say=print),
+            ):
+                pytest.fail("both have it")
+    assert run(storage, "b.py") == [], "it is free again, and nothing is in it"
+
+
+def test_the_nodes_of_one_run_share_it_and_exclude_others(storage: str) -> None:
+    options, said = parse(["a.py"], {}), list[str]()
+    etcd = MemoryStore(steady)
+    one, other = (OtherNodes(etcd, "default", (at,)) for at in ("a:1", "b:1"))
+    with run_storage.used(options, storage, others=one, say=said.append):
+        etcd.put(Keys("default").live("one"), b"")
+        with run_storage.used(
+            parse(["--fresh", "a.py"], {}), storage, others=other, say=said.append
+        ):
+            assert said == ["--fresh: has no effect here, the run is under way"]
+            for stranger in (None, OtherNodes(MemoryStore(steady), "default", ("c:1",))):
+                with (
+                    pytest.raises(UsageError, match="another run"),
+                    run_storage.used(options, storage, others=stranger, say=print),
+                ):
+                    pytest.fail("another run has it")
+
+
+def test_a_run_says_whose_state_it_goes_on_from(storage: str) -> None:
+    run(storage, "a.py", "--steps", "40", code=1)
+    trained(storage, 40)
+    same = run(storage, "a.py", "--steps", "40")
+    assert len(same) == 1
+    assert same[0].startswith("resuming from step 40 in") and "saved" in same[0]
+    assert "by a.py --steps 40; begin afresh with --fresh" in same[0]
+    assert "has succeeded" in run(storage, "a.py", "--steps", "40")[1]
+    assert "other arguments: --steps 40" in run(storage, "a.py", "--steps", "50")[1]
+    assert "another script, a.py" in run(storage, "b.py", code=1)[1]
+    again = run(storage, "c.py")
+    assert "by a.py --steps 40" in again[0], "the others have saved nothing"
+
+
+def test_fresh_moves_a_folder_aside(tmp_path: Path) -> None:
+    folder = tmp_path / "default"
+    for number in (1, 2):
+        trained(folder, 40)
+        said = run(folder, "--fresh", "a.py")
+        assert len(said) == 1 and f"default.{number}" in said[0]
+        assert not (folder / "LATEST").exists()
+        assert (tmp_path / f"default.{number}" / "LATEST").exists()
+    assert run(folder, "--fresh", "a.py") == [], "there was nothing to be kept"
+
+
+def test_fresh_leaves_what_others_see_too_where_it_is(storage: str) -> None:
+    others = OtherNodes(MemoryStore(steady), "default", ("a:1",))
+    trained(storage, 40)
+    before = open_storage(storage).keys("1/")
+    said = run(storage, "--fresh", "a.py", others=others)
+    assert said[0].startswith("beginning afresh: step 40 and what was before it stay in")
+    assert run(storage, "a.py", others=others) == []
+    for step in (5, 6, 7, 8):
+        trained(storage, step)
+    assert "from step 8 in" in run(storage, "a.py", others=others)[0]
+    assert open_storage(storage).keys("1/") == before
+
+
+def test_fresh_takes_nothing_from_a_run_that_lives(storage: str) -> None:
+    with run_storage.used(parse(["a.py"], {}), storage, others=None, say=print):
+        trained(storage, 7)
+        with pytest.raises(UsageError, match="another run"):
+            run(storage, "--fresh", "b.py")
+        assert Commits(open_storage(storage), "default").latest() == Commit(1, 7)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/../../x", "/x", "a\0b", ".", "a//b", "a/"])
+def test_a_name_that_leaves_the_folder_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="--rdzv-id"):
+        run_storage.of(parse([f"--rdzv-id={name}", "a.py"], {}))
+
+
+def test_no_secret_is_kept() -> None:
+    args = ["--token", "x1", "--api-key=x2", "AWS_SECRET=x3", "--hf-token", "--steps", "4"]
+    kept = provenance.without_secrets(args)
+    assert kept == ["--token", "***", "--api-key=***", "AWS_SECRET=***", *args[4:]]

@@ -1,0 +1,101 @@
+"""What the metadata service says, document by document."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from spotelastic.local.instances.metadata import Credentials, Facts, Notices, read
+
+META = "/latest/meta-data"
+FACTS = Facts(
+    instance="i-1",
+    account="123456789012",
+    region="us-east-1",
+    zone="us-east-1a",
+    zone_id="use1-az1",
+    type="g5.xlarge",
+    image="ami-1",
+    address="127.80.0.4",
+    mac="02:00:00:00:00:01",
+    hostname="ip-127-80-0-4.ec2.internal",
+    life_cycle="spot",
+)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("instance-id", "i-1"),
+        ("local-ipv4", "127.80.0.4"),
+        ("instance-life-cycle", "spot"),
+        ("placement/availability-zone", "us-east-1a"),
+        ("placement/region", "us-east-1"),
+        ("events/maintenance/scheduled", "[]"),
+        ("placement/", "availability-zone\navailability-zone-id\nregion"),
+        ("events/", "maintenance/"),
+    ],
+)
+def test_documents_and_listings(path: str, text: str) -> None:
+    assert read(FACTS, f"{META}/{path}") == text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "spot/instance-action",
+        "spot/termination-time",
+        "events/recommendations/rebalance",
+        "autoscaling/target-lifecycle-state",
+        "iam/security-credentials/",
+        "tags/instance/",
+        "no-such-thing",
+    ],
+)
+def test_what_has_not_been_said_is_not_there(path: str) -> None:
+    assert read(FACTS, f"{META}/{path}") is None
+    assert read(FACTS, "/latest/user-data") is None
+    assert read(FACTS, "/") is None
+
+
+def test_an_interruption_says_when() -> None:
+    facts = replace(FACTS, notices=Notices(interruption=NOON.timestamp()))
+    action = json.loads(read(facts, f"{META}/spot/instance-action") or "")
+    assert action == {"action": "terminate", "time": "2026-01-01T12:00:00.000Z"}
+    assert read(facts, f"{META}/spot/termination-time") == "2026-01-01T12:00:00.000Z"
+
+
+def test_a_rebalance_recommendation_is_no_interruption() -> None:
+    facts = replace(FACTS, notices=Notices(rebalance=NOON.timestamp()))
+    notice = json.loads(read(facts, f"{META}/events/recommendations/rebalance") or "")
+    assert notice == {"noticeTime": "2026-01-01T12:00:00.000Z"}
+    assert read(facts, f"{META}/spot/instance-action") is None
+
+
+def test_tags_with_colons_are_listed_and_read() -> None:
+    facts = replace(FACTS, tags={"spotelastic:role": "worker", "Name": "w"})
+    assert read(facts, f"{META}/tags/instance/") == "Name\nspotelastic:role"
+    assert read(facts, f"{META}/tags/instance/spotelastic:role") == "worker"
+
+
+def test_credentials_are_listed_by_role() -> None:
+    credentials = Credentials("worker", "arn:profile", "AKIA", "secret", "token", NOON, NOON)
+    facts = replace(FACTS, credentials=lambda: credentials)
+    assert read(facts, f"{META}/iam/security-credentials/") == "worker"
+    document = json.loads(read(facts, f"{META}/iam/security-credentials/worker") or "")
+    assert (document["Code"], document["AccessKeyId"], document["Token"]) == (
+        "Success",
+        "AKIA",
+        "token",
+    )
+
+
+def test_the_identity_document_names_the_instance() -> None:
+    document = json.loads(read(FACTS, "/latest/dynamic/instance-identity/document") or "")
+    assert (document["instanceId"], document["region"], document["privateIp"]) == (
+        "i-1",
+        "us-east-1",
+        "127.80.0.4",
+    )

@@ -1,0 +1,80 @@
+"""Whatever is drawn for a state comes back as it was, or is refused by name when it is saved.
+
+`DRAWN_STATES=2000 .venv/bin/python -m pytest tests/unit/test_any_state.py -n 0` draws so many.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from support.drawn import ENTRIES, Make, built, difference
+from support.one_slot import OneSlot, load, stream
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from spotelastic.errors import UsageError
+from spotelastic.training.save import overlap
+from spotelastic.training.save.saver import LayoutChanged
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(3600)]
+DRAWN = int(os.environ.get("DRAWN_STATES", "40"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_only_rank() -> Iterator[None]:
+    dist.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def small_copies_are_made_beside_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "BLOCK", overlap.SAMPLE)
+    monkeypatch.setattr(overlap, "LEAST", 1)
+
+
+def saved(slot: Path, entries: Mapping[str, Make], *, twice: bool, overlaps: bool) -> Any:
+    """The state that was saved; None where it was refused, in a line that names an entry."""
+    state = built(entries, 1)
+    try:
+        written = OneSlot(slot, state)
+        written.save(1, overlaps=overlaps)
+        if twice:
+            for name, entry in built(entries, 2).items():
+                state[name] = entry
+            try:
+                written.save(1, overlaps=overlaps)
+            except LayoutChanged:
+                OneSlot(slot, state).save(1, overlaps=overlaps)
+    except UsageError as refused:
+        told = str(refused)
+        assert "\n" not in told.strip() and any(name in told for name in state), told
+        return None
+    return state
+
+
+@settings(
+    max_examples=DRAWN,
+    deadline=None,
+    suppress_health_check=[*HealthCheck],
+    derandomize=DRAWN < 100,
+    print_blob=True,
+)
+@given(entries=ENTRIES, twice=st.booleans(), overlaps=st.booleans(), streams=st.booleans())
+def test_a_state_comes_back_as_it_was_or_is_refused_by_name(
+    entries: Mapping[str, Make], twice: bool, overlaps: bool, streams: bool
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        slot = Path(folder) / "slot"
+        state = saved(slot, entries, twice=twice, overlaps=overlaps)
+        event("refused" if state is None else "saved")
+        if state is None:
+            return
+        again = built(entries, 0)
+        (stream if streams else load)(slot, 1, again)
+        assert not difference(state, again)
