@@ -342,13 +342,18 @@ def test_a_look_at_the_account_that_goes_wrong_is_one_line(trial: Trial) -> None
 
 
 def test_a_look_at_what_is_there_already_that_goes_wrong_is_one_line(trial: Trial) -> None:
-    """What `up` asks of its own name and of an earlier run before it makes anything."""
+    """What `up` asks of its own name, of an earlier run and of a cluster that is gone before it makes
+    anything."""
     cluster = trial.up()
     Objects(cluster.aws, cluster.bucket, "earlier").put("checkpoints/LATEST", b"{}")
     place = Place(trial.laptop.aws, None)
-    for name, resume in ((NAME, None), ("another", "earlier")):
-        request: Any = SimpleNamespace(bucket=cluster.bucket, resume=resume, subnets=())
-        checked: Any = SimpleNamespace(name=name, capacity=Capacity(max_cost=100.0))
+    for name, resume in ((NAME, None), ("another", "earlier"), ("earlier", None)):
+        request: Any = SimpleNamespace(
+            bucket=cluster.bucket, resume=resume, subnets=(), plan=False, yes=True
+        )
+        checked: Any = SimpleNamespace(
+            name=name, capacity=Capacity(max_cost=100.0), script="train.py", folder=""
+        )
 
         def look(request: Any = request, checked: Any = checked) -> None:
             preflight.find(place, request, checked)

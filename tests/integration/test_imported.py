@@ -166,7 +166,8 @@ def test_of_an_imported_part_everything_else_begins_anew(
     }
     capfd.readouterr()
     assert restored(state, storage) == 0
-    [told] = capfd.readouterr().err.splitlines()
+    resumes, told = capfd.readouterr().err.splitlines()
+    assert resumes.startswith("spotelastic: resuming from step 0 in ")
     assert told == (
         "spotelastic: step 0 is an imported part of a state: "
         "optimizer, scheduler, data, best begin anew"
