@@ -342,8 +342,7 @@ def test_a_look_at_the_account_that_goes_wrong_is_one_line(trial: Trial) -> None
 
 
 def test_a_look_at_what_is_there_already_that_goes_wrong_is_one_line(trial: Trial) -> None:
-    """What `up` asks of its own name, of an earlier run and of a cluster that is gone before it makes
-    anything."""
+    """What `up` asks of its own name, an earlier run and a gone cluster, first of all."""
     cluster = trial.up()
     Objects(cluster.aws, cluster.bucket, "earlier").put("checkpoints/LATEST", b"{}")
     place = Place(trial.laptop.aws, None)
