@@ -23,7 +23,7 @@ TESTS = Path(__file__).parent.parent
 CHILD = """
 import sys
 from support.asked import request
-from spotelastic.aws.clusters import lifecycle as cluster as clusters
+from spotelastic.aws.clusters import lifecycle as clusters
 what, name, network = sys.argv[1:]
 say = lambda line: print(line, flush=True)
 if what == "up":
