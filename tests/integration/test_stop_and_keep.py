@@ -27,6 +27,7 @@ import spotelastic as se
 
 folder = Path({folder!r})
 dist.init_process_group("gloo")
+torch.manual_seed(0)
 with se.Checkpointer({{"model": torch.nn.Linear(2, 1)}}) as checkpoint:
     step = checkpoint.restore()
     while True:

@@ -44,7 +44,8 @@ class Recorder:
                         data = value.data if value is not None else None
                         self.entries.append(Entry(revision, key, data))
                     case Reset(values, revision):
-                        if self._begun or values:
+                        # Launchers that meet agree on their group before anybody can watch.
+                        if self._begun or any(not value.key.endswith("/group") for value in values):
                             last = self.entries[-1].revision if self.entries else 0
                             self.gaps.append(f"read anew at revision {revision}, after {last}")
                         self._begun = True
