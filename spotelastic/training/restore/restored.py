@@ -112,8 +112,9 @@ class Restored:
         self._left = self._not_imported(state)
         with unchanged_if_refused(_optimizers(state)):
             self._make_optimizer_state(state)
-            self._stateful = {name for name in state.values if state.is_stateful(name)}
-            self._values = {name for name in state.values if state.is_value(name)}
+            entries = state.values.items()
+            self._stateful = {name for name, value in entries if state.is_stateful(value)}
+            self._values = {name for name, value in entries if state.is_value(value)}
             self._contained = state.contained(self._values)
             self._view = state.view()
             self._check(state, self._view, of_all)
@@ -196,9 +197,9 @@ class Restored:
         for chunk in self._others:
             if chunk.path[0] not in self._stateful:
                 self._fill_other(chunk)
-        for name in state.values:
-            if name not in self._left:
-                self._load_other(state, name)
+        for name, value in [*state.values.items()]:
+            if not isinstance(value, torch.Tensor) or name in self._values:
+                self._load_other(state, name, value)
         self._load_hyper_parameters(state)
         self._per_rank.load(state, lambda fqn: self._value(self._pieces[fqn][0]))
         try:
@@ -421,8 +422,9 @@ class Restored:
         value = self._value(piece)
         return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
-    def _load_other(self, state: State, name: str) -> None:
-        value = state.values[name]
+    def _load_other(self, state: State, name: str, value: Any) -> None:
+        if name in self._left:
+            return
         if isinstance(value, torch.nn.Module):
             self._load_remade(name, value)
         elif name in self._stateful:

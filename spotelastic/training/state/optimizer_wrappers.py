@@ -4,7 +4,7 @@ Accelerate, Lightning and Opacus hand such out. They say that they are optimizer
 torch's functions expect of one is in the optimizer behind them.
 """
 
-from collections.abc import ItemsView, Iterator, MutableMapping, ValuesView
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -59,7 +59,8 @@ class Unwrapped(MutableMapping[str, Any]):
         self._values = values
 
     def __getitem__(self, name: str) -> Any:
-        return behind(self._values[name])
+        value = self._values[name]
+        return behind(value) if isinstance(value, torch.optim.Optimizer) else value
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[name] = value
@@ -73,14 +74,17 @@ class Unwrapped(MutableMapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    # As of this moment, without a call for each: a state may have thousands of entries.
+    # Without a call for each: a state may have thousands of entries.
     def items(self) -> ItemsView[str, Any]:
         return self._unwrapped().items()
 
     def values(self) -> ValuesView[Any]:
         return self._unwrapped().values()
 
-    def _unwrapped(self) -> dict[str, Any]:
+    def _unwrapped(self) -> Mapping[str, Any]:
+        kinds = set(map(type, self._values.values()))
+        if not any(issubclass(kind, torch.optim.Optimizer) for kind in kinds):
+            return self._values
         optimizer = torch.optim.Optimizer
         return {
             name: behind(value) if isinstance(value, optimizer) else value

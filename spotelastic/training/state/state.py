@@ -317,16 +317,16 @@ class State:
     def per_rank(self) -> Iterator[tuple[str, PerRank[Any]]]:
         return ((name, own) for name, own in self.values.items() if isinstance(own, PerRank))
 
-    def is_stateful(self, name: str) -> bool:
-        """Loaded through its own load_state_dict, not in place."""
-        value = self.values[name]
+    def is_stateful(self, value: Any) -> bool:
+        """An entry that is loaded through its own load_state_dict, not in place."""
+        if isinstance(value, _IN_PLACE):
+            return False
         if isinstance(value, torch.optim.Optimizer):
             return self._model_of(value) is None
-        return not isinstance(value, _IN_PLACE) and hasattr(value, "load_state_dict")
+        return hasattr(value, "load_state_dict")
 
-    def is_value(self, name: str) -> bool:
-        """Replaced by what was saved; tensors in it are loaded in place."""
-        value = self.values[name]
+    def is_value(self, value: Any) -> bool:
+        """An entry that is replaced by what was saved; tensors in it are loaded in place."""
         if isinstance(value, torch.Tensor):
             return tensors.is_value(value)
         known = isinstance(value, torch.nn.Module | torch.optim.Optimizer | PerRank)
