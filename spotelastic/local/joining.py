@@ -6,7 +6,8 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import IO
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.local import cloud, users
@@ -30,6 +31,10 @@ class Use:
     _connection: socket.socket
     cluster: str = ""
     """That the command works on."""
+    _answers: IO[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._answers = self._connection.makefile()
 
     def works_on(self, cluster: str, *, stays: bool | None = None) -> None:
         """`stays`: whether the cluster outlives the commands that work on it; None: as it is."""
@@ -46,9 +51,9 @@ class Use:
         if down:
             self._tell({"down": True})
         ended: Ended = "nothing"
-        with self._connection, contextlib.suppress(ConnectionError):
+        with self._connection, self._answers, contextlib.suppress(ConnectionError):
             self._connection.shutdown(socket.SHUT_WR)
-            for line in self._connection.makefile():
+            for line in self._answers:
                 answer = json.loads(line)
                 if "say" in answer:
                     say(answer["say"])
@@ -62,11 +67,16 @@ class Use:
 
     def close(self) -> None:
         """Leaves, and waits for nothing."""
+        self._answers.close()
         self._connection.close()
 
     def _tell(self, line: dict[str, object]) -> None:
+        """Until it is heard: from then on no other command's end takes the cluster along."""
         with contextlib.suppress(OSError):  # it has ended, which the next call to it says better
             self._connection.sendall(json.dumps(line).encode() + b"\n")
+            for answer in self._answers:
+                if "heard" in json.loads(answer):
+                    return
 
 
 def join(starting: Callable[[], None]) -> tuple[Use, bool]:

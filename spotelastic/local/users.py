@@ -5,8 +5,9 @@ ends with the last command that works on it, however that ended. The cloud ends 
 it and no cluster is in it.
 
 Lines of JSON go over the connection: from the command `{"cluster": ..., "stays": ...}` and
-`{"down": true}`; once it writes no more, answers: `{"say": ...}`, then `{"failed": ...}`, or
-`{"ended": ...}` with what has: "nothing", "cluster", or "cloud", which is about to.
+`{"down": true}`, each answered by `{"heard": true}`, so that no other command's end comes between;
+once it writes no more, `{"say": ...}`, then `{"failed": ...}`, or `{"ended": ...}` with what has:
+"nothing", "cluster", or "cloud", which is about to.
 """
 
 import contextlib
@@ -108,6 +109,7 @@ class Users:
             with contextlib.suppress(OSError), connection.makefile() as lines:
                 for line in lines:
                     self._hear(user, json.loads(line))
+                    answer(heard=True)
             try:
                 ended = self._leave(user, lambda text: answer(say=text))
             except SpotelasticError as error:
