@@ -30,15 +30,32 @@ def shadowed(folders: Iterable[str], but: Collection[str]) -> dict[str, str]:
     """The imported modules, `but` for these, that others in `folders` stand before: their files."""
     found = {}
     folders = list(folders)
+    there = _names_in(folders)
     for name, module in list(sys.modules.items()):
+        if "." in name or name in but or (there is not None and name not in there):
+            continue
         spec = getattr(module, "__spec__", None)
         ours = getattr(spec, "origin", None)
-        if "." in name or name in but or ours in (None, "built-in", "frozen"):
+        if ours in (None, "built-in", "frozen"):
             continue
         theirs = getattr(PathFinder.find_spec(name, folders), "origin", None)
         if theirs is not None and os.path.realpath(theirs) != os.path.realpath(ours):
             found[name] = theirs
     return found
+
+
+def _names_in(folders: Iterable[str]) -> set[str] | None:
+    """What modules in there may be called, so that only these are looked for: each worker does it
+    as it starts. None where one is an archive."""
+    names = set()
+    for folder in folders:
+        try:
+            names |= {entry.partition(".")[0] for entry in os.listdir(folder or ".")}  # noqa: PTH208
+        except NotADirectoryError:
+            return None
+        except OSError:  # nothing is found there
+            continue
+    return names
 
 
 def forget(names: Collection[str]) -> None:
