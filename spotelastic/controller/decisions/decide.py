@@ -1,4 +1,4 @@
-"""What the leading controller does next. Pure: `executor.py` carries it out.
+"""What the leading controller does next. Pure: `effects/executor.py` carries it out.
 
 From one observation (the worker groups, EC2's states, etcd, the messages that AWS sent) follows a
 list of actions, each with the id of the message that caused it. Deciding again from the next

@@ -1,4 +1,4 @@
-"""Carries out what `decide.py` decided: one handler per action.
+"""Carries out what `decisions/decide.py` decided: one handler per action.
 
 A failed action does not stop the others; the messages that caused it stay in the queue's care, and
 the next observation leads to the same action again. Every write to etcd carries the leadership as

@@ -1,6 +1,6 @@
 """Whatever is drawn for a state comes back as it was, or is refused by name when it is saved.
 
-`DRAWN_STATES=2000 .venv/bin/python -m pytest tests/unit/test_any_state.py -n 0` draws so many.
+More of them: `DRAWN_STATES=2000 .venv/bin/python -m pytest -n 0` and this file.
 """
 
 import os
