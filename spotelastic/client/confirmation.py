@@ -1,4 +1,7 @@
-"""What is worth a question before it is done. Where nobody can answer, it is refused instead."""
+"""Asks on a terminal before something is changed or paid for.
+
+Without a terminal the command refuses, unless `--yes` was given.
+"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Taking a node away as AWS would: by AWS's Fault Injection Service, or by the local cloud."""
+"""Interrupts a node as AWS would, by AWS's Fault Injection Service or by the local cloud."""
 
 from dataclasses import dataclass
 

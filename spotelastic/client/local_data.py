@@ -1,4 +1,4 @@
-"""What the local cloud's buckets hold, read as the folders that they are: also while none runs."""
+"""Finds checkpoints of the local cloud as folders on disk, also while no local cloud runs."""
 
 import os
 import shutil

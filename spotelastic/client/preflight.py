@@ -1,4 +1,4 @@
-"""What is there already when `up` is asked for a cluster: the cluster itself, or an earlier run."""
+"""Looks for what is there before `up` makes anything: its cluster, or an earlier run."""
 
 from spotelastic_checkpoints.commit.commit_protocol import LATEST
 

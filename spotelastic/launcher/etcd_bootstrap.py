@@ -1,4 +1,4 @@
-"""A node on its way to where its run meets (`rendezvous_config.py`), and on its way out.
+"""Finds, joins or starts the etcd that the nodes of a run rendezvous through, and shuts it down.
 
 alone            ► an etcd of its own
 client           ► waits until one that is there answers

@@ -1,4 +1,4 @@
-"""Whether a run could save where its checkpoints go, before anything is started.
+"""Checks that a run can write to its checkpoint storage, before anything is started.
 
 What will not become right by itself ends the command: a scheme that nobody knows, a package or a
 right that is missing, a bucket that is not there. A store that does not answer may be back later.
