@@ -88,11 +88,12 @@ def main() -> None:
     spoiled = _preload(plan, failed)
     if spoiled:
         _start_over(fd, replace(plan, warm=False, failed=failed, spoiled=spoiled))
-    _send(channel, {"warm": _describe(failed, plan)})
     # Collections, and the end of a worker, leave alone what was imported here: shared memory stays
     # shared, and finalization takes half a second instead of two.
     gc.collect()
     gc.freeze()
+    # Only now: a node joins a round as soon as it hears this, and running workers wait for it.
+    _send(channel, {"warm": _describe(failed, plan)})
     adopt_orphans()
     survive_parent()  # from here on its end is heard of, and ends everything
     order = _Server(channel, warm=plan.warm).serve()
