@@ -12,11 +12,12 @@ SOAK ?= 10
 # Most tests wait for processes and leases: three files at a time keep two cores no more than busy.
 AT_ONCE ?= 3
 
-.PHONY: help install demo test test-examples test-programs test-conformance test-aws soak bench clean lock
+.PHONY: help install demo docs test test-examples test-programs test-conformance test-aws soak bench clean lock
 
 help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
+	@echo "make docs      build the documentation into build/site; fails on a broken link"
 	@echo "make test      lint, types, import rules and all tests"
 	@echo "make test-examples  the examples, exports to other libraries, and the states that ten of them make:"
 	@echo "               these are installed into .venv (timm takes part if it is there)"
@@ -50,6 +51,11 @@ demo: install
 	$(VENV)/bin/spotelastic up --local --fresh --min 2 --max 4 --drill \
 	  --report build/demo-report.json --curve build/demo-loss.png \
 	  examples/train_gpt.py --steps 400
+
+docs: install
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 test: install
 	$(VENV)/bin/ruff check .

@@ -32,6 +32,11 @@ def run() -> None:
 
 def show() -> None:
     """To stdout."""
+    application()(["--help"], prog_name="spotelastic run", standalone_mode=False)
+
+
+def application() -> typer.Typer:
+    """A command with the flags of `spotelastic run`, for its help and the reference."""
     parameters = [
         _parameter("script", typer.Argument(help="A Python file, or what -m or --no-python say.")),
         _parameter("args", typer.Argument(help="Its arguments."), list[str]),
@@ -46,7 +51,7 @@ def show() -> None:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.command("run", epilog=EXAMPLES)(run)
-    app(["--help"], prog_name="spotelastic run", standalone_mode=False)
+    return app
 
 
 def _parameter(name: str, shown: Any, kind: Any = str) -> inspect.Parameter:

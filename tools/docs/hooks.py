@@ -1,0 +1,93 @@
+"""Hooks of mkdocs: the navigation, the generated tables, and links to files of the repository.
+
+- Pages of the navigation that do not exist are left out, and `decisions/` becomes all its files.
+- `<!-- insert: NAME -->` in a page becomes what `INSERTS[NAME]` makes of the code.
+- A link to a file outside of docs/ works in the repository as it stands. On the site it leads to a
+  copy of that file.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import command_reference
+import configuration_reference
+import errors_reference
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+COPIES = "source"
+"""Folder of the site with the files of the repository that pages link to."""
+INSERTS: Mapping[str, Callable[[], str]] = {
+    "commands": command_reference.page,
+    "exit-codes": errors_reference.table,
+    "flag-variables": configuration_reference.run_variables,
+    "template": configuration_reference.template,
+    "toml-keys": configuration_reference.keys,
+}
+_MARK = re.compile(r"^<!-- insert: (.*) -->$", re.MULTILINE)
+_LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)")
+_log = get_plugin_logger("documentation")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Settles the navigation by what is in docs/."""
+    config.nav = _present(config.nav or [], Path(config.docs_dir))
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the files of the repository that pages link to."""
+    for page in list(files.documentation_pages()):
+        for target in _LINK.findall(page.content_string):
+            path = _outside(page.src_uri, target)
+            name = path and f"{COPIES}/{path}"
+            if path and name and files.get_file_from_path(name) is None:
+                files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fills in what is generated, and leads links to the copies."""
+    source = page.file.src_uri
+
+    def lead(match: re.Match[str]) -> str:
+        path = _outside(source, match[1])
+        return (
+            posixpath.relpath(f"{COPIES}/{path}", posixpath.dirname(source)) if path else match[1]
+        )
+
+    return _LINK.sub(lead, filled(markdown))
+
+
+def filled(markdown: str) -> str:
+    """The page with the generated parts. An unknown name is an error: KeyError."""
+    return _MARK.sub(lambda match: INSERTS[match[1]](), markdown)
+
+
+def _outside(source: str, target: str) -> str | None:
+    """Path in the repository of what a page links to; None where that is a page or no file."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(source), target))
+    return path if not path.startswith(("docs/", "..")) and (ROOT / path).is_file() else None
+
+
+def _present(nav: list[Any], docs: Path) -> list[Any]:
+    """The entries whose pages exist."""
+    found: list[Any] = []
+    for entry in nav:
+        title, value = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
+        if isinstance(value, list):
+            value = _present(value, docs)
+        elif value.endswith("/"):
+            value = sorted(value + path.name for path in (docs / value).glob("*.md"))
+        elif not (docs / value).is_file():
+            _log.info("no page %s yet", value)
+            continue
+        if value:
+            found.append(value if title is None else {title: value})
+    return found
