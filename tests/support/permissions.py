@@ -14,7 +14,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.local.iam import evaluation
 from spotelastic.local.iam.authority import Call
 
-DOCUMENT = Path(__file__).parents[2] / "docs/aws.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/reference/permissions.md"
 
 
 def shipped() -> evaluation.Policy:

@@ -35,8 +35,7 @@ def run_variables() -> str:
     lines = ["| flag | variables |", "|---|---|"]
     for flag in (flag for flags in GROUPS.values() for flag in flags):
         name = flag.dest.upper()
-        shown = next(each for each in flag.names.split()[::-1])
-        lines.append(f"| `{shown}` | `PET_{name}`, `SPOTELASTIC_{name}` |")
+        lines.append(f"| `{flag.names.split()[-1]}` | `PET_{name}`, `SPOTELASTIC_{name}` |")
     return "\n".join(lines) + "\n"
 
 

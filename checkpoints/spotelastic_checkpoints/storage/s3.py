@@ -37,7 +37,7 @@ SIGNED_FOR = timedelta(hours=1)
 _STATUS = re.compile(r"status code: (\d+)")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _REMEDIES = {
-    "AccessDenied": "give these credentials the rights in docs/checkpoints.md, Stores",
+    "AccessDenied": "give these credentials the rights in docs/reference/permissions.md",
     "ExpiredToken": "these credentials have expired, renew them",
     "RequestTimeTooSkewed": "this machine's clock is wrong, set it",
 }

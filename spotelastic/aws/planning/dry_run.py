@@ -65,7 +65,7 @@ def dry_run(
     if refused:
         raise EnvironmentFailure(
             f"these AWS credentials are not permitted to {', '.join(refused)}: "
-            "see docs/aws.md for what they need"
+            "see docs/reference/permissions.md for what they need"
         )
 
 

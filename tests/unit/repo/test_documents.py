@@ -1,0 +1,119 @@
+"""What the documents name is there, and what they list is complete."""
+
+import ast
+import importlib
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+
+import spotelastic
+from spotelastic.launcher.flags import GROUPS
+
+ROOT = Path(__file__).parents[3]
+REFERENCE = ROOT / "docs/reference"
+NAMED = re.compile(
+    r"(?<![\w/.:~<-])(?:spotelastic|checkpoints|tests|docs|infra|examples|benchmarks|tools)"
+    r"/[\w./-]*\w\.(?:py|md|toml|sh|service|ya?ml|json|csv)\b"
+)
+"""Paths of files as documents write them, from the root of the repository."""
+NOT_OF_NOW = {"CHANGELOG.md", "test_soak.py"}
+"""Tell of files as they were called then, or of made-up ones."""
+SHORT = re.compile(r"`([a-z_]+(?:/[a-z_]+)*\.py)`")
+"""Paths of code within a package."""
+MADE_BY_READERS = {"train.py", "queue.py", "platform.py"}
+INTERNAL = {
+    *("SPOTELASTIC_CLOUD", "SPOTELASTIC_CONTAINED", "SPOTELASTIC_DAEMON", "SPOTELASTIC_DIE_AT"),
+    *("SPOTELASTIC_INSTANCE", "SPOTELASTIC_RESUME", "SPOTELASTIC_RUN", "SPOTELASTIC_SHM"),
+    *("SPOTELASTIC_STATE", "SPOTELASTIC_TOKEN", "SPOTELASTIC_VOLUMES"),
+}
+"""Variables that processes of spotelastic pass to each other."""
+
+
+def tracked(pattern: str) -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+def code() -> list[Path]:
+    return [*tracked("spotelastic/*.py"), *tracked("checkpoints/*.py")]
+
+
+def test_no_document_or_message_names_a_file_that_is_not_there() -> None:
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in [*tracked("*.md"), *tracked("*.py"), *tracked("*.toml")]
+        if path.name not in NOT_OF_NOW
+        for name in NAMED.findall(path.read_text())
+        if not (ROOT / name).exists()
+    ]
+    assert missing == []
+
+
+def test_code_that_a_document_names_in_short_is_there() -> None:
+    known = [str(path.relative_to(ROOT)) for path in tracked("*.py")]
+    missing = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in tracked("*.md")
+        if path.name not in NOT_OF_NOW
+        for name in SHORT.findall(path.read_text())
+        if name not in MADE_BY_READERS
+        and not any(f"/{each}".endswith(f"/{name}") for each in known)
+    ]
+    assert missing == []
+
+
+def test_every_variable_that_is_read_is_listed_or_internal() -> None:
+    listed = set(re.findall(r"`(SPOTELASTIC_\w+)`", (REFERENCE / "configuration.md").read_text()))
+    flags = {f"SPOTELASTIC_{each.dest.upper()}" for group in GROUPS.values() for each in group}
+    read = {
+        node.value
+        for path in code()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"SPOTELASTIC_[A-Z_]*[A-Z]", node.value)
+    }
+    assert read - listed - INTERNAL - flags == set()
+    assert listed - read - flags == set(), "listed, but nothing reads it"
+    assert listed & INTERNAL == set()
+
+
+def test_every_name_of_the_package_has_its_reference() -> None:
+    page = (REFERENCE / "python-api.md").read_text()
+    assert set(re.findall(r"^::: spotelastic\.(\w+)$", page, re.MULTILINE)) == set(
+        spotelastic._LAZY
+    )
+
+
+def kinds(path: Path) -> Iterator[str]:
+    """Of the events that a module makes."""
+    for call in ast.walk(ast.parse(path.read_text())):
+        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id
+        if named == "_activity" and path.name == "eventbridge.py":
+            yield ast.literal_eval(call.args[0])
+        if named != "Event" or len(call.args) < 2:
+            continue
+        for node in ast.walk(call.args[1]):
+            if isinstance(node, ast.Constant):
+                yield node.value
+            elif isinstance(node, ast.Name | ast.Attribute):
+                *_, name = names = ast.unparse(node).split(".")
+                if name.isupper():
+                    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                    yield reduce(getattr, names, importlib.import_module(module))
+
+
+def test_every_kind_of_event_is_listed() -> None:
+    page = (REFERENCE / "events.md").read_text()
+    listed = set(re.findall(r"^\| `([\w-]+)` \| (?!when|one|further|the node that)", page, re.M))
+    listed -= {"at", "message"}
+    made = {kind for path in code() for kind in kinds(path)}
+    assert made == listed
