@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from common.measuring import Stuck, conduct, until, where
+from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
@@ -30,11 +31,10 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.fault_client import Faults
-from spotelastic.model.round import Schedule
-from spotelastic.replay.outcome import Bill, Outcome, Stretch, judge
+from spotelastic.local.fault_client import FaultClient
+from spotelastic.replay.outcome import Bill, ReplayOutcome, RunSpan, judge
 from spotelastic.replay.play import play
-from spotelastic.replay.scenario import Machines, Scenario
+from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace, read
 
 NAME, TYPE = "confirm", "g5.xlarge"
@@ -81,17 +81,17 @@ class Market:
     """The local cloud's spot market: it has as many nodes as the trace has."""
 
     cluster: Cluster
-    faults: Faults
+    faults: FaultClient
     zones: tuple[str, ...]
     capacity: int = 0
     spans: dict[str, Span] = field(default_factory=dict)
     """By instance, as they were had; seconds since the epoch."""
 
-    def running(self) -> list[autoscaling.Machine]:
+    def running(self) -> list[autoscaling.Instance]:
         found = autoscaling.machines(self.cluster.aws, NAME, "worker")
         return sorted((m for m in found if m.state in autoscaling.ALIVE), key=lambda m: m.id)
 
-    def look(self) -> list[autoscaling.Machine]:
+    def look(self) -> list[autoscaling.Instance]:
         running = self.running()
         for machine in running:
             new = Span(machine.id, machine.launched_at, float("inf"))
@@ -202,7 +202,7 @@ def follow(market: Market, boots: Boots, began: float) -> float:
 
 def compare(
     noted: list[list[Line]], market: Market, boots: list[float], began: float, ended: float
-) -> tuple[Outcome, Outcome]:
+) -> tuple[ReplayOutcome, ReplayOutcome]:
     """As it was, and as it is replayed."""
     gaps = [
         after.at - before.at
@@ -211,7 +211,7 @@ def compare(
     ]
     step = statistics.median(gaps)
     starts = [after[1].at - before[-1].at - step for before, after in pairwise(noted)]
-    machines = Machines(boot=statistics.mean(boots), start=statistics.mean(starts))
+    machines = NodeTimings(boot=statistics.mean(boots), start=statistics.mean(starts))
     scenario = Scenario(
         LEAST, MOST, step=step, state=1e5, notice=NOTICE, machines=machines,
         schedule=Schedule(SAVES_EVERY, SAVES_EVERY),
@@ -224,7 +224,7 @@ def compare(
     )
     trace = Trace("confirm", tuple(sorted(spans, key=lambda span: span.start)), ended - zero)
     stretches = [
-        Stretch(
+        RunSpan(
             each[1].at - step - zero,
             min(each[-1].at, ended) - zero,
             each[0].nodes,
@@ -256,7 +256,7 @@ def main() -> None:
             began = first[1].at - STEP
             cluster = clusters.find(NAME, Aws(info.region))
             assert cluster is not None
-            market = Market(cluster, Faults(info), info.zones)
+            market = Market(cluster, FaultClient(info), info.zones)
             market.change(Change(0.0, 0, MOST))
             boots = Boots(market)
             ended = follow(market, boots, began)

@@ -33,15 +33,20 @@ from light.store import LightStore
 from spotelastic.agent.observe import LocalEvent, Noticed
 from spotelastic.agent.watches import StoreChanged
 from spotelastic.aws.base.names import MEMBERS
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.eventbridge import SpotWarning
 from spotelastic.bootstrap.context import REFRESH
 from spotelastic.clock import unbroken
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.loop.leader_loop import BUSY
 from spotelastic.controller.loop.run import LEASE
-from spotelastic.controller.model.observation import Left, Message, Policy, Seen
-from spotelastic.local.fault_client import Faults
+from spotelastic.controller.model.observation import (
+    ControllerPolicy,
+    DepartedNode,
+    Message,
+    Observation,
+)
+from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
@@ -81,15 +86,19 @@ class Row:
 def deciding() -> Iterator[Row]:
     names = [f"i-{index:017x}" for index in range(DECIDED)]
     warned = names[:10]
-    lost = {f"i-{index:017x}": Left(f"{index}", 500.0) for index in range(DECIDED, 3 * DECIDED)}
-    seen = Seen(
+    lost = {
+        f"i-{index:017x}": DepartedNode(f"{index}", 500.0) for index in range(DECIDED, 3 * DECIDED)
+    }
+    seen = Observation(
         desired=DECIDED,
         since=0.0,
         job=Job("running", 0.0),
-        group=Group("workers", DECIDED, tuple(Place(name, "InService") for name in names)),
-        on_demand=Group("on-demand", 0, ()),
+        group=ScalingGroup(
+            "workers", DECIDED, tuple(GroupMember(name, "InService") for name in names)
+        ),
+        on_demand=ScalingGroup("on-demand", 0, ()),
         machines={
-            name: Machine(name, "worker", "running", "p5.48xlarge", "a", "", True, 0.0)
+            name: Instance(name, "worker", "running", "p5.48xlarge", "a", "", True, 0.0)
             for name in names
         },
         nodes={name: Node(name, f"{name}-1", "", "a", Fingerprint()) for name in names},
@@ -102,7 +111,7 @@ def deciding() -> Iterator[Row]:
     times = []
     for _ in range(TRIALS):
         started = time.perf_counter()
-        decision = decide(seen, 1000.0, Policy())
+        decision = decide(seen, 1000.0, ControllerPolicy())
         times.append(time.perf_counter() - started)
     assert sum(type(action).__name__ == "Replace" for action in decision.actions) == len(warned)
     assert not any(
@@ -234,7 +243,7 @@ def controlling() -> Iterator[Row]:
 
 
 def _replacing(its: Account) -> Iterator[Row]:
-    faults = Faults(its.info)
+    faults = FaultClient(its.info)
     times = []
     for place in its.group().places[:NOTICES]:
         started = time.monotonic()
@@ -251,7 +260,7 @@ def _succeeding(
     its.register(store)
     launched = its.launched()
     victim = next(place.instance for place in its.group().places if not place.leaving)
-    Faults(its.info).interrupt(victim, 120.0)
+    FaultClient(its.info).interrupt(victim, 120.0)
     started = time.monotonic()
     controllers.kill(leader)
     until(lambda: _published_leader(its) not in ("", leader), "another leads")

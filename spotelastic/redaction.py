@@ -7,7 +7,7 @@ SHORTEST = 6
 BLOT = "***"
 
 
-def blotter(secrets: Iterable[str]) -> Callable[[str], str]:
+def redactor(secrets: Iterable[str]) -> Callable[[str], str]:
     """A function that replaces each secret, and each long line of one, wherever it stands."""
     parts = {part for secret in secrets for part in (secret, *secret.splitlines())}
     longest_first = sorted((p for p in parts if len(p) >= SHORTEST), key=len, reverse=True)

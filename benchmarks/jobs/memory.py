@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jobs.node import Crash, Node, node
 from jobs.states import Shape, State, WarmCopy, from_shared_memory
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints.types import Holder, Resume, Snapshot
 
 import spotelastic as se
 
@@ -33,7 +33,7 @@ def restore_from_slots(shape: Shape) -> InPlace:
     state = shape.make()
     with tempfile.TemporaryDirectory() as storage, node(storage, slots=1) as here:
         snapshot = _seal(here, "r1", state)
-        resume = wire.Resume("memory", 2, "r1", snapshot.layout)
+        resume = Resume("memory", 2, "r1", snapshot.layout)
         times, copies, warm = [], [], WarmCopy(state)
         for number in range(6):
             here.begin(f"r{number + 2}", resume=resume)
@@ -67,10 +67,10 @@ def restore_from_peers(shape: Shape) -> FromPeers:
             holder.name = "n0"
             snapshots.append(_seal(holder, "r1", state))
         holders = tuple(
-            wire.Holder(name, holder.client.status().listen, (0,))
+            Holder(name, holder.client.status().listen, (0,))
             for name, holder in (("n0", one), ("n1", other))
         )
-        resume = wire.Resume("memory", 2, "r1", snapshots[0].layout, holders)
+        resume = Resume("memory", 2, "r1", snapshots[0].layout, holders)
         times, memory = [], 0
         for _ in range(3):
             with node(storage, name="n2") as newcomer, _peak(newcomer) as peak:
@@ -99,7 +99,7 @@ def _peak(here: Node) -> Iterator[list[int]]:
         thread.join()
 
 
-def _seal(here: Node, round_: str, state: State) -> wire.Snapshot:
+def _seal(here: Node, round_: str, state: State) -> Snapshot:
     """Step 2 in the node's slots; the worker dies then."""
     here.begin(round_)
     with contextlib.suppress(Crash), se.Checkpointer(state) as checkpoint:

@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
+from spotelastic_checkpoints.types import (
+    Branch,
+    Commit,
+    EpochClaim,
+    MemberRanks,
+    Resume,
+    RoundInfo,
+    Schedule,
+)
 
 import spotelastic as se
 
@@ -39,24 +47,24 @@ class Node:
         self.client = DaemonClient(str(self.socket))
 
     def begin(
-        self, round_: str, nodes: int = 1, resume: wire.Resume | None = None, epoch: int = 0
+        self, round_: str, nodes: int = 1, resume: Resume | None = None, epoch: int = 0
     ) -> dict[str, str]:
         """What a worker of the round finds in its environment; it is set here, too."""
-        resume = resume or wire.Resume()
-        schedule = wire.Schedule(1, 1)
+        resume = resume or Resume()
+        schedule = Schedule(1, 1)
         self.client.begin(
-            wire.RoundInfo(
+            RoundInfo(
                 incarnation=round_,
                 number=1,
                 world_size=nodes * self.workers,
                 slot=self.slot,
                 members=tuple(
-                    wire.Member(slot, f"n{slot}", self._ranks(slot)) for slot in range(nodes)
+                    MemberRanks(slot, f"n{slot}", self._ranks(slot)) for slot in range(nodes)
                 ),
                 epoch=epoch,
                 schedule=schedule,
                 resume=resume,
-                lineage=(wire.Branch(resume.incarnation, resume.step),),
+                lineage=(Branch(resume.incarnation, resume.step),),
             )
         )
         environment = {
@@ -71,7 +79,7 @@ class Node:
     def _ranks(self, slot: int) -> tuple[int, ...]:
         return tuple(range(slot * self.workers, (slot + 1) * self.workers))
 
-    def claim(self) -> wire.Claim:
+    def claim(self) -> EpochClaim:
         return self.client.claim("bench", timeout=30)
 
     def make_ready(self, checkpoint: se.Checkpointer) -> None:
@@ -80,7 +88,7 @@ class Node:
         assert checkpoint._client is not None
         page = checkpoint._client.page
         schedule = page.schedule
-        page.set_schedule(wire.Schedule(0, 0))
+        page.set_schedule(Schedule(0, 0))
         checkpoint.step(1)
         page.set_schedule(schedule)
         if not checkpoint._client.ready.wait(DEADLINE):
@@ -120,8 +128,8 @@ def node(storage: str, **options: Any) -> Iterator[Node]:
         opened.close()
 
 
-def from_store(commit: wire.Commit) -> wire.Resume:
-    return wire.Resume("store", commit.step, epoch=commit.epoch)
+def from_store(commit: Commit) -> Resume:
+    return Resume("store", commit.step, epoch=commit.epoch)
 
 
 class Crash(Exception):

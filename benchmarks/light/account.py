@@ -21,9 +21,9 @@ from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import CLUSTER, ROLE
 from spotelastic.aws.base.names import MEMBERS, TERMINATE_HOOK, Names
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.autoscaling import Group
-from spotelastic.aws.messaging.bucket import Objects
-from spotelastic.controller.etcd.member_lifecycle import Seat, SeatConfig
+from spotelastic.aws.compute.autoscaling import ScalingGroup
+from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle, MemberLifecycleConfig
 from spotelastic.controller.loop.run import run as run_controller
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.local import cloud
@@ -50,10 +50,10 @@ class Account:
     spec: JobSpec
 
     @property
-    def objects(self) -> Objects:
-        return Objects(self.aws, BUCKET, NAME)
+    def objects(self) -> BucketObjects:
+        return BucketObjects(self.aws, BUCKET, NAME)
 
-    def group(self) -> Group:
+    def group(self) -> ScalingGroup:
         found = autoscaling.group(self.aws, Names(NAME).workers)
         assert found is not None
         return found
@@ -214,10 +214,10 @@ def _control(config: ControllerConfig, calls: Any) -> None:
 def _sit(spec: JobSpec, region: str, calls: Any) -> None:
     """One seat per control node; they are served by the benchmark's etcd."""
     _count(calls)
-    objects, (endpoint,) = Objects(Aws(region), BUCKET, NAME), spec.etcd
+    objects, (endpoint,) = BucketObjects(Aws(region), BUCKET, NAME), spec.etcd
     for name in MEMBERS:
         member = MemberConfig(name, Path(), endpoint, "")
-        seat = Seat(SeatConfig(member, Path(), {}, Path(os.devnull)), objects)
+        seat = MemberLifecycle(MemberLifecycleConfig(member, Path(), {}, Path(os.devnull)), objects)
         threading.Thread(target=seat.follow, daemon=True).start()
     threading.Event().wait()
 

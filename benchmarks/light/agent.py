@@ -17,10 +17,10 @@ from spotelastic.agent import actions as do
 from spotelastic.agent.decide import decide
 from spotelastic.agent.observe import (
     Flushed,
-    Local,
     LocalEvent,
+    NodeState,
     RoundStore,
-    Sealed,
+    SaveSealed,
     StorageClaim,
     Workers,
     observe,
@@ -37,7 +37,7 @@ from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Round
 from spotelastic.rendezvous import membership, view
-from spotelastic.rendezvous.view import Seen, fold
+from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -71,8 +71,8 @@ class LightAgent:
         self._store, self._keys, self._settings = store, keys, settings
         self._crew, self._on_round = crew, on_round
         self._node = node
-        self._local = Local(zygote=True, daemon=node.daemon, fingerprint=node.fingerprint)
-        self._seen = Seen()
+        self._local = NodeState(zygote=True, daemon=node.daemon, fingerprint=node.fingerprint)
+        self._seen = RunState()
         self._lease = 0
         self._watches: Watches | None = None
         self._lock = threading.Lock()
@@ -172,7 +172,7 @@ class LightAgent:
         except (Unavailable, LeaseLost):
             self._local = replace(self._local, write_at=unbroken() + 0.2)
 
-    def _belong(self, action: do.Action, local: Local) -> Local:
+    def _belong(self, action: do.Action, local: NodeState) -> NodeState:
         store, keys, node = self._store, self._keys, self._node
         match action:
             case do.Register():
@@ -207,9 +207,9 @@ class LightAgent:
             case do.OfferSlots(round_):
                 store.put(keys.snapshots(node.id), encode(()), self._lease)
                 return replace(local, offered=round_)
-            case do.Hurry(deadline):
+            case do.UploadByDeadline(deadline):
                 return replace(local, hurried=deadline)
-            case do.Flush(round_):
+            case do.FlushUploads(round_):
                 self.post(Flushed(round_))
                 return replace(local, flushing=round_)
             case do.Exit():
@@ -218,7 +218,7 @@ class LightAgent:
                 return local
         return self._take_part(action, local)
 
-    def _take_part(self, action: do.Action, local: Local) -> Local:
+    def _take_part(self, action: do.Action, local: NodeState) -> NodeState:
         match action:
             case do.Acknowledge(round_, ready):
                 return self._acknowledge(local, round_, ready)
@@ -253,9 +253,9 @@ class LightAgent:
                 return replace(local, workers=None, vote=None)
             case do.AnswerSteps(proposal):
                 return self._vote(local, Vote(self._node.id, proposal.id, STEP))
-            case do.Aim(proposal):
+            case do.SetSaveTarget(proposal):
                 aim = proposal.target
-                self.post(Sealed(aim, waiting=True))
+                self.post(SaveSealed(aim, waiting=True))
                 vote = Vote(self._node.id, proposal.id, STEP, aimed=aim, confirmed=aim)
                 return self._vote(local, vote)
             case do.VoteSealed(proposal):
@@ -264,7 +264,7 @@ class LightAgent:
                 return self._vote(local, vote)
         raise AssertionError(f"a light agent cannot {action}")
 
-    def _acknowledge(self, local: Local, round_: Round, ready: bool) -> Local:
+    def _acknowledge(self, local: NodeState, round_: Round, ready: bool) -> NodeState:
         assert local.node is not None
         ack = Acknowledgement(self._node.id, local.node.incarnation, round_.incarnation, "seen")
         epoch = 0
@@ -275,7 +275,7 @@ class LightAgent:
         self._store.put(self._keys.ack(ack.node), encode(ack), self._lease)
         return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
 
-    def _vote(self, local: Local, vote: Vote) -> Local:
+    def _vote(self, local: NodeState, vote: Vote) -> NodeState:
         vote = replace(vote, step_time=STEP_TIME)
         self._store.put(self._keys.vote(vote.node), encode(vote), self._lease)
         return replace(local, vote=vote)

@@ -5,7 +5,7 @@
     ├── StorageUnavailable   the object store did not answer in time; a later try may succeed
     ├── StorageRefused       the store said no, or belongs to another owner; trying again is no use
     ├── Fenced               another round has claimed the store since; nothing may be committed
-    │   └── Outrun           and it is a later round of the same run, which may commit it yet
+    │   └── SupersededByNewerEpoch  and it is a later round of the same run, which may commit it yet
     ├── RestoreFailed        the named source could not be read, or did not verify
     └── ArenaFull            the memory for the slots is not there; the message has the numbers
 
@@ -34,7 +34,7 @@ class Fenced(CheckpointsError):
     """The storage epoch is no longer ours."""
 
 
-class Outrun(Fenced):
+class SupersededByNewerEpoch(Fenced):
     """A later round of the same run has claimed the store."""
 
 
@@ -54,7 +54,7 @@ BY_NAME: dict[str, type[CheckpointsError]] = {
         StorageUnavailable,
         StorageRefused,
         Fenced,
-        Outrun,
+        SupersededByNewerEpoch,
         RestoreFailed,
         ArenaFull,
     )

@@ -15,7 +15,7 @@ from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 
 NAME = "spotelastic-run.json"
 SECRET = re.compile(r"(?i)(key|token|secret|password|passwd|credential)")
@@ -65,7 +65,7 @@ def without_secrets(args: Sequence[str]) -> list[str]:
     return kept
 
 
-class Kept:
+class StoredRun:
     """What is in a storage. A storage that does not answer has nothing to tell: the first commit
     says what is wrong with it."""
 
@@ -95,7 +95,7 @@ class Kept:
             self.storage.put(NAME, memoryview(msgspec.json.encode(record)))
 
 
-def lines(kept: Kept, mine: Record, afresh: str) -> list[str]:
+def lines(kept: StoredRun, mine: Record, afresh: str) -> list[str]:
     """Whose state the run goes on from, and how to begin `afresh`; none where it begins."""
     commit = kept.commit()
     if commit is None:
@@ -138,7 +138,7 @@ def ago(then: float) -> str:
 class Recorded:
     """The record of a run that has begun, and what it becomes at its end."""
 
-    def __init__(self, kept: Kept, record: Record) -> None:
+    def __init__(self, kept: StoredRun, record: Record) -> None:
         self._kept, self._record = kept, record
         last, record.found = kept.record(), kept.commit()
         maker = last.of(record.found) if last and record.found else None

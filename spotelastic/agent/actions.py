@@ -130,14 +130,14 @@ class ReportStoreDeath:
 
 
 @dataclass(frozen=True, slots=True)
-class Hurry:
+class UploadByDeadline:
     """Upload the newest sealed save: this node will be gone then (epoch seconds)."""
 
     deadline: float
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class FlushUploads:
     """Wait, elsewhere, until what is due is committed."""
 
     round: str
@@ -156,7 +156,7 @@ class AnswerSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class SetSaveTarget:
     """Write the proposal's target into the workers' pages, then read their steps, and vote."""
 
     proposal: Proposal
@@ -176,7 +176,7 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleaseWorkers:
     """The proposal was withdrawn, or its intervals hold now: workers that wait go on."""
 
     proposal: Proposal
@@ -242,14 +242,14 @@ Action = (
     | AdoptEpoch
     | ReportFailure
     | ReportStoreDeath
-    | Hurry
-    | Flush
+    | UploadByDeadline
+    | FlushUploads
     | ReportFinished
     | AnswerSteps
-    | Aim
+    | SetSaveTarget
     | VoteSealed
     | Refuse
-    | Release
+    | ReleaseWorkers
     | OfferSlots
     | WriteDrain
     | TellProgress

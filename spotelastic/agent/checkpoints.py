@@ -14,30 +14,35 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-from spotelastic_checkpoints import addresses, wire
+from spotelastic_checkpoints import addresses, messages
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
+from spotelastic_checkpoints.types import (
+    Commit,
+    DaemonStatus,
+    MemberRanks,
+    RoundInfo,
+)
 
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.observe import (
-    Attached,
     Claimed,
     CommitSeen,
     DaemonGone,
+    EpochSuperseded,
     Flushed,
     LeftCheckpointer,
     LocalEvent,
-    Outrun,
-    Sealed,
+    SaveSealed,
     Stepped,
+    WorkerAttached,
     Workers,
 )
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Point, Upload
-from spotelastic.model.round import Commit, Member, Round, RoundEnd, Snapshot
-from spotelastic.store.tls import Tls
+from spotelastic.model.round import Member, Round, RoundEnd
+from spotelastic.store.tls import TlsFiles
 
 _PEER = struct.Struct("3i")
 """Process, user and group of a Unix socket's other side."""
@@ -88,18 +93,17 @@ class Checkpoints:
 
     def begin(self, round_: Round, member: Member) -> None:
         """Tell the daemon of the round, as the node in `member` sees it."""
-        convert = msgspec.convert
         self.client.begin(
-            wire.RoundInfo(
+            RoundInfo(
                 incarnation=round_.incarnation,
                 number=round_.number,
                 world_size=round_.world_size,
                 slot=member.slot,
-                members=tuple(wire.Member(m.slot, m.node, round_.ranks(m)) for m in round_.members),
+                members=tuple(MemberRanks(m.slot, m.node, round_.ranks(m)) for m in round_.members),
                 epoch=round_.epoch,
-                lineage=convert(round_.lineage, tuple[wire.Branch, ...], from_attributes=True),
-                schedule=convert(round_.schedule, wire.Schedule, from_attributes=True),
-                resume=convert(round_.resume, wire.Resume, from_attributes=True),
+                lineage=round_.lineage,
+                schedule=round_.schedule,
+                resume=round_.resume,
             )
         )
 
@@ -120,7 +124,7 @@ class Checkpoints:
         def claim() -> None:
             try:
                 answer = client.claim(config.run, timeout=CLAIM_TIMEOUT, take_over=config.take_over)
-                self._post(Claimed(round_, answer.epoch, _as_commit(answer.commit)))
+                self._post(Claimed(round_, answer.epoch, answer.commit))
             except CheckpointsError as error:
                 self._post(Claimed(round_, 0, None, str(error)))
 
@@ -181,29 +185,29 @@ class Checkpoints:
         reading, self._lifeline = os.pipe2(os.O_CLOEXEC)
         return reading
 
-    def _said(self, client: DaemonClient, event: wire.DaemonEvent) -> None:
+    def _said(self, client: DaemonClient, event: messages.DaemonEvent) -> None:
         if client is not self._client:
             return  # Given up meanwhile: its end is no news, and would be the next one's, too.
         match event:
-            case wire.Attached():
-                self._post(Attached())
-            case wire.Sealed(step=step, waiting=waiting):
-                self._post(Sealed(step, waiting))
-            case wire.Points(points=points):
+            case messages.Attached():
+                self._post(WorkerAttached())
+            case messages.Sealed(step=step, waiting=waiting):
+                self._post(SaveSealed(step, waiting))
+            case messages.Points(points=points):
                 self._post(Stepped(tuple(Point(p.step, p.loss, p.at) for p in points)))
-            case wire.Committed(epoch=epoch, step=step, at=at):
+            case messages.Committed(epoch=epoch, step=step, at=at):
                 self._post(CommitSeen(Commit(epoch, step), at))
-            case wire.Left():
+            case messages.WorkerLeft():
                 self._post(LeftCheckpointer())
-            case wire.Failed(message=message):
+            case messages.SaveFailed(message=message):
                 self._config.say(f"checkpoints: {message}")
-            case wire.Outrun(epoch=epoch):
-                self._post(Outrun(epoch))
-            case wire.Closed():
+            case messages.Superseded(epoch=epoch):
+                self._post(EpochSuperseded(epoch))
+            case messages.Closed():
                 self._post(DaemonGone())
 
 
-def _files(tls: Tls | None) -> tuple[Path, Path, Path] | None:
+def _files(tls: TlsFiles | None) -> tuple[Path, Path, Path] | None:
     if tls is None:
         return None
     assert tls.cacert and tls.cert and tls.key
@@ -220,26 +224,18 @@ def _end(path: Path) -> None:
         channel.recv(1)
 
 
-def snapshots(status: wire.DaemonStatus) -> tuple[Snapshot, ...]:
-    return msgspec.convert(status.snapshots, tuple[Snapshot, ...], from_attributes=True)
-
-
-def upload_of(status: wire.DaemonStatus) -> Upload | None:
+def upload_of(status: DaemonStatus) -> Upload | None:
     upload = status.upload
     if upload is None:
         return None
     return Upload(upload.step, upload.done, upload.total, round(upload.rate))
 
 
-def newest_commit(status: wire.DaemonStatus, known: Commit | None) -> Commit | None:
+def newest_commit(status: DaemonStatus, known: Commit | None) -> Commit | None:
     """The newer of what the daemon knows of and what the agent has heard."""
-    return newest(known, _as_commit(status.commit))
+    return newest(known, status.commit)
 
 
 def newest(*known: Commit | None) -> Commit | None:
     commits = [commit for commit in known if commit is not None]
-    return max(commits, key=lambda c: (c.epoch, c.step), default=None)
-
-
-def _as_commit(commit: wire.Commit | None) -> Commit | None:
-    return Commit(commit.epoch, commit.step) if commit is not None else None
+    return max(commits, default=None)

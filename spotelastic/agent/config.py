@@ -9,7 +9,7 @@ from typing import Literal
 
 from spotelastic.agent.workers.output import Output
 from spotelastic.model.job import Settings
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 Entry = Literal["script", "module", "program", "path", "function"]
 """What the first word of a command names: a Python file, run as `python FILE`; a module, as
@@ -38,9 +38,9 @@ class AgentConfig:
     """In shared memory: the daemon's slots."""
     storage: str
     """fsspec URL or path that checkpoints are committed to."""
-    tls: Tls | None = None
+    tls: TlsFiles | None = None
     """Of the etcd members."""
-    daemon_tls: Tls | None = None
+    daemon_tls: TlsFiles | None = None
     """Of the daemons among each other, with all three files; None: they speak in the clear."""
     daemon_name: str = ""
     """The common name in their certificates; empty: whatever the authority has signed."""

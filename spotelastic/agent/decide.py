@@ -22,15 +22,14 @@ from spotelastic.agent.actions import (
     DumpStacks,
     EndRound,
     Exit,
-    Flush,
-    Hurry,
+    FlushUploads,
     KillWorkers,
     Lead,
     Listen,
     LookAtSteps,
     OpenStore,
     Register,
-    Release,
+    ReleaseWorkers,
     Say,
     ServeStore,
     StartDaemon,
@@ -39,13 +38,14 @@ from spotelastic.agent.actions import (
     TellProgress,
     TellRestart,
     TellSilence,
+    UploadByDeadline,
     Wake,
     WriteDrain,
 )
-from spotelastic.agent.observe import Local
+from spotelastic.agent.observe import NodeState
 from spotelastic.model.job import ENDED
 from spotelastic.rendezvous import rounds
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 
 TELL_EVERY = 1.0
 """Seconds between publications of progress in rounds of up to `TELLERS` nodes; in larger ones more,
@@ -60,13 +60,15 @@ RESTART = 75
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class AgentDecision:
     actions: tuple[Action, ...] = ()
     wake_at: float = math.inf
     """When to look again if nothing happens."""
 
 
-def decide(local: Local, seen: Seen, now: float, new_id: Callable[[], str]) -> Decision:
+def decide(
+    local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
+) -> AgentDecision:
     """The next actions of this node, in order. What needs no store comes first."""
     actions: list[Action] = []
     wake_at = math.inf
@@ -82,7 +84,7 @@ def decide(local: Local, seen: Seen, now: float, new_id: Callable[[], str]) -> D
                 break
         elif seen.healthy:
             wake_at = min(wake_at, local.write_at)
-    return Decision(tuple(actions), wake_at)
+    return AgentDecision(tuple(actions), wake_at)
 
 
 _NEEDS_NO_STORE = (
@@ -100,9 +102,9 @@ _NEEDS_NO_STORE = (
     CloseStore,
     StartWorkers,
     AdoptEpoch,
-    Hurry,
-    Flush,
-    Release,
+    UploadByDeadline,
+    FlushUploads,
+    ReleaseWorkers,
     Say,
     Exit,
 )
@@ -114,15 +116,15 @@ _ASKS_THE_DAEMON = (
     EndRound,
     StartWorkers,
     AdoptEpoch,
-    Hurry,
-    Flush,
-    Release,
+    UploadByDeadline,
+    FlushUploads,
+    ReleaseWorkers,
 )
-"""Of these; those that need the store wait for `Local.write_at`."""
+"""Of these; those that need the store wait for `NodeState.write_at`."""
 
 
 def _steps(
-    local: Local, seen: Seen, now: float, new_id: Callable[[], str]
+    local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
     yield from shutdown.grace(local, now)
     yield from shutdown.stuck(local, now)
@@ -157,14 +159,14 @@ def _steps(
     yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
 
 
-def _is_outdated(local: Local, seen: Seen) -> bool:
+def _is_outdated(local: NodeState, seen: RunState) -> bool:
     """Whether the job's code is not what this agent was started with."""
     mine = local.fingerprint.code if local.fingerprint is not None else ""
     wanted = seen.settings.code if seen.settings is not None else ""
     return bool(mine and wanted) and mine != wanted
 
 
-def _restart(local: Local) -> Iterator[Action | Wake]:
+def _restart(local: NodeState) -> Iterator[Action | Wake]:
     """Its state is sealed, and its daemon goes on serving it."""
     if RESTARTED not in local.said:
         yield TellRestart()
@@ -175,7 +177,7 @@ def _restart(local: Local) -> Iterator[Action | Wake]:
 # -- being part of the run ------------------------------------------------------------------------
 
 
-def _belong(local: Local, seen: Seen) -> Iterator[Action | Wake]:
+def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
     """A new lease takes the node back where it was; a missed proposal makes it a newcomer, and a
     node that is asked to leave becomes neither a first nor a second time a new one."""
     if not local.zygote or not local.daemon:
@@ -193,7 +195,7 @@ def _belong(local: Local, seen: Seen) -> Iterator[Action | Wake]:
 
 
 def _hold(
-    local: Local, seen: Seen, now: float, new_id: Callable[[], str]
+    local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
     """Whoever holds the election key decides for all; anybody may."""
     if not local.registered or local.node is None or seen.settings is None:
@@ -218,7 +220,7 @@ def _hold(
 # -- telling --------------------------------------------------------------------------------------
 
 
-def _tell(local: Local, now: float, nodes: int) -> Iterator[Action | Wake]:
+def _tell(local: NodeState, now: float, nodes: int) -> Iterator[Action | Wake]:
     """Progress when there is some; when there is none, ask the daemon whether it lives at all."""
     if not local.registered:
         return

@@ -2,7 +2,6 @@
 
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -61,7 +60,7 @@ def worker(
         "SPOTELASTIC_DAEMON": daemon,
         "SPOTELASTIC_NODE": config.node,
         "SPOTELASTIC_ROUND": round_.incarnation,
-        "SPOTELASTIC_RESUME": msgspec.json.encode(asdict(round_.resume)).decode(),
+        "SPOTELASTIC_RESUME": msgspec.json.encode(round_.resume).decode(),
     }
     asked = {name: _filled_in(value, host) for name, value in config.env.items()}
     return {**shared, **asked, **{name: str(value) for name, value in ours.items()}}

@@ -1,8 +1,8 @@
-"""Performs what `decide.py` decided: one method per action, each returning the new `Local`.
+"""Performs what `decide.py` decided: one method per action, each returning the new `NodeState`.
 
-Nothing here decides. What happens on this machine alone is in `node_processes.py`; here is what is
-written to etcd. A store that does not answer postpones further writes (`Local.write_at`); a daemon
-that does not answer is started again; one that refuses something is asked again (`Local.ask_at`).
+Nothing here decides. Actions on this machine alone are in `node_processes.py`; here are those that
+write to etcd. Further writes wait while etcd does not answer (`NodeState.write_at`). A checkpoint
+daemon that does not answer is started again; one that refuses is asked again (`NodeState.ask_at`).
 """
 
 import contextlib
@@ -11,15 +11,15 @@ from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
 
-from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import CheckpointsError, DaemonUnavailable
+from spotelastic_checkpoints.types import Commit
 
 from spotelastic.agent import actions
-from spotelastic.agent.checkpoints import newest, newest_commit, snapshots
+from spotelastic.agent.checkpoints import newest, newest_commit
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import RESTARTED
-from spotelastic.agent.node_processes import Machine, Post, stacks
-from spotelastic.agent.observe import Local, StorageClaim
+from spotelastic.agent.node_processes import NodeProcesses, Post, stacks
+from spotelastic.agent.observe import NodeState, StorageClaim
 from spotelastic.agent.progress import highest, progress
 from spotelastic.agent.workers.pool import read_error_file, read_stack
 from spotelastic.clock import unbroken
@@ -30,16 +30,10 @@ from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
-from spotelastic.model.round import (
-    Acknowledgement,
-    Commit,
-    Offer,
-    Round,
-    Schedule,
-)
-from spotelastic.redaction import blotter
+from spotelastic.model.round import Acknowledgement, Round, SlotOffer
+from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
@@ -50,7 +44,7 @@ WRITE_RETRY = 0.2
 ASK_RETRY = 0.5
 
 
-class Actor:
+class AgentExecutor:
     """Holds what an agent owns: its session and its machine. Used by the main thread only."""
 
     def __init__(self, config: AgentConfig, store: Store, session: Session, post: Post) -> None:
@@ -58,9 +52,9 @@ class Actor:
         self.keys = Keys(config.run)
         self._store = store
         self._session = session
-        self._machine = Machine(config, post)
+        self._machine = NodeProcesses(config, post)
 
-    def perform(self, local: Local, seen: Seen, action: actions.Action) -> Local:
+    def perform(self, local: NodeState, seen: RunState, action: actions.Action) -> NodeState:
         """`local` after the action. What could not be done is tried again by the next decision."""
         try:
             return self._do(action, local, seen)
@@ -71,7 +65,9 @@ class Actor:
         except CheckpointsError as error:
             return self._refused(local, action, error)
 
-    def _refused(self, local: Local, action: actions.Action, error: CheckpointsError) -> Local:
+    def _refused(
+        self, local: NodeState, action: actions.Action, error: CheckpointsError
+    ) -> NodeState:
         """By a daemon that lives, and lacks something: memory, for instance."""
         topic, again = f"refused {type(action).__name__}", unbroken() + ASK_RETRY
         if topic not in local.said:
@@ -82,13 +78,13 @@ class Actor:
         self._machine.close()
 
     @singledispatchmethod
-    def _do(self, action: actions.Action, local: Local, seen: Seen) -> Local:
+    def _do(self, action: actions.Action, local: NodeState, seen: RunState) -> NodeState:
         return self._machine.do(action, local, seen)
 
     # -- belonging to the run -----------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.Register, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Register, local: NodeState, seen: RunState) -> NodeState:
         if not self._session.alive:
             self._session.renew()
         if local.node is not None and not action.anew:
@@ -117,7 +113,7 @@ class Actor:
         return replace(local, refused_at=since, write_at=unbroken() + WRITE_RETRY)
 
     @_do.register
-    def _(self, action: actions.Campaign, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Campaign, local: NodeState, seen: RunState) -> NodeState:
         leadership = campaign(
             self._store, self.keys.holder, self.config.node.encode(), self._session.lease
         )
@@ -126,7 +122,7 @@ class Actor:
         return replace(local, leadership=leadership, nodes_seen=False, lead_after=0)
 
     @_do.register
-    def _(self, action: actions.Lead, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Lead, local: NodeState, seen: RunState) -> NodeState:
         if local.leadership is None:
             return local
         now = unbroken()
@@ -137,7 +133,7 @@ class Actor:
         return replace(local, lead_after=after, lead_at=now + 0.5)
 
     @_do.register
-    def _(self, action: actions.WriteDrain, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.WriteDrain, local: NodeState, seen: RunState) -> NodeState:
         notice = local.notice
         if notice is None:
             return local
@@ -164,7 +160,7 @@ class Actor:
     # -- rounds -------------------------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> NodeState:
         """A claim fences every other round: not even a node that was cut off until now makes one
         for a round that has been replaced."""
         current = self._store.get(self.keys.round)
@@ -174,7 +170,7 @@ class Actor:
         return self._machine.do(action, local, seen)
 
     @_do.register
-    def _(self, action: actions.Acknowledge, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Acknowledge, local: NodeState, seen: RunState) -> NodeState:
         round_, node = action.round, local.node
         if node is None:
             return local
@@ -191,7 +187,7 @@ class Actor:
                 ack,
                 phase="ready",
                 daemon=local.daemon,
-                snapshots=snapshots(status),
+                snapshots=status.snapshots,
                 commit=commit,
                 store=local.store.address if local.store is not None else "",
                 epoch=epoch,
@@ -201,14 +197,14 @@ class Actor:
         return replace(local, acknowledged=(round_.incarnation, ack.phase, epoch))
 
     @_do.register
-    def _(self, action: actions.OfferSlots, local: Local, seen: Seen) -> Local:
-        offer = Offer(action.round, local.daemon, snapshots(self._machine.daemon.status()))
+    def _(self, action: actions.OfferSlots, local: NodeState, seen: RunState) -> NodeState:
+        offer = SlotOffer(action.round, local.daemon, self._machine.daemon.status().snapshots)
         key = self.keys.snapshots(self.config.node)
         self._store.put(key, encode(offer), self._session.lease)
         return replace(local, offered=action.round)
 
     @_do.register
-    def _(self, action: actions.ReportFailure, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReportFailure, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None:
             return local
@@ -236,7 +232,7 @@ class Actor:
         return self._report(local, failure, f"rank {rank}: {failure.message}")
 
     @_do.register
-    def _(self, action: actions.ReportStall, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReportStall, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None or seen.settings is None:
             return local
@@ -260,7 +256,7 @@ class Actor:
         return self._report(local, failure, f"rank {rank} {failure.message}")
 
     @_do.register
-    def _(self, action: actions.TellSilence, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.TellSilence, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None:
             return local
@@ -279,15 +275,15 @@ class Actor:
         return local
 
     @_do.register
-    def _(self, action: actions.ReportStoreDeath, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReportStoreDeath, local: NodeState, seen: RunState) -> NodeState:
         failure = Failure(
             new_id(), self.config.node, action.round.incarnation, -1, -1, unbroken(), 0,
             "the round's store ended",
         )  # fmt: skip
         return self._report(local, failure, failure.message)
 
-    def _report(self, local: Local, failure: Failure, message: str) -> Local:
-        blot = blotter(self.config.secrets)  # before a cut, which might leave half a secret
+    def _report(self, local: NodeState, failure: Failure, message: str) -> NodeState:
+        blot = redactor(self.config.secrets)  # before a cut, which might leave half a secret
         message = beginning(blot(message))
         failure = replace(failure, message=blot(failure.message), traceback=blot(failure.traceback))
         failure = failure.storable()
@@ -307,7 +303,7 @@ class Actor:
         return replace(local, workers=replace(local.workers, failed=True))
 
     @_do.register
-    def _(self, action: actions.ReportFinished, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReportFinished, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None:
             return local
@@ -324,12 +320,12 @@ class Actor:
         return replace(local, finished=workers.round, finished_at=unbroken())
 
     @_do.register
-    def _(self, action: actions.Say, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Say, local: NodeState, seen: RunState) -> NodeState:
         self.config.say(action.line)
         return replace(local, said=local.said | {action.topic})
 
     @_do.register
-    def _(self, action: actions.TellRestart, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.TellRestart, local: NodeState, seen: RunState) -> NodeState:
         incarnation = local.node.incarnation if local.node is not None else ""
         node, data = self.config.node, {"incarnation": incarnation}
         line = f"{node} starts again: the code has changed"
@@ -339,12 +335,12 @@ class Actor:
     # -- agreement on a save step -------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.AnswerSteps, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.AnswerSteps, local: NodeState, seen: RunState) -> NodeState:
         steps = self._machine.daemon.status().workers
         return self._vote(local, action.proposal, steps, Vote(self.config.node, "", 0))
 
     @_do.register
-    def _(self, action: actions.Aim, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.SetSaveTarget, local: NodeState, seen: RunState) -> NodeState:
         """Target first, then steps: a worker that had not seen it must still be two steps short."""
         proposal = action.proposal
         steps = self._machine.daemon.set_target(proposal.round, proposal.id, proposal.target)
@@ -359,26 +355,26 @@ class Actor:
         return self._vote(local, proposal, steps, vote)
 
     @_do.register
-    def _(self, action: actions.VoteSealed, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.VoteSealed, local: NodeState, seen: RunState) -> NodeState:
         target = action.proposal.target
         vote = Vote(self.config.node, "", 0, aimed=target, confirmed=target, sealed=target)
         return self._vote(local, action.proposal, self._machine.daemon.status().workers, vote)
 
     @_do.register
-    def _(self, action: actions.Refuse, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Refuse, local: NodeState, seen: RunState) -> NodeState:
         vote = Vote(self.config.node, "", 0, refused=True, plain=action.plain)
         return self._vote(local, action.proposal, (), vote)
 
     @_do.register
-    def _(self, action: actions.Release, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ReleaseWorkers, local: NodeState, seen: RunState) -> NodeState:
         proposal = action.proposal
         schedule = proposal.schedule if proposal.applied else None
-        self._machine.daemon.set_target(proposal.round, proposal.id, 0, _for_daemon(schedule))
+        self._machine.daemon.set_target(proposal.round, proposal.id, 0, schedule)
         if schedule is not None and local.workers is not None and not local.workers.first_rank:
             self.config.say(proposal.reason)
         return replace(local, vote=None)
 
-    def _vote(self, local: Local, proposal: Proposal, steps: Any, vote: Vote) -> Local:
+    def _vote(self, local: NodeState, proposal: Proposal, steps: Any, vote: Vote) -> NodeState:
         times = [worker.step_time for worker in steps if worker.step_time > 0]
         vote = replace(
             vote,
@@ -392,7 +388,7 @@ class Actor:
     # -- telling ------------------------------------------------------------------------------
 
     @_do.register
-    def _(self, action: actions.TellProgress, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.TellProgress, local: NodeState, seen: RunState) -> NodeState:
         status = self._machine.daemon.status()
         told = progress(self.config.node, local, status, unbroken())
         commit = newest_commit(status, local.commit)
@@ -416,12 +412,6 @@ class Actor:
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)
-
-
-def _for_daemon(schedule: Schedule | None) -> wire.Schedule | None:
-    if schedule is None:
-        return None
-    return wire.Schedule(schedule.snapshot_every, schedule.checkpoint_every)
 
 
 def _describe_notice(notice: Notice) -> str:

@@ -1,6 +1,6 @@
 """This node's own processes: zygote, workers, the round's store, the checkpoint daemon.
 
-What needs no etcd: `executor.py` leaves these actions to a `Machine`. Each returns the new `Local`.
+`executor.py` leaves actions that need no etcd to `NodeProcesses`. Each returns the new `NodeState`.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from spotelastic.agent.checkpoints import Checkpoints
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.observe import (
     GONE_WITHIN,
-    Local,
     LocalEvent,
+    NodeState,
     RoundStore,
     StorageClaim,
     Workers,
@@ -32,9 +32,9 @@ from spotelastic.agent.observe import (
 from spotelastic.agent.silence import listened
 from spotelastic.agent.workers import memory
 from spotelastic.agent.workers.logs import Logs
-from spotelastic.agent.workers.pool import Exited, Order, Zygote, read_stack
+from spotelastic.agent.workers.pool import Exited, StartOrder, Zygote, read_stack
 from spotelastic.agent.workers.standing import place, places
-from spotelastic.agent.workers.zygote import Plan
+from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.linux import (
@@ -48,7 +48,7 @@ from spotelastic.linux import (
 )
 from spotelastic.model.counting import counted
 from spotelastic.model.round import Member, Round, RoundEnd
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 
 PRELOAD = (
     "torch",
@@ -74,7 +74,7 @@ STORE_TRIES = 5
 Post = Callable[[LocalEvent], None]
 
 
-class Machine:
+class NodeProcesses:
     """Used by the agent's main thread only: the zygote dies with the thread that started it."""
 
     def __init__(self, config: AgentConfig, post: Post) -> None:
@@ -137,12 +137,12 @@ class Machine:
         self._logs.close()
 
     @singledispatchmethod
-    def do(self, action: actions.Action, local: Local, seen: Seen) -> Local:
+    def do(self, action: actions.Action, local: NodeState, seen: RunState) -> NodeState:
         """Raises `DaemonUnavailable`, `OSError`."""
         raise TypeError(f"no handler for {action!r}")
 
     @do.register
-    def _(self, action: actions.StartZygote, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.StartZygote, local: NodeState, seen: RunState) -> NodeState:
         if self._zygote is not None:
             self._zygote.close()
             self._false_starts = 0 if self._zygote.warm else self._false_starts + 1
@@ -155,7 +155,7 @@ class Machine:
         if preload and self._false_starts == FALSE_STARTS - 1:
             self.config.say(f"importing --preload {','.join(preload)} failed: left to the workers")
             preload = ()
-        plan = Plan(
+        plan = ZygotePlan(
             agent=os.getpid(),
             path=str(environment.folder(self.config)),
             warm=self.config.warm,
@@ -173,7 +173,7 @@ class Machine:
         return replace(local, zygote=True, fingerprint=None)
 
     @do.register
-    def _(self, action: actions.StartDaemon, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.StartDaemon, local: NodeState, seen: RunState) -> NodeState:
         local = replace(local, daemon=self._checkpoints.open(), hurried=math.inf)
         workers, round_ = local.workers, seen.round
         if workers is not None and round_ is not None and round_.incarnation == workers.round:
@@ -183,7 +183,7 @@ class Machine:
         return local
 
     @do.register
-    def _(self, action: actions.KillWorkers, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.KillWorkers, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None or self._zygote is None:
             return local
@@ -200,7 +200,7 @@ class Machine:
         return replace(local, workers=workers)
 
     @do.register
-    def _(self, action: actions.DumpStacks, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.DumpStacks, local: NodeState, seen: RunState) -> NodeState:
         """A program that is not Python would be ended by the signal."""
         workers = local.workers
         if workers is None or self._zygote is None:
@@ -210,7 +210,7 @@ class Machine:
         return replace(local, workers=replace(workers, dumped_at=unbroken()))
 
     @do.register
-    def _(self, action: actions.LookAtSteps, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.LookAtSteps, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None:
             return local
@@ -218,7 +218,7 @@ class Machine:
         return replace(local, workers=replace(workers, pace=pace))
 
     @do.register
-    def _(self, action: actions.Listen, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.Listen, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None:
             return local
@@ -226,7 +226,7 @@ class Machine:
         return replace(local, workers=replace(workers, silence=silence))
 
     @do.register
-    def _(self, action: actions.AskWhere, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.AskWhere, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None or self._zygote is None:
             return local
@@ -238,7 +238,7 @@ class Machine:
         return replace(local, workers=replace(workers, silence=silence))
 
     @do.register
-    def _(self, action: actions.EndRound, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.EndRound, local: NodeState, seen: RunState) -> NodeState:
         workers = local.workers
         if workers is None:
             return local
@@ -249,13 +249,13 @@ class Machine:
         return local
 
     @do.register
-    def _(self, action: actions.OpenStore, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.OpenStore, local: NodeState, seen: RunState) -> NodeState:
         """Fork a store; its port comes through a pipe once it listens, or has the given one."""
         name, config = f"store/{action.round.incarnation}", self.config
         read, write = os.pipe2(os.O_CLOEXEC)
         wait, self._may_serve = self._renewed_leave()
         try:
-            order = Order(name, "store", host=config.address, port=config.master_port)
+            order = StartOrder(name, "store", host=config.address, port=config.master_port)
             self.zygote.start(order, write, wait)
             os.close(write)
             ready, _, _ = select.select([read], [], [], STORE_TIMEOUT)
@@ -283,7 +283,7 @@ class Machine:
             os.close(self._may_serve)
         return os.pipe2(os.O_CLOEXEC)
 
-    def _without_store(self, local: Local, why: str) -> Local:
+    def _without_store(self, local: NodeState, why: str) -> NodeState:
         topic = f"no store: {why}"
         if why and not self.config.master_port:
             self._no_store += 1
@@ -297,7 +297,7 @@ class Machine:
         return replace(local, said=local.said | {topic})
 
     @do.register
-    def _(self, action: actions.ServeStore, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ServeStore, local: NodeState, seen: RunState) -> NodeState:
         if local.store is None:
             return local
         with contextlib.suppress(BrokenPipeError):  # it has ended, which is told
@@ -305,13 +305,13 @@ class Machine:
         return replace(local, store=replace(local.store, serves=True))
 
     @do.register
-    def _(self, action: actions.CloseStore, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.CloseStore, local: NodeState, seen: RunState) -> NodeState:
         if local.store is not None and not local.store.dead:
             self.zygote.end([local.store.id])
         return replace(local, store=None)
 
     @do.register
-    def _(self, action: actions.StartWorkers, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.StartWorkers, local: NodeState, seen: RunState) -> NodeState:
         round_, member, settings = action.round, action.member, seen.settings
         if settings is None:
             return local
@@ -335,7 +335,7 @@ class Machine:
                 error_file=error_file,
             )
             command = environment.command(self.config, local_rank)
-            order = Order(
+            order = StartOrder(
                 name,
                 "worker",
                 command,
@@ -366,24 +366,24 @@ class Machine:
         return replace(local, workers=workers, vote=None, step=round_.resume.step)
 
     @do.register
-    def _(self, action: actions.AdoptEpoch, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.AdoptEpoch, local: NodeState, seen: RunState) -> NodeState:
         self._checkpoints.begin(action.round, action.member)
         if local.workers is None:
             return local
         return replace(local, workers=replace(local.workers, epoch=action.round.epoch))
 
     @do.register
-    def _(self, action: actions.ClaimStorage, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.ClaimStorage, local: NodeState, seen: RunState) -> NodeState:
         self._checkpoints.claim(action.round.incarnation)
         return replace(local, claim=StorageClaim(action.round.incarnation, unbroken()))
 
     @do.register
-    def _(self, action: actions.Hurry, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.UploadByDeadline, local: NodeState, seen: RunState) -> NodeState:
         self.daemon.hurry(action.deadline)
         return replace(local, hurried=action.deadline)
 
     @do.register
-    def _(self, action: actions.Flush, local: Local, seen: Seen) -> Local:
+    def _(self, action: actions.FlushUploads, local: NodeState, seen: RunState) -> NodeState:
         within = FLUSH_TIMEOUT
         if local.notice is not None and local.notice.deadline is not None:
             within = min(within, max(local.notice.deadline - unbroken(), 1.0))

@@ -1,21 +1,21 @@
 """Pure: what the agent knows of its own node, folded from events into one immutable value.
 
-Together with `rendezvous.view.Seen` (the run, as etcd shows it) this is all that `decide` sees.
+Together with `rendezvous.view.RunState` (the run, as etcd shows it) this is all that `decide` sees.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from spotelastic_checkpoints.wire import WorkerStep
+from spotelastic_checkpoints.types import Commit, WorkerStep
 
 from spotelastic.agent.silence import Silence
-from spotelastic.agent.workers.pool import Exited, Failing, Warm, ZygoteGone
+from spotelastic.agent.workers.pool import Exited, Warm, WorkerFailing, ZygoteGone
 from spotelastic.model.agreement import Vote
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
-from spotelastic.model.round import Commit, RoundEnd
+from spotelastic.model.round import RoundEnd
 from spotelastic.rendezvous import agreement
 from spotelastic.store.election import Leadership
 
@@ -113,7 +113,7 @@ class StorageClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class NodeState:
     """This node, as its agent knows it."""
 
     node: Node | None = None
@@ -208,7 +208,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outrun:
+class EpochSuperseded:
     """A later claim has fenced this storage epoch of ours."""
 
     epoch: int
@@ -225,12 +225,12 @@ class DaemonGone:
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class WorkerAttached:
     pass
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SaveSealed:
     step: int
     waiting: bool
 
@@ -254,27 +254,27 @@ class CommitSeen:
 LocalEvent = (
     Warm
     | Exited
-    | Failing
+    | WorkerFailing
     | ZygoteGone
     | Noticed
     | SessionLost
     | Signalled
     | Claimed
-    | Outrun
+    | EpochSuperseded
     | Flushed
     | DaemonGone
-    | Attached
-    | Sealed
+    | WorkerAttached
+    | SaveSealed
     | LeftCheckpointer
     | Stepped
     | CommitSeen
 )
 
 
-def observe(local: Local, event: LocalEvent, now: float) -> Local:
+def observe(local: NodeState, event: LocalEvent, now: float) -> NodeState:
     """`local` after `event`."""
     match event:
-        case Exited() | Failing():
+        case Exited() | WorkerFailing():
             return _ends(local, event, now)
         case ZygoteGone():
             return replace(local, zygote=False)
@@ -292,7 +292,7 @@ def observe(local: Local, event: LocalEvent, now: float) -> Local:
             return _asked_to_leave(local, sig, now)
         case Claimed():
             return _claimed(local, event)
-        case Outrun(epoch):
+        case EpochSuperseded(epoch):
             return replace(local, outrun=max(epoch, local.outrun))
         case Flushed(round_):
             return replace(local, flushed=round_, left=local.left or bool(local.leaving))
@@ -304,12 +304,12 @@ def observe(local: Local, event: LocalEvent, now: float) -> Local:
         case CommitSeen(commit, _):
             newest = max(commit, local.commit or commit, key=lambda c: (c.epoch, c.step))
             return replace(local, commit=newest)
-        case Attached() | Sealed() | LeftCheckpointer():
+        case WorkerAttached() | SaveSealed() | LeftCheckpointer():
             return _workers_said(local, event)
     return local
 
 
-def forgotten(local: Local) -> Local:
+def forgotten(local: NodeState) -> NodeState:
     """The store knows less than this node, which is new to it. Its workers go on until the next
     round of the new history, which resumes from what is committed."""
     return replace(
@@ -329,8 +329,8 @@ def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:
     return Pace(now, steps, unchanged, behind.local_rank, behind.step, behind.last_step_at)
 
 
-def _ends(local: Local, event: Exited | Failing, now: float) -> Local:
-    if isinstance(event, Failing):
+def _ends(local: NodeState, event: Exited | WorkerFailing, now: float) -> NodeState:
+    if isinstance(event, WorkerFailing):
         return _failing(local, event, now)
     if local.store is not None and local.store.id == event.id:
         return replace(local, store=replace(local.store, dead=True))
@@ -349,7 +349,7 @@ def _ends(local: Local, event: Exited | Failing, now: float) -> Local:
     return replace(local, workers=replace(workers, exits=exits, gone_by=gone_by))
 
 
-def _failing(local: Local, event: Failing, now: float) -> Local:
+def _failing(local: NodeState, event: WorkerFailing, now: float) -> NodeState:
     """Its failure counts from now on; it lives until its end is told."""
     workers = local.workers
     if workers is None or event.id not in workers.alive or workers.killed:
@@ -361,14 +361,14 @@ def _failing(local: Local, event: Failing, now: float) -> Local:
     return replace(local, workers=replace(workers, exits=exits, failing=failing))
 
 
-def _asked_to_leave(local: Local, sig: int, now: float) -> Local:
+def _asked_to_leave(local: NodeState, sig: int, now: float) -> NodeState:
     local = replace(local, leaving=sig)
     node = local.node.id if local.node is not None else ""
     deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.step_time)
     return _noticed(local, Notice("leave", node, "signal", now, now, deadline))
 
 
-def _noticed(local: Local, notice: Notice) -> Local:
+def _noticed(local: NodeState, notice: Notice) -> NodeState:
     """The first notice counts, unless a later one leaves less time; a rebalance is a hint only."""
     current = local.notice
     if current is not None and notice.kind == "rebalance":
@@ -385,7 +385,7 @@ def _noticed(local: Local, notice: Notice) -> Local:
     return replace(local, notice=notice, drained=False)
 
 
-def _claimed(local: Local, event: Claimed) -> Local:
+def _claimed(local: NodeState, event: Claimed) -> NodeState:
     claim = local.claim
     if event.commit is not None:
         newest = max(event.commit, local.commit or event.commit, key=lambda c: (c.epoch, c.step))
@@ -395,15 +395,17 @@ def _claimed(local: Local, event: Claimed) -> Local:
     return replace(local, claim=replace(claim, pending=False, epoch=event.epoch))
 
 
-def _workers_said(local: Local, event: Attached | Sealed | LeftCheckpointer) -> Local:
+def _workers_said(
+    local: NodeState, event: WorkerAttached | SaveSealed | LeftCheckpointer
+) -> NodeState:
     workers = local.workers
     if workers is None:
         return local
     match event:
-        case Attached():
+        case WorkerAttached():
             workers = replace(workers, attached=True, left=False)
         case LeftCheckpointer():
             workers = replace(workers, left=True)
-        case Sealed(step, waiting):
+        case SaveSealed(step, waiting):
             workers = replace(workers, waiting_at=step if waiting else workers.waiting_at)
     return replace(local, workers=workers)

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from spotelastic_checkpoints.wire import DaemonStatus, WorkerStep
+from spotelastic_checkpoints.types import DaemonStatus, WorkerStep
 
 from spotelastic.agent.checkpoints import newest_commit, upload_of
-from spotelastic.agent.observe import Local
+from spotelastic.agent.observe import NodeState
 from spotelastic.model.progress import Progress
 
 
-def progress(node: str, local: Local, status: DaemonStatus, now: float) -> Progress:
+def progress(node: str, local: NodeState, status: DaemonStatus, now: float) -> Progress:
     """The round is that of the workers whose steps these are: when the next round has begun, they
     are those of the last one for as long as its workers are not started."""
     commit = newest_commit(status, local.commit)
@@ -31,7 +31,7 @@ def progress(node: str, local: Local, status: DaemonStatus, now: float) -> Progr
     )
 
 
-def highest(local: Local, steps: Iterable[WorkerStep]) -> int:
+def highest(local: NodeState, steps: Iterable[WorkerStep]) -> int:
     """That a worker has finished; one that has not restored yet will go on from the round's. One
     that has may be behind that: its script, or a damaged checkpoint, has sent it back."""
     resumed = local.workers.resumed if local.workers is not None else 0

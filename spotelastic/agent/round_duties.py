@@ -16,7 +16,6 @@ from spotelastic.agent.actions import (
     Acknowledge,
     Action,
     AdoptEpoch,
-    Aim,
     AnswerSteps,
     AskWhere,
     ClaimStorage,
@@ -24,33 +23,34 @@ from spotelastic.agent.actions import (
     DumpStacks,
     EndRound,
     Exit,
-    Flush,
-    Hurry,
+    FlushUploads,
     KillWorkers,
     Listen,
     LookAtSteps,
     OfferSlots,
     OpenStore,
     Refuse,
-    Release,
+    ReleaseWorkers,
     ReportFailure,
     ReportFinished,
     ReportStall,
     ReportStoreDeath,
     Say,
     ServeStore,
+    SetSaveTarget,
     StartWorkers,
     TellProgress,
     TellSilence,
+    UploadByDeadline,
     VoteSealed,
     Wake,
 )
-from spotelastic.agent.observe import Local, Workers
+from spotelastic.agent.observe import NodeState, Workers
 from spotelastic.agent.silence import LOOK_EVERY
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.restarts import FAILURES
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 
 CLAIM_PATIENCE = 2.0
 """Seconds that a round waits for its storage epoch before it starts without commits."""
@@ -71,7 +71,7 @@ _PLAIN = (
 )
 
 
-def hurry(local: Local, seen: Seen) -> Iterator[Action]:
+def hurry(local: NodeState, seen: RunState) -> Iterator[Action]:
     """The daemon is told once when this node will be gone, whoever has told of it: where the
     metadata service is away, it was the event bus."""
     drain = seen.drains.get(local.node.id) if local.node is not None else None
@@ -79,10 +79,10 @@ def hurry(local: Local, seen: Seen) -> Iterator[Action]:
     ends = [n.deadline for n in notices if n is not None and n.kind != "leave" and n.deadline]
     end = min(ends, default=math.inf)
     if local.daemon and end < local.hurried - 0.5:
-        yield Hurry(end)
+        yield UploadByDeadline(end)
 
 
-def end_others(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
+def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
     """Workers of another round than the current one, or of one that this node is not in."""
     workers, round_ = local.workers, seen.round
     if workers is None or round_ is None:
@@ -114,7 +114,7 @@ def _dump_and_kill(workers: Workers, now: float) -> Iterator[Action | Wake]:
         yield KillWorkers()
 
 
-def left_out(local: Local, round_: Round) -> Iterator[Action | Wake]:
+def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
     """Not a member: keep offering what is sealed here, hold no store."""
     if local.workers is None and local.registered and local.offered != round_.incarnation:
         yield OfferSlots(round_.incarnation)
@@ -122,7 +122,9 @@ def left_out(local: Local, round_: Round) -> Iterator[Action | Wake]:
         yield CloseStore()
 
 
-def get_ready(local: Local, round_: Round, member: Member, now: float) -> Iterator[Action | Wake]:
+def get_ready(
+    local: NodeState, round_: Round, member: Member, now: float
+) -> Iterator[Action | Wake]:
     """A member of a proposed round: it says that it has seen it, and then that it can start."""
     incarnation = round_.incarnation
     if round_.pause and f"pause {incarnation}" not in local.said:
@@ -153,12 +155,12 @@ def get_ready(local: Local, round_: Round, member: Member, now: float) -> Iterat
         yield Acknowledge(round_, ready=True)
 
 
-def _epoch(local: Local) -> int:
+def _epoch(local: NodeState) -> int:
     return local.claim.epoch if local.claim is not None else 0
 
 
 def train(
-    local: Local, seen: Seen, round_: Round, member: Member, now: float
+    local: NodeState, seen: RunState, round_: Round, member: Member, now: float
 ) -> Iterator[Action | Wake]:
     """A member of a round that has started."""
     workers = local.workers
@@ -188,7 +190,7 @@ def train(
 
 
 def _keep_first(
-    local: Local, round_: Round, workers: Workers, now: float
+    local: NodeState, round_: Round, workers: Workers, now: float
 ) -> Iterator[Action | Wake]:
     """The node in slot 0: the round's store, and its storage epoch if it came without one, or if
     the claim of a round that it replaced came through late and has fenced it."""
@@ -205,7 +207,7 @@ def _keep_first(
             yield Wake(claim.asked_at + CLAIM_RETRY)
 
 
-def _exits(local: Local, round_: Round, workers: Workers) -> Iterator[Action | Wake]:
+def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action | Wake]:
     failed = [exit_ for exit_ in workers.exits if exit_.code != 0]
     if failed and not workers.failed:
         if workers.alive and not workers.killed:
@@ -213,13 +215,13 @@ def _exits(local: Local, round_: Round, workers: Workers) -> Iterator[Action | W
         yield ReportFailure(round_)
     elif not failed and not workers.alive and not workers.killed:
         if local.flushing != round_.incarnation:
-            yield Flush(round_.incarnation)
+            yield FlushUploads(round_.incarnation)
         elif local.flushed == round_.incarnation and local.finished != round_.incarnation:
             yield TellProgress()  # its last steps and its last commit
             yield ReportFinished(round_)
 
 
-def _stall(seen: Seen, round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
+def _stall(seen: RunState, round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
     """Workers of a script with a Checkpointer that have begun to train, and get no further.
 
     Needs no store until it is reported: a node that is cut off kills its workers and waits.
@@ -269,7 +271,7 @@ def _silence(round_: Round, workers: Workers, now: float) -> Iterator[Action | W
         yield Wake(look_at)
 
 
-def _leave_barrier(local: Local, timeout: float, now: float) -> Iterator[Action | Wake]:
+def _leave_barrier(local: NodeState, timeout: float, now: float) -> Iterator[Action | Wake]:
     """Workers elsewhere may do what takes long, or hang: who has finished does not wait for ever,
     and takes nothing away from them."""
     if now < local.finished_at + timeout:
@@ -280,13 +282,13 @@ def _leave_barrier(local: Local, timeout: float, now: float) -> Iterator[Action 
 
 
 def _agree(
-    local: Local, workers: Workers, proposal: Proposal, now: float, attached_by: float
+    local: NodeState, workers: Workers, proposal: Proposal, now: float, attached_by: float
 ) -> Iterator[Action | Wake]:
     vote = local.vote
     mine = vote if vote is not None and vote.proposal == proposal.id else None
     if proposal.cancelled:
         if mine is not None and mine.aimed:
-            yield Release(proposal)
+            yield ReleaseWorkers(proposal)
         return
     if mine is not None and mine.refused:
         return
@@ -303,4 +305,4 @@ def _agree(
         if mine is None or mine.sealed != proposal.target:
             yield VoteSealed(proposal)
     elif mine is None or mine.aimed != proposal.target:
-        yield Aim(proposal)
+        yield SetSaveTarget(proposal)

@@ -17,13 +17,13 @@ from spotelastic_checkpoints.threads import minded
 from spotelastic.agent.actions import Exit
 from spotelastic.agent.config import AgentConfig
 from spotelastic.agent.decide import decide
-from spotelastic.agent.executor import Actor
+from spotelastic.agent.executor import AgentExecutor
 from spotelastic.agent.notices import NoticePoller
 from spotelastic.agent.observe import (
     Claimed,
     CommitSeen,
-    Local,
     LocalEvent,
+    NodeState,
     Noticed,
     SessionLost,
     Signalled,
@@ -39,7 +39,7 @@ from spotelastic.model.ids import new_id
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint
 from spotelastic.model.notice import Notice
-from spotelastic.rendezvous.view import Seen, fold, has_gone_back
+from spotelastic.rendezvous.view import RunState, fold, has_gone_back
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store
@@ -68,7 +68,7 @@ Happening = LocalEvent | StoreChanged | HelperEnded
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AgentResult:
     """How it ended for this node."""
 
     code: int
@@ -79,7 +79,7 @@ class Ended:
     """The round that this node's workers have ended well in."""
 
 
-def run(config: AgentConfig) -> Ended:
+def run(config: AgentConfig) -> AgentResult:
     """Run this node until the job ends or the node leaves. Must be called on the main thread.
 
     Raises `UsageError` when this node does not match the run, `EnvironmentFailure` when
@@ -104,12 +104,12 @@ class _Agent:
         self._store = store
         self._queue: queue.SimpleQueue[Happening] = queue.SimpleQueue()
         self._session = self._open_session()
-        self._actor = Actor(config, store, self._session, self._queue.put)
-        self._local = Local(stays=config.stays)
-        self._seen = Seen()
+        self._actor = AgentExecutor(config, store, self._session, self._queue.put)
+        self._local = NodeState(stays=config.stays)
+        self._seen = RunState()
         self._claim_error = ""
 
-    def serve(self) -> Ended:
+    def serve(self) -> AgentResult:
         """Until a decision says to exit."""
         with handled(self._config.signals, self._signalled), self._minding_helpers():
             poller = watches = None
@@ -117,7 +117,7 @@ class _Agent:
                 if self._config.imds:
                     poller = NoticePoller(self._config.imds, self._config.node, self._noticed)
                 watches = Watches(self._store, self._keys, self._queue.put)
-                return Ended(self._loop(watches), self._seen.job, self._local.finished)
+                return AgentResult(self._loop(watches), self._seen.job, self._local.finished)
             finally:
                 if poller is not None:
                     poller.close()

@@ -8,16 +8,16 @@ import math
 import signal
 from collections.abc import Iterator
 
-from spotelastic.agent.actions import Action, Exit, Flush, KillWorkers, Say, Wake
-from spotelastic.agent.observe import GONE_WITHIN, Local
+from spotelastic.agent.actions import Action, Exit, FlushUploads, KillWorkers, Say, Wake
+from spotelastic.agent.observe import GONE_WITHIN, NodeState
 from spotelastic.rendezvous import proposed
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 
 STUCK = 2
 """Exit code of a node that cannot end its workers."""
 
 
-def grace(local: Local, now: float) -> Iterator[Action | Wake]:
+def grace(local: NodeState, now: float) -> Iterator[Action | Wake]:
     """Workers that were asked to end, and have not, are killed when their time is up."""
     workers = local.workers
     if workers is None or not workers.alive or workers.kill_at == math.inf:
@@ -28,7 +28,7 @@ def grace(local: Local, now: float) -> Iterator[Action | Wake]:
         yield Wake(workers.kill_at)
 
 
-def stuck(local: Local, now: float) -> Iterator[Action | Wake]:
+def stuck(local: NodeState, now: float) -> Iterator[Action | Wake]:
     workers = local.workers
     if workers is None or not workers.alive or workers.gone_by == math.inf:
         return
@@ -44,7 +44,7 @@ def stuck(local: Local, now: float) -> Iterator[Action | Wake]:
     )
 
 
-def end(local: Local, code: int) -> Iterator[Action | Wake]:
+def end(local: NodeState, code: int) -> Iterator[Action | Wake]:
     """The job has ended: its workers end, and then this node."""
     workers = local.workers
     if workers is not None and workers.alive:
@@ -54,7 +54,7 @@ def end(local: Local, code: int) -> Iterator[Action | Wake]:
     yield Exit(code)
 
 
-def leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
+def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
     """Asked to end: the others agree on a save and go on without this node; then it ends.
 
     When they do not within the time given, or nobody can be asked, the workers just end.
@@ -85,10 +85,10 @@ def leave(local: Local, seen: Seen, now: float) -> Iterator[Action | Wake]:
             yield Say("left", _farewell(local))
         yield Exit(128 + local.leaving)
     elif local.flushing != flush:
-        yield Flush(flush)
+        yield FlushUploads(flush)
 
 
-def _farewell(local: Local) -> str:
+def _farewell(local: NodeState) -> str:
     """Whether what this node has done reached the object store."""
     last = max(local.step, local.end.last_step if local.end is not None else 0)
     commit = local.commit
@@ -101,7 +101,7 @@ def _farewell(local: Local) -> str:
     return f"leaves after step {last}; the newest commit is step {commit.step}"
 
 
-def _serves_until(local: Local, seen: Seen) -> float:
+def _serves_until(local: NodeState, seen: RunState) -> float:
     """The others may restore from slots that are here alone: until they know of them, and then
     until the time that a node has for leaving."""
     round_, node, notice = seen.round, local.node, local.notice

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from spotelastic_checkpoints.wire import WorkerStep
+from spotelastic_checkpoints.types import WorkerStep
 
 QUIET_AFTER = 60.0
 """Seconds without a step, or three of the usual steps, after which people are told; then after

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spotelastic.rendezvous.view import Seen, forget_nodes
+from spotelastic.rendezvous.view import RunState, forget_nodes
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Store, Watch, WatchItem
 
@@ -26,7 +26,7 @@ class Watches:
         self._run = self._watch(keys.all)
         self._nodes: Watch | None = None
 
-    def follow(self, seen: Seen, *, holds: bool) -> Seen:
+    def follow(self, seen: RunState, *, holds: bool) -> RunState:
         """`seen` after the nodes are watched if this node holds the election, and only then, so
         that events stay linear in their number."""
         if holds and self._nodes is None:

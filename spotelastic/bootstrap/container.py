@@ -19,7 +19,7 @@ START = "{python} -m pip install -q --disable-pip-version-check {wheel} && exec 
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class JobContainer:
     """`folders` are the same inside and outside; `wheel` lies in one of them."""
 
     image: str
@@ -35,7 +35,7 @@ def possible() -> bool:
     return shutil.which("docker") is not None
 
 
-def command(box: Box) -> tuple[str, ...]:
+def command(box: JobContainer) -> tuple[str, ...]:
     """What to run instead of `spotelastic boot agent`."""
     python = "python3"
     agent = f"{python} -m spotelastic boot agent"

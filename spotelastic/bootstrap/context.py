@@ -9,27 +9,27 @@ from pathlib import Path
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, Identity
 from spotelastic.aws.base.imds import DEFAULT_URL
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import certificates
 from spotelastic.bootstrap.supervisor import Process
 from spotelastic.errors import EnvironmentFailure, told
 from spotelastic.model.job import JobSpec
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 REFRESH = 3600.0
 """Seconds between two looks whether `up` has renewed the certificate."""
 
 
 def job(aws: Aws, me: Identity) -> JobSpec:
-    spec = Objects(aws, me.tag(BUCKET), me.tag(CLUSTER)).job()
+    spec = BucketObjects(aws, me.tag(BUCKET), me.tag(CLUSTER)).job()
     if spec is None:
         raise EnvironmentFailure(f"the bucket has no job for the cluster {me.tag(CLUSTER)}")
     return spec
 
 
-def certificate(aws: Aws, parameter: str) -> Tls:
+def certificate(aws: Aws, parameter: str) -> TlsFiles:
     """What `up` stored there, as files."""
-    return Tls(*certificates.fetch(aws, parameter).write(home() / "tls"))
+    return TlsFiles(*certificates.fetch(aws, parameter).write(home() / "tls"))
 
 
 def keep_fresh(aws: Aws, parameter: str) -> threading.Event:

@@ -12,15 +12,15 @@ from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, MEMBER, Identity, from_imds
 from spotelastic.aws.base.names import PEER_PORT, Names
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import etcd_identity as member
 from spotelastic.aws.security.certificates import MEMBER_NAME
 from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, say, start
-from spotelastic.bootstrap.supervisor import Part, Process, supervise
+from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
 from spotelastic.clock import wall
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 if TYPE_CHECKING:
     from spotelastic.store.etcd_server.process import EtcdMember
@@ -32,7 +32,7 @@ RECORD_TIMEOUT = 10.0
 
 def run(me: Identity) -> int:
     """Until it is told to end; the exit code."""
-    from spotelastic.controller.etcd.member_lifecycle import Seat, SeatConfig
+    from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle, MemberLifecycleConfig
     from spotelastic.store.etcd_server.process import MemberConfig
 
     aws = Aws(me.region, account=me.account)
@@ -57,10 +57,12 @@ def run(me: Identity) -> int:
         tls=tls,
         peer_name=MEMBER_NAME,
     )
-    objects = Objects(aws, me.tag(BUCKET), spec.cluster)
+    objects = BucketObjects(aws, me.tag(BUCKET), spec.cluster)
     if spec.etcd_version:
         _install_etcd(objects, spec.etcd_version)
-    seat = Seat(SeatConfig(config, place.folder, endpoints, home() / "etcd.log", say), objects)
+    seat = MemberLifecycle(
+        MemberLifecycleConfig(config, place.folder, endpoints, home() / "etcd.log", say), objects
+    )
 
     def start_etcd() -> Process:
         return _Etcd(seat.start())
@@ -75,8 +77,8 @@ def run(me: Identity) -> int:
     threading.Thread(target=seat.follow, name="seat", daemon=True).start()
     return supervise(
         (
-            Part("etcd", start_etcd, restarted=came_back),
-            Part("controller", partial(start, "controller")),
+            SupervisedProcess("etcd", start_etcd, restarted=came_back),
+            SupervisedProcess("controller", partial(start, "controller")),
         ),
         say,
     )
@@ -97,7 +99,7 @@ def controller() -> int:
     return run(ControllerConfig(spec, *its, tls, account=me.account))
 
 
-def _install_etcd(objects: Objects, version: str) -> None:
+def _install_etcd(objects: BucketObjects, version: str) -> None:
     folder = home() / f"etcd-{version}"
     boot_artifacts.install(objects, boot_artifacts.RELEASES[version], folder)
     os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
@@ -117,7 +119,9 @@ class _Etcd:
         return self.member.join()
 
 
-def _record_outage(spec: JobSpec, tls: Tls, me: Identity, died_at: float, seen_at: float) -> None:
+def _record_outage(
+    spec: JobSpec, tls: TlsFiles, me: Identity, died_at: float, seen_at: float
+) -> None:
     from spotelastic.rendezvous.membership import record
     from spotelastic.store.etcd import EtcdStore
     from spotelastic.store.keys import Keys

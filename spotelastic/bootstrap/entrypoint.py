@@ -20,13 +20,13 @@ from spotelastic.aws.artifacts.code_archive import unpack
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.base.identity import BUCKET, CLUSTER, ROLE, Identity, from_imds
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.node import hardware
 from spotelastic.aws.node.log_shipper import LogShipper, stream
 from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.bootstrap import container, control_node, job_environment
 from spotelastic.bootstrap.context import certificate, home, imds, job, keep_fresh, say, start
-from spotelastic.bootstrap.supervisor import Part, supervise
+from spotelastic.bootstrap.supervisor import SupervisedProcess, supervise
 from spotelastic.errors import EnvironmentFailure, Unavailable, UsageError
 from spotelastic.linux import name_process
 from spotelastic.model.job import JobSpec
@@ -76,7 +76,7 @@ def boot() -> int:
 
 def _worker() -> int:
     os.environ[SCRATCH] = str(_scratch())
-    return supervise((Part("agent", partial(start, "agent"), ends=_is_final),), say)
+    return supervise((SupervisedProcess("agent", partial(start, "agent"), ends=_is_final),), say)
 
 
 def _scratch() -> Path:
@@ -96,7 +96,7 @@ def _agent() -> int:
     from spotelastic.agent.config import AgentConfig
     from spotelastic.agent.run import run
     from spotelastic.agent.shutdown import STUCK
-    from spotelastic.redaction import blotter
+    from spotelastic.redaction import redactor
 
     try:
         me = from_imds(imds())
@@ -116,7 +116,7 @@ def _agent() -> int:
         found = job_environment.make(aws, spec, me, workdir, tls)
         if found is None:
             return SHUT_DOWN
-        blot = blotter(found.secrets)
+        blot = redactor(found.secrets)
         token = _token(aws, spec)
         keep_fresh(aws, parameter)
         logs = LogShipper(aws, spec.log_group)
@@ -165,7 +165,7 @@ def _enter_container(image: str) -> None:
     environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     # What each start of the agent installs is downloaded once; the image's Python is ours alone.
     environ |= {"PIP_CACHE_DIR": str(home() / "pip"), "PIP_BREAK_SYSTEM_PACKAGES": "1"}
-    box = container.Box(
+    box = container.JobContainer(
         image=image,
         wheel=next(installed.glob("*.whl")),
         folders=(installed, home(), Path(os.environ[SCRATCH])),
@@ -182,7 +182,7 @@ def _code(aws: Aws, me: Identity, spec: JobSpec) -> Path:
     """The folder with the job's code, fetched once and verified."""
     folder = home() / "code" / spec.code[:16]
     if not folder.exists():
-        data = Objects(aws, me.tag(BUCKET), spec.cluster).get(f"code/{spec.code}.tar.gz")
+        data = BucketObjects(aws, me.tag(BUCKET), spec.cluster).get(f"code/{spec.code}.tar.gz")
         if data is None:
             raise EnvironmentFailure(f"the bucket has no code {spec.code[:16]} for {spec.cluster}")
         unpack(data, spec.code, folder)

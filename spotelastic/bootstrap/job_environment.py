@@ -12,15 +12,15 @@ from pathlib import Path
 from spotelastic.aws.artifacts.environments import BuildFailed, Environments
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.identity import BUCKET, Identity
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security import secrets
 from spotelastic.bootstrap.context import home, say
 from spotelastic.clock import wall
 from spotelastic.errors import Unavailable
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event
-from spotelastic.redaction import blotter
-from spotelastic.store.tls import Tls
+from spotelastic.redaction import redactor
+from spotelastic.store.tls import TlsFiles
 
 RECORD_TIMEOUT = 10.0
 SETUP_WITHIN = 1800.0
@@ -45,7 +45,7 @@ class World:
     """The values in `env` that nobody may see."""
 
 
-def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: Tls) -> World | None:
+def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles) -> World | None:
     """Prepares this instance for the script in `code`, and tells the run how that goes.
 
     None where it cannot be done. What is wrong with the packages would be so on every node: the
@@ -56,7 +56,7 @@ def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: Tls) -> World |
     from spotelastic.store.keys import Keys
 
     keys = Keys(spec.run)
-    objects = Objects(aws, me.tag(BUCKET), spec.cluster)
+    objects = BucketObjects(aws, me.tag(BUCKET), spec.cluster)
     store = EtcdStore(spec.etcd, timeout=RECORD_TIMEOUT, tls=tls)
 
     def tell(line: str) -> None:
@@ -101,7 +101,7 @@ def repeated(tell: Say, every: float) -> Iterator[Say]:
 
 
 def prepare(
-    aws: Aws, objects: Objects, spec: JobSpec, node: str, code: Path, place: Path, tell: Say
+    aws: Aws, objects: BucketObjects, spec: JobSpec, node: str, code: Path, place: Path, tell: Say
 ) -> World:
     """Makes the node ready for the script in the unpacked folder `code`.
 
@@ -120,7 +120,7 @@ def prepare(
         try:
             set_up(spec.setup, code, env, place, tell)
         except SetUpFailed as error:
-            raise SetUpFailed(blotter(hidden.values())(str(error))) from None
+            raise SetUpFailed(redactor(hidden.values())(str(error))) from None
     return World(python, env, tuple(hidden.values()))
 
 

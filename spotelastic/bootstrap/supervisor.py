@@ -32,7 +32,7 @@ class Process(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SupervisedProcess:
     """A process that is kept running."""
 
     name: str
@@ -46,7 +46,7 @@ class Part:
 
 @dataclass(slots=True)
 class _Running:
-    part: Part
+    part: SupervisedProcess
     process: Process | None = None
     pidfd: int = -1
     started_at: float = 0.0
@@ -58,7 +58,9 @@ class _Running:
     """Its exit code, once it is done for good."""
 
 
-def supervise(parts: Sequence[Part], say: Callable[[str], None], grace: float = GRACE) -> int:
+def supervise(
+    parts: Sequence[SupervisedProcess], say: Callable[[str], None], grace: float = GRACE
+) -> int:
     """Until all parts are done for good, or SIGTERM or SIGINT; the exit code of the last, or 0.
 
     What is left then has `grace` seconds. Must be called on the main thread.

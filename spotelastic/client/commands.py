@@ -26,7 +26,7 @@ from spotelastic.client.capacity_policy import limited, seconds_left
 from spotelastic.client.target import cost_of, status_of
 from spotelastic.clock import steady, wall
 from spotelastic.controller.decisions import limits
-from spotelastic.controller.model.observation import Policy
+from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.command import Command, CommandKind
 from spotelastic.model.job import ENDED, JobSpec
@@ -41,7 +41,7 @@ Change = Callable[[JobSpec], JobSpec]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CommandResult:
     """What a command came to."""
 
     name: str
@@ -51,7 +51,7 @@ class Done:
     """Of the job, as last seen."""
 
 
-def stop(cluster: Cluster, *, wait: bool, say: Say) -> Done:
+def stop(cluster: Cluster, *, wait: bool, say: Say) -> CommandResult:
     """Returns once the job has ended, if it is to `wait`."""
     text = _give(cluster, Command(uuid.uuid4().hex, "stop"))
     status = status_of(cluster)
@@ -60,7 +60,7 @@ def stop(cluster: Cluster, *, wait: bool, say: Say) -> Done:
         status = _ended(cluster)
     if status.state in ENDED:
         text = f"has {status.state}: {status.reason}"
-    return Done(cluster.name, "stop", text, status.state)
+    return CommandResult(cluster.name, "stop", text, status.state)
 
 
 def restart(
@@ -72,7 +72,7 @@ def restart(
     deadline: str | None,
     max_cost: float | None,
     yes: bool = False,
-) -> Done:
+) -> CommandResult:
     """With the code in `folder`, unless it is to be the same. `yes`: also where that is another
     folder than the job was started in."""
     status = status_of(cluster)
@@ -89,12 +89,12 @@ def restart(
             "another --deadline or --max-cost, run `spotelastic up` again with it"
         )
     text = _give(cluster, Command(uuid.uuid4().hex, "restart"))
-    return Done(cluster.name, "restart", text, status_of(cluster).state)
+    return CommandResult(cluster.name, "restart", text, status_of(cluster).state)
 
 
 def scale(
     cluster: Cluster, minimum: int | None, maximum: int | None, *, local: bool, say: Say
-) -> Done:
+) -> CommandResult:
     """`local`: its nodes share this machine."""
     settings = cluster.spec.settings
     if minimum is None and maximum is None:
@@ -113,7 +113,7 @@ def scale(
     for group in (its.workers, its.on_demand):
         workers.allow(cluster.aws, group, high)
     text = _give(cluster, Command(uuid.uuid4().hex, "scale", minimum, maximum))
-    return Done(cluster.name, "scale", text, status_of(cluster).state)
+    return CommandResult(cluster.name, "scale", text, status_of(cluster).state)
 
 
 # -- one command ---------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _check_cost(cost: Cost, limit: float, nodes: int) -> None:
     they have cost so far."""
     hours = cost.spot_hours + cost.on_demand_hours
     workers = nodes * cost.cost_usd / hours if hours else 0.0
-    least = cost.total_usd + limits.needed(cost.control_usd_per_hour + workers, Policy())
+    least = cost.total_usd + limits.needed(cost.control_usd_per_hour + workers, ControllerPolicy())
     if limit <= least:
         raise UsageError(
             f"--max-cost {limit:g}: {cost.name} has cost ${cost.total_usd:.2f} already, and would "

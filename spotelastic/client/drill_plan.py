@@ -21,8 +21,8 @@ from typing import Any
 
 from spotelastic.aws.clusters.fault_injection import WARNING
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.client.interrupt import KINDS, Interruption, interrupt
-from spotelastic.client.target import Place, status_of
+from spotelastic.client.interrupt import KINDS, InterruptionRequest, interrupt
+from spotelastic.client.target import CloudTarget, status_of
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
@@ -38,7 +38,7 @@ Say = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlannedInterruption:
     """One interruption of the plan."""
 
     after: float | None
@@ -65,7 +65,7 @@ class Caused:
 # -- the plan (pure) -----------------------------------------------------------------------------
 
 
-def read(file: Path) -> tuple[Entry, ...]:
+def read(file: Path) -> tuple[PlannedInterruption, ...]:
     """Raises `UsageError` that names the file, the line or the entry, and what was expected."""
     where = f"--plan {file}"
     try:
@@ -86,7 +86,7 @@ def read(file: Path) -> tuple[Entry, ...]:
     return tuple(_entry(f"{where}: {LIST} {n}", each) for n, each in enumerate(entries, 1))
 
 
-def _entry(where: str, given: Any) -> Entry:
+def _entry(where: str, given: Any) -> PlannedInterruption:
     if not isinstance(given, dict):
         raise UsageError(f"{where}: expected a table with {', '.join(KEYS)}")
     unknown = [key for key in given if key not in KEYS]
@@ -105,7 +105,7 @@ def _entry(where: str, given: Any) -> Entry:
             f"{where}: in {seconds}: a loss has no warning, the node goes at once: drop in, or say "
             'kind = "notice"'
         )
-    return Entry(
+    return PlannedInterruption(
         after=_after(where, given["after"]) if "after" in given else None,
         step=_number(where, given, "step", 0),
         kind=kind,
@@ -131,14 +131,14 @@ def _number(where: str, given: Mapping[str, Any], key: str, default: int) -> int
     return value
 
 
-def is_due(entry: Entry, status: Status, elapsed: float) -> bool:
+def is_due(entry: PlannedInterruption, status: Status, elapsed: float) -> bool:
     if entry.after is not None:
         return elapsed >= entry.after
     return status.step >= entry.step
 
 
 def victim(
-    entry: Entry, status: Status, draw: random.Random, going: Collection[str] = ()
+    entry: PlannedInterruption, status: Status, draw: random.Random, going: Collection[str] = ()
 ) -> str | None:
     """The node that it is for now; None: there is none at the moment. Those that are `going` are in
     the status for a moment yet."""
@@ -160,7 +160,7 @@ def victim(
 
 
 def run(
-    place: Place, cluster: Cluster, plan: Sequence[Entry], seed: int, say: Say
+    place: CloudTarget, cluster: Cluster, plan: Sequence[PlannedInterruption], seed: int, say: Say
 ) -> tuple[Caused, ...]:
     """One after the other, in the plan's order. Raises `JobFailed` if the job ends before."""
     began, draw = steady(), random.Random(seed)
@@ -177,13 +177,13 @@ def run(
         if node is None:
             threading.Event().wait(LOOK_EVERY)
             continue
-        told = _cause(place, cluster, Interruption(node, entry.kind, entry.seconds))
+        told = _cause(place, cluster, InterruptionRequest(node, entry.kind, entry.seconds))
         say(f"{elapsed:6.1f} s, step {status.step}: {told}")
         done.append(Caused(entry.kind, node, status.step, round(elapsed, 3)))
     return tuple(done)
 
 
-def _cause(place: Place, cluster: Cluster, what: Interruption) -> str:
+def _cause(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
     try:
         return interrupt(place, cluster, what)
     except UsageError as error:

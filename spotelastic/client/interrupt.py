@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from spotelastic.aws.clusters import fault_injection
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling
-from spotelastic.client.target import Place, status_of
+from spotelastic.client.target import CloudTarget, status_of
 from spotelastic.errors import UsageError
-from spotelastic.local.fault_client import Faults
+from spotelastic.local.fault_client import FaultClient
 
 KINDS = ("notice", "rebalance", "loss")
 
 
 @dataclass(frozen=True, slots=True)
-class Interruption:
+class InterruptionRequest:
     """Of one node. `seconds` of warning are for a notice."""
 
     node: str
@@ -34,17 +34,17 @@ class Interruption:
         return self.kind == "rebalance" or (self.kind == "notice" and self.seconds > 0)
 
 
-def interrupt(place: Place, cluster: Cluster, what: Interruption) -> str:
+def interrupt(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
     """Causes it; what will happen, for people. Raises `UsageError` for what cannot be done."""
     known = [node.id for node in status_of(cluster).nodes if node.state != "gone"]
     if what.node not in known:
         raise UsageError(f"{cluster.name} has no node {what.node}; it has {', '.join(known)}")
     if what.warns:
         _check_spot(cluster, what.node)
-    return _on_aws(cluster, what) if place.cloud is None else _here(Faults(place.cloud), what)
+    return _on_aws(cluster, what) if place.cloud is None else _here(FaultClient(place.cloud), what)
 
 
-def caused(place: Place, what: Interruption) -> dict[str, object]:
+def caused(place: CloudTarget, what: InterruptionRequest) -> dict[str, object]:
     """For programs: `seconds` until the node goes; None for one that stays."""
     seconds: float | None = what.seconds if what.warns else 0.0
     if what.kind == "rebalance":
@@ -52,7 +52,7 @@ def caused(place: Place, what: Interruption) -> dict[str, object]:
     return {"node": what.node, "kind": what.kind, "seconds": seconds}
 
 
-def _here(faults: Faults, what: Interruption) -> str:
+def _here(faults: FaultClient, what: InterruptionRequest) -> str:
     if not what.warns:
         faults.kill(what.node)
         return f"{what.node} is taken away without notice"
@@ -63,7 +63,7 @@ def _here(faults: Faults, what: Interruption) -> str:
     return f"{what.node} will be taken away in {what.seconds:g} s"
 
 
-def _on_aws(cluster: Cluster, what: Interruption) -> str:
+def _on_aws(cluster: Cluster, what: InterruptionRequest) -> str:
     aws, seconds = cluster.aws, what.seconds
     if not what.warns:
         autoscaling.end(aws, (what.node,))

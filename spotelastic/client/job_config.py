@@ -23,7 +23,7 @@ the others for longer than a machine of its own ever would."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class JobRequest:
     """The command line of `up`."""
 
     script: Path
@@ -82,7 +82,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ValidatedJob:
     """A request that has been checked."""
 
     name: str
@@ -103,7 +103,7 @@ class Checked:
     """The working folder."""
 
 
-def check(request: Request, folder: Path) -> Checked:
+def check(request: JobRequest, folder: Path) -> ValidatedJob:
     """Everything that can be known to be wrong before anything starts."""
     validation.linux()
     validation.script(request.script, folder)
@@ -131,7 +131,7 @@ def check(request: Request, folder: Path) -> Checked:
     if request.allow_uncommitted:
         env = {**env, ALLOW_UNCOMMITTED: "1"}
     archive = code_archive.pack(folder)
-    return Checked(
+    return ValidatedJob(
         name=name,
         script=script,
         archive=archive,
@@ -148,7 +148,7 @@ def check(request: Request, folder: Path) -> Checked:
     )
 
 
-def _settings(request: Request) -> Settings:
+def _settings(request: JobRequest) -> Settings:
     settings = Settings(
         min_nodes=request.minimum,
         max_nodes=request.maximum,
@@ -168,7 +168,7 @@ def _settings(request: Request) -> Settings:
     return settings
 
 
-def _capacity(request: Request) -> Capacity:
+def _capacity(request: JobRequest) -> Capacity:
     bought = capacity(
         request.on_demand,
         request.spot_patience,
@@ -181,7 +181,7 @@ def _capacity(request: Request) -> Capacity:
     return limited(bought, seconds_left(request.deadline), wall())
 
 
-def _requirement(request: Request) -> Requirement:
+def _requirement(request: JobRequest) -> Requirement:
     memory = request.gpu_memory
     return Requirement(
         gpus=request.gpus or 0,
@@ -189,7 +189,7 @@ def _requirement(request: Request) -> Requirement:
     )
 
 
-def _check_numbers(request: Request) -> None:
+def _check_numbers(request: JobRequest) -> None:
     validation.at_least_one(keep_last=request.keep_last)
     validation.not_negative(
         keep_every=request.keep_every,
@@ -199,7 +199,7 @@ def _check_numbers(request: Request) -> None:
     )
 
 
-def _check_combination(request: Request) -> None:
+def _check_combination(request: JobRequest) -> None:
     if request.drill and not request.local:
         raise UsageError("--drill interrupts nodes of the local cloud: add --local")
     if request.image and request.local:

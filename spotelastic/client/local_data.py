@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptCluster:
     """What a cluster has stored, or one that is gone."""
 
     cluster: str
@@ -59,13 +59,13 @@ def committed(latest: bytes) -> int | None:
     return None if commit is None else commit.step
 
 
-def find(cluster: str) -> Kept | None:
+def find(cluster: str) -> KeptCluster | None:
     """Of the cluster of that name; None where none has left anything."""
     for name in kept_objects.names(cloud.buckets()):
         bucket = cloud.buckets() / name
         folder = bucket / kept_objects.path_of(cluster)
         if folder.is_dir():
-            return Kept(cluster, bucket, _run(folder) or cluster)
+            return KeptCluster(cluster, bucket, _run(folder) or cluster)
     return None
 
 
@@ -89,7 +89,7 @@ def tell(cluster: str, say: Say) -> None:
     )
 
 
-def delete(found: Kept, say: Say) -> None:
+def delete(found: KeptCluster, say: Say) -> None:
     """While no local cloud runs. Raises `UsageError` where one has started meanwhile."""
     with cloud.alone():
         if cloud.find() is not None:

@@ -4,18 +4,18 @@ from spotelastic_checkpoints.commit.commit_protocol import LATEST
 
 from spotelastic.aws.base import account
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, Objects
+from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
 from spotelastic.aws.network import existing_vpc
 from spotelastic.client import confirmation, local_data
-from spotelastic.client.job_config import Checked, Request
-from spotelastic.client.target import Place, cost_of
+from spotelastic.client.job_config import JobRequest, ValidatedJob
+from spotelastic.client.target import CloudTarget, cost_of
 from spotelastic.controller.decisions.limits import is_spent
-from spotelastic.controller.model.observation import Money, Policy
+from spotelastic.controller.model.observation import ControllerPolicy, Money
 from spotelastic.errors import UsageError
 from spotelastic.model.job import ENDED
 
 
-def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
+def find(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> Cluster | None:
     """The cluster of that name; None where it is to be made.
 
     Raises `UsageError` for one whose job has ended or may cost no more than it has, for a run that
@@ -49,7 +49,7 @@ def find(place: Place, request: Request, checked: Checked) -> Cluster | None:
     return known
 
 
-def _check_meant(known: Cluster, request: Request, checked: Checked) -> None:
+def _check_meant(known: Cluster, request: JobRequest, checked: ValidatedJob) -> None:
     """Its name may be by chance that of what is trained here."""
     other = confirmation.difference(known.spec, checked.script, checked.folder)
     if other is not None:
@@ -62,10 +62,10 @@ def _check_meant(known: Cluster, request: Request, checked: Checked) -> None:
         )
 
 
-def _check_gone(place: Place, request: Request, checked: Checked) -> None:
+def _check_gone(place: CloudTarget, request: JobRequest, checked: ValidatedJob) -> None:
     """The same of a cluster that is gone, whose checkpoints this one would go on from."""
     name = checked.name
-    objects = Objects(place.aws, request.bucket or place.bucket, name)
+    objects = BucketObjects(place.aws, request.bucket or place.bucket, name)
     job = objects.job()
     other = None if job is None else confirmation.difference(job, checked.script, checked.folder)
     latest = objects.get(f"{CHECKPOINTS}{LATEST}") if other is not None else None
@@ -84,7 +84,7 @@ def _check_cost(known: Cluster, limit: float | None) -> None:
     if limit is None or limit == known.spec.capacity.max_cost:
         return
     cost = cost_of(known)
-    if is_spent(Money(cost.total_usd, cost.total_usd_per_hour), limit, Policy()):
+    if is_spent(Money(cost.total_usd, cost.total_usd_per_hour), limit, ControllerPolicy()):
         raise UsageError(
             f"--max-cost {limit:g}: {known.name} has cost ${cost.total_usd:.2f} already, at "
             f"${cost.total_usd_per_hour:.2f} an hour now, and would be stopped at once: say what "
@@ -92,7 +92,7 @@ def _check_cost(known: Cluster, limit: float | None) -> None:
         )
 
 
-def _check_resumable(place: Place, request: Request) -> None:
+def _check_resumable(place: CloudTarget, request: JobRequest) -> None:
     """One run is trained by one cluster at a time, and it must have got somewhere."""
     run = str(request.resume)
     for name in place.names():
@@ -103,5 +103,5 @@ def _check_resumable(place: Place, request: Request) -> None:
                 f"`spotelastic down {name}`"
             )
     bucket = request.bucket or place.bucket
-    if not Objects(place.aws, bucket, run).has("checkpoints/LATEST"):
+    if not BucketObjects(place.aws, bucket, run).has("checkpoints/LATEST"):
         raise UsageError(f"--resume {run}: there are no checkpoints of it in s3://{bucket}/{run}/")

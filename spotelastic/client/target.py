@@ -17,10 +17,10 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import stored_data as data
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.clusters.stored_data import Data
+from spotelastic.aws.clusters.stored_data import StoredData
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.compute.prices import STORED
-from spotelastic.aws.messaging.bucket import USAGE, Objects
+from spotelastic.aws.messaging.bucket import USAGE, BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
 from spotelastic.client import config_file, local_data
@@ -30,8 +30,8 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local import joining
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.joining import Use
-from spotelastic.model.progress import Cost, Listed, Status
+from spotelastic.local.joining import CloudUse
+from spotelastic.model.progress import ClusterSummary, Cost, Status
 
 READ_TIMEOUT = 10.0
 """Seconds that a person waits for one answer."""
@@ -51,17 +51,17 @@ _used: CloudInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CloudTarget:
     """An account, real or local, and the clusters in it."""
 
     aws: Aws
     cloud: CloudInfo | None
     """None on AWS."""
-    use: Use | None = None
+    use: CloudUse | None = None
     """Of a command that keeps the local cloud alive."""
 
     @classmethod
-    def find(cls, wish: bool | None, region: str | None = None) -> "Place":
+    def find(cls, wish: bool | None, region: str | None = None) -> "CloudTarget":
         """`wish` True: the local cloud, False: AWS, None: the local cloud if one runs.
 
         `region` is for AWS; by default the one that `up` is told by the variable or the file in
@@ -82,7 +82,7 @@ class Place:
         return cls(Aws(region or _told_region(), read_timeout=READ_TIMEOUT), None)
 
     @classmethod
-    def of(cls, cloud: CloudInfo) -> "Place":
+    def of(cls, cloud: CloudInfo) -> "CloudTarget":
         global _used
         _used = cloud
         # boto3 is told through the environment, as in the instances: one way for both clouds.
@@ -104,7 +104,7 @@ class Place:
     def names(self) -> tuple[str, ...]:
         return clusters.all_names(self.aws)
 
-    def listing(self) -> tuple[Listed, ...]:
+    def listing(self) -> tuple[ClusterSummary, ...]:
         return tuple(_listed(name, self.known(name)) for name in self.names())
 
     def known(self, name: str) -> Cluster | None:
@@ -144,7 +144,7 @@ class Place:
         """One that has ended, by what it has left in the bucket that `up` is told in this folder,
         or in the shared one."""
         for bucket in (_told("bucket"), self.bucket):
-            job = Objects(self.aws, bucket, name).job() if bucket else None
+            job = BucketObjects(self.aws, bucket, name).job() if bucket else None
             if bucket and job is not None:
                 return Cluster(self.aws, job, bucket)
         return None
@@ -185,7 +185,7 @@ class Place:
             )
         return names[0]
 
-    def data(self, name: str, bucket: str | None = None) -> Data:
+    def data(self, name: str, bucket: str | None = None) -> StoredData:
         """What the cluster of that name has stored, in `bucket` where it is gone and had another
         than `up` is told here.
 
@@ -227,7 +227,7 @@ class Place:
                 self._down(name, say, keep_data=False, bucket=bucket)
                 use.leave(say, down=True)
 
-    def _down_here(self, name: str | None, use: Use, say: Callable[[str], None]) -> None:
+    def _down_here(self, name: str | None, use: CloudUse, say: Callable[[str], None]) -> None:
         """In the local cloud, which ends with its last cluster, where no other command uses it."""
         if name is None and not self.names():
             if not use.leave(say, down=True):
@@ -256,7 +256,7 @@ class Place:
         if keep_data:
             self._tell_of_data(data.of(self.aws, its, name), say)
 
-    def _tell_of_data(self, left: Data, say: Callable[[str], None]) -> None:
+    def _tell_of_data(self, left: StoredData, say: Callable[[str], None]) -> None:
         """What stays, and what that costs."""
         checkpoints, cached = left.size / 1e9, left.cached / 1e9
         kept = []
@@ -315,12 +315,12 @@ def cost_of(cluster: Cluster) -> Cost:
     return cost(cluster.name, bill, objects.report(), wall(), limit)
 
 
-def _listed(name: str, cluster: Cluster | None) -> Listed:
+def _listed(name: str, cluster: Cluster | None) -> ClusterSummary:
     if cluster is None:
-        return Listed(name, "incomplete")
+        return ClusterSummary(name, "incomplete")
     status = status_of(cluster)
     workers = sum(node.role == "worker" and node.state != "gone" for node in status.nodes)
-    return Listed(name, status.state, workers, status.step)
+    return ClusterSummary(name, status.state, workers, status.step)
 
 
 def _told_region() -> str | None:

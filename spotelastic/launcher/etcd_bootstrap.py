@@ -31,8 +31,8 @@ from spotelastic_checkpoints.addresses import (
 from spotelastic.agent.workers import ports
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.launcher.rendezvous_config import Meeting
-from spotelastic.store.tls import Tls
+from spotelastic.launcher.rendezvous_config import RendezvousConfig
+from spotelastic.store.tls import TlsFiles
 
 if TYPE_CHECKING:
     from spotelastic.store.diagnose import Diagnosis
@@ -53,18 +53,18 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Rendezvous:
     """Where a node has arrived: `address` is its own, as the others reach it."""
 
     endpoints: tuple[str, ...]
     address: str
-    tls: Tls | None = None
+    tls: TlsFiles | None = None
     member: "Embedded | None" = None
     """Runs here, for others too."""
 
 
 @contextlib.contextmanager
-def meet(asked: Meeting, folder: Path, say: Say) -> Iterator[Place]:
+def meet(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[Rendezvous]:
     """An etcd that answers, until the end of the block. Raises `UsageError`, and
     `EnvironmentFailure` when nobody is there in time."""
     if (
@@ -79,16 +79,16 @@ def meet(asked: Meeting, folder: Path, say: Say) -> Iterator[Place]:
         from spotelastic.store.etcd_server.process import standalone
 
         with standalone(folder) as member:
-            yield Place((member.endpoint,), "127.0.0.1")
+            yield Rendezvous((member.endpoint,), "127.0.0.1")
     elif asked.role == "client":
         _await(asked, ANSWER_WITHIN, say)
-        yield Place(asked.endpoints, "", asked.tls)
+        yield Rendezvous(asked.endpoints, "", asked.tls)
     else:
         with _host_or_guest(asked, folder, say) as place:
             yield place
 
 
-def part(place: Place, run: str, *, ended: bool) -> None:
+def part(place: Rendezvous, run: str, *, ended: bool) -> None:
     """Before a node that runs a member goes: once the job has ended, when no node needs it to hear
     so; before that, with the others' consent."""
     if place.member is None:
@@ -103,7 +103,7 @@ def part(place: Place, run: str, *, ended: bool) -> None:
 
 
 @contextlib.contextmanager
-def _host_or_guest(asked: Meeting, folder: Path, say: Say) -> Iterator[Place]:
+def _host_or_guest(asked: RendezvousConfig, folder: Path, say: Say) -> Iterator[Rendezvous]:
     from spotelastic.store.etcd_server.embedded import PortTaken
 
     addresses = {} if asked.role == "guest" else _resolve_all(asked)
@@ -118,10 +118,10 @@ def _host_or_guest(asked: Meeting, folder: Path, say: Say) -> Iterator[Place]:
                 break
             except PortTaken:  # by another node of this machine, which was faster
                 continue
-        yield Place(asked.endpoints, _own_place(asked, seats), asked.tls, member)
+        yield Rendezvous(asked.endpoints, _own_place(asked, seats), asked.tls, member)
 
 
-def _seats(asked: Meeting, addresses: dict[str, str]) -> list[str]:
+def _seats(asked: RendezvousConfig, addresses: dict[str, str]) -> list[str]:
     """The endpoints that are this machine's, in order."""
     mine = [endpoint for endpoint, address in addresses.items() if is_free(address, 0)]
     near = [endpoint for endpoint in mine if addresses[endpoint] == asked.near]
@@ -132,10 +132,10 @@ def _seats(asked: Meeting, addresses: dict[str, str]) -> list[str]:
 
 
 def _sit_down(
-    asked: Meeting, seats: list[str], addresses: dict[str, str], folder: Path, say: Say
+    asked: RendezvousConfig, seats: list[str], addresses: dict[str, str], folder: Path, say: Say
 ) -> "Embedded | None":
     """Starts a member at the first free one of the seats; None when there is none."""
-    from spotelastic.store.etcd_server.embedded import Embedded, Group
+    from spotelastic.store.etcd_server.embedded import Embedded, EmbeddedCluster
     from spotelastic.store.etcd_server.process import free_ports
 
     for seat in seats:
@@ -151,7 +151,9 @@ def _sit_down(
                 f"{asked.where}: members speak with each other at port {_port(peers[seat])}, "
                 "which is in use here (--rdzv-conf peer_port=… for all hosts)"
             )
-        group = Group(peers, f"{asked.run} at {','.join(sorted(asked.endpoints))}", asked.tls)
+        group = EmbeddedCluster(
+            peers, f"{asked.run} at {','.join(sorted(asked.endpoints))}", asked.tls
+        )
         # A machine's own name often is a loopback address there, and another one elsewhere; and
         # etcd takes no address with an interface.
         elsewhere = is_loopback(address) and not is_loopback(_host(seat))
@@ -162,7 +164,7 @@ def _sit_down(
     return None
 
 
-def _own_place(asked: Meeting, seats: Sequence[str]) -> str:
+def _own_place(asked: RendezvousConfig, seats: Sequence[str]) -> str:
     """This node's address, as machines elsewhere reach it."""
     far = [endpoint for endpoint in asked.endpoints if endpoint not in seats]
     address = _own_address(*split(far[0] if far else asked.endpoints[0]))
@@ -174,7 +176,9 @@ def _own_place(asked: Meeting, seats: Sequence[str]) -> str:
 # -- waiting --------------------------------------------------------------------------------------
 
 
-def _await(asked: Meeting, within: float, say: Say, member: "Embedded | None" = None) -> None:
+def _await(
+    asked: RendezvousConfig, within: float, say: Say, member: "Embedded | None" = None
+) -> None:
     """Until one of the endpoints serves as etcd 3 does."""
     from spotelastic.store.diagnose import diagnose
     from spotelastic.store.etcd_server.process import serves
@@ -203,7 +207,7 @@ def _await(asked: Meeting, within: float, say: Say, member: "Embedded | None" = 
             pause.wait(LOOK_AGAIN)
 
 
-def _silence(asked: Meeting, found: Sequence["Diagnosis"], within: float | None) -> str:
+def _silence(asked: RendezvousConfig, found: Sequence["Diagnosis"], within: float | None) -> str:
     told = [each.told for each in found]
     if len(told) > 1:
         told = [f"{at}: {why}" for at, why in zip(asked.endpoints, told, strict=True)]
@@ -212,7 +216,7 @@ def _silence(asked: Meeting, found: Sequence["Diagnosis"], within: float | None)
     return f"{asked.where}{conf}: no etcd 3{limit}: {'; '.join(told)}"
 
 
-def _tell(asked: Meeting, mine: str, told: str, say: Say) -> str:
+def _tell(asked: RendezvousConfig, mine: str, told: str, say: Say) -> str:
     """A line when those that are waited for are others than before."""
     missing = [each for each in asked.endpoints if each != mine and not _is_there(each)]
     count = f"{len(missing)} of {len(asked.endpoints)} etcd members"
@@ -222,7 +226,7 @@ def _tell(asked: Meeting, mine: str, told: str, say: Say) -> str:
     return line
 
 
-def _see_off(place: Place, run: str) -> None:
+def _see_off(place: Rendezvous, run: str) -> None:
     """Wait until no node of the run is left, so that each has heard how the job ended."""
     from spotelastic.store.etcd import EtcdStore
     from spotelastic.store.keys import Keys
@@ -287,7 +291,7 @@ def _own_address(host: str, port: int) -> str:
         raise EnvironmentFailure("this machine has no route: give --local-addr") from error
 
 
-def _resolve_all(asked: Meeting) -> dict[str, str]:
+def _resolve_all(asked: RendezvousConfig) -> dict[str, str]:
     """The IP address of each endpoint: one of this machine, where a name has several."""
     found = {each: _resolve(asked.where, _host(each)) for each in asked.endpoints}
     return {

@@ -9,7 +9,7 @@ from spotelastic_checkpoints.addresses import is_loopback, split
 from spotelastic_checkpoints.commit.tenancy import machine
 
 from spotelastic.errors import Unavailable
-from spotelastic.launcher.etcd_bootstrap import Place
+from spotelastic.launcher.etcd_bootstrap import Rendezvous
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Put
 
@@ -43,7 +43,7 @@ class OtherNodes:
 
 
 @contextmanager
-def others_at(place: Place, run: str) -> Iterator[OtherNodes]:
+def others_at(place: Rendezvous, run: str) -> Iterator[OtherNodes]:
     from spotelastic.store.etcd import EtcdStore
 
     store = EtcdStore(place.endpoints, timeout=5.0, tls=place.tls)

@@ -12,7 +12,7 @@ from spotelastic_checkpoints.addresses import bare, is_loopback, join, split
 
 from spotelastic.errors import UsageError
 from spotelastic.store.endpoints import endpoints_of, is_encrypted, is_port
-from spotelastic.store.tls import Tls, daemon_tls_of, tls_of
+from spotelastic.store.tls import TlsFiles, daemon_tls_of, tls_of
 
 PORT = 29400
 MASTER_PORT = 29500
@@ -32,7 +32,7 @@ Role = Literal["alone", "client", "either", "host", "guest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class RendezvousConfig:
     """`role`: alone, this node has an etcd of its own; client, of one that is there; host and
     guest, of one that nodes run; either, a host if one of the endpoints is an address of this
     machine and nobody runs it yet."""
@@ -42,8 +42,8 @@ class Meeting:
     flag: str = "--rdzv-endpoint"
     """That the endpoint came by."""
     join_within: float = JOIN_WITHIN
-    tls: Tls | None = None
-    daemon_tls: Tls | None = None
+    tls: TlsFiles | None = None
+    daemon_tls: TlsFiles | None = None
     """Of the nodes' checkpoint daemons among each other."""
     peer_port: int = 0
     """Of members with each other; 0: the port above each member's own."""
@@ -70,7 +70,7 @@ class Meeting:
         return {join(host, port): join(host, self.peer_port or port + 1) for host, port in pairs}
 
 
-def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting:
+def meeting(options: argparse.Namespace, smallest: int, largest: int) -> RendezvousConfig:
     """Raises `UsageError`."""
     backend = options.rdzv_backend
     if backend not in ("", "static", *EXISTING, *EMBEDDED):
@@ -80,7 +80,7 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
     if options.standalone:
         if smallest > 1:
             raise UsageError(f"--nnodes {options.nnodes}: --standalone is for one node")
-        return Meeting("alone", master_port=port)
+        return RendezvousConfig("alone", master_port=port)
     endpoints = endpoints_of(options.rdzv_endpoint, PORTS.get(backend, PORT))
     tls = tls_of(conf, wanted=is_encrypted(options.rdzv_endpoint, conf))
     daemon_tls = daemon_tls_of(conf, tls)
@@ -93,8 +93,8 @@ def meeting(options: argparse.Namespace, smallest: int, largest: int) -> Meeting
     if not endpoints or free:
         if largest > 1:
             raise UsageError("--rdzv-endpoint is missing: where the nodes meet (host:port of etcd)")
-        return Meeting("alone", master_port=port)
-    told = Meeting(
+        return RendezvousConfig("alone", master_port=port)
+    told = RendezvousConfig(
         _role(conf) if backend in EMBEDDED else "client",
         endpoints,
         join_within=_join(conf),
@@ -115,7 +115,7 @@ def is_static(options: argparse.Namespace) -> bool:
     return options.rdzv_backend == "static" or (implied and master)
 
 
-def _checked(asked: Meeting) -> Meeting:
+def _checked(asked: RendezvousConfig) -> RendezvousConfig:
     """Whether nodes can run members there."""
     count, hosts = len(asked.endpoints), [split(each)[0] for each in asked.endpoints]
     if count not in SIZES:
@@ -164,7 +164,7 @@ def _static(
     smallest: int,
     largest: int,
     conf: dict[str, str],
-) -> Meeting:
+) -> RendezvousConfig:
     """As torchrun's: fixed size, and the node of rank 0 is where the others come to. The workers'
     store has the port that is named there, and the etcd another one."""
     rank = options.node_rank or 0
@@ -180,11 +180,11 @@ def _static(
         host = bare(options.master_addr or "127.0.0.1")
         port = _master_port(options) or (MASTER_PORT if largest > 1 else 0)
     if largest == 1:
-        return Meeting("alone", master_port=port)
+        return RendezvousConfig("alone", master_port=port)
     etcd = _port_in(conf, "etcd_port") or _beside(port)
     if etcd == port:
         raise UsageError(f"--rdzv-conf etcd_port={etcd}: the workers' store has that port")
-    return Meeting(
+    return RendezvousConfig(
         "host" if rank == 0 else "guest",
         (join(host, etcd),),
         "--rdzv-endpoint" if endpoints else "--master-addr",

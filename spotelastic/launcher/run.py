@@ -26,17 +26,17 @@ from spotelastic.agent.config import AgentConfig, Entry
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.launcher import bagua, run_storage
 from spotelastic.launcher import options as launcher_options
-from spotelastic.launcher.etcd_bootstrap import Place, local_address, meet, own_address, part
+from spotelastic.launcher.etcd_bootstrap import Rendezvous, local_address, meet, own_address, part
 from spotelastic.launcher.flags import WITHOUT_EFFECT, given, parse
 from spotelastic.launcher.other_nodes import others_at
-from spotelastic.launcher.rendezvous_config import Meeting, meeting
+from spotelastic.launcher.rendezvous_config import RendezvousConfig, meeting
 from spotelastic.launcher.storage_probe import probe
 from spotelastic.linux import END_WITHIN, end_marked, handled, mark
 from spotelastic.model.job import ALLOW_UNCOMMITTED
 from spotelastic.signals import STOPPING
 
 if TYPE_CHECKING:
-    from spotelastic.agent.run import Ended
+    from spotelastic.agent.run import AgentResult
 
 PREFIX = "spotelastic-run-"
 """Of folders, followed by the pid of the run that they belong to."""
@@ -62,7 +62,7 @@ class Folders:
 OPEN_FILES = 256
 """At least, of a node with few workers; etcd starts with no fewer."""
 
-Configure = Callable[[Place, Folders], AgentConfig]
+Configure = Callable[[Rendezvous, Folders], AgentConfig]
 
 
 def main(args: Sequence[str]) -> int:
@@ -142,9 +142,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def serve(
     options: argparse.Namespace, entry: Entry, command: tuple[str, ...], folders: Folders
-) -> "Ended":
+) -> "AgentResult":
     """Run a node that runs `command` until the job ends. Logs are kept when the job failed."""
-    from spotelastic.agent.run import Ended
+    from spotelastic.agent.run import AgentResult
 
     where = meeting(options, *launcher_options.sizes(options.nnodes))
     storage = run_storage.of(options)
@@ -154,13 +154,13 @@ def serve(
     if ignored:
         _say(f"no effect here: {', '.join(ignored)} (see --help)")
     _sweep()
-    ended = Ended(128 + signal.SIGINT, None)
+    ended = AgentResult(128 + signal.SIGINT, None)
     try:
         with _met(options, storage, where, folders) as (place, use):
             ended = _run(configure(place, folders), place)
             use.ended(ended.code)
             if use.displaced:
-                ended = Ended(2, ended.job)
+                ended = AgentResult(2, ended.job)
     except KeyboardInterrupt:  # while waiting for the others' etcd
         pass
     finally:
@@ -171,8 +171,8 @@ def serve(
 
 @contextmanager
 def _met(
-    options: argparse.Namespace, storage: str, where: Meeting, folders: Folders
-) -> Iterator[tuple[Place, run_storage.Use]]:
+    options: argparse.Namespace, storage: str, where: RendezvousConfig, folders: Folders
+) -> Iterator[tuple[Rendezvous, run_storage.StorageUse]]:
     """Has a place and the storage. A node that is alone need not start an etcd to be refused."""
     etcd = folders.state / "etcd"
     if where.role == "alone":
@@ -190,7 +190,7 @@ def _met(
             yield place, use
 
 
-def _run(config: AgentConfig, place: Place) -> "Ended":
+def _run(config: AgentConfig, place: Rendezvous) -> "AgentResult":
     from spotelastic.agent.run import run
 
     ended = run(config)
@@ -202,7 +202,7 @@ def _plan(
     options: argparse.Namespace,
     entry: Entry,
     command: tuple[str, ...],
-    where: Meeting,
+    where: RendezvousConfig,
     storage: str,
 ) -> Configure:
     """Check all options, and say what the agent is told once this node has its place."""
@@ -223,7 +223,7 @@ def _plan(
     node_rank = launcher_options.node_rank(options)
     node = options.node_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
 
-    def configure(place: Place, folders: Folders) -> AgentConfig:
+    def configure(place: Rendezvous, folders: Folders) -> AgentConfig:
         return AgentConfig(
             run=options.rdzv_id,
             endpoints=place.endpoints,

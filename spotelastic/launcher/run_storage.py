@@ -19,7 +19,15 @@ from typing import IO, Protocol
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.tenancy import InUse, Tenancy, Tenant, tenant_here
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused
-from spotelastic_checkpoints.provenance import Kept, Record, Recorded, ago, lines, made_by, shown
+from spotelastic_checkpoints.provenance import (
+    Record,
+    Recorded,
+    StoredRun,
+    ago,
+    lines,
+    made_by,
+    shown,
+)
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
 
 from spotelastic.errors import EnvironmentFailure, UsageError
@@ -43,7 +51,7 @@ class Others(Protocol):
 
 
 @dataclass(slots=True)
-class Use:
+class StorageUse:
     """How this node uses the storage."""
 
     displaced: bool = False
@@ -80,7 +88,7 @@ def of(options: argparse.Namespace) -> str:
 @contextmanager
 def used(
     options: argparse.Namespace, storage: str, *, others: Others | None, say: Say
-) -> Iterator[Use]:
+) -> Iterator[StorageUse]:
     """Holds the storage for this run, whose node is alone where there are no `others`.
 
     Raises `UsageError` while another run uses it. When another run has it after all (this one was
@@ -97,9 +105,9 @@ class _Taking:
     others: Others | None
     say: Say
     stack: ExitStack
-    use: Use = field(default_factory=Use)
+    use: StorageUse = field(default_factory=StorageUse)
 
-    def taken(self) -> Use:
+    def taken(self) -> StorageUse:
         folder = folder_of(self.storage)
         if folder is not None:
             self._lock(folder)
@@ -112,7 +120,7 @@ class _Taking:
             return self.use
         if self.options.fresh:
             tenancy = self._afresh(folder, tenancy)
-        kept, record = Kept(open_storage(self.storage), self.options.rdzv_id), self._record()
+        kept, record = StoredRun(open_storage(self.storage), self.options.rdzv_id), self._record()
         for line in lines(kept, record, "--fresh"):
             self.say(line)
         self.use.record = Recorded(kept, record)
@@ -129,7 +137,7 @@ class _Taking:
             folder.mkdir(parents=True, exist_ok=True)
             lock = self.stack.enter_context((folder / LOCK).open("a"))
             if not _locked(lock, alone=self.others is None):
-                other = Kept(open_storage(self.storage), self.options.rdzv_id).record()
+                other = StoredRun(open_storage(self.storage), self.options.rdzv_id).record()
                 raise self._in_use(
                     f" ({other.command}, begun {ago(other.begun_at)}, pid {other.pid})"
                     if other

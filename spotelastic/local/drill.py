@@ -26,7 +26,7 @@ ORDER: tuple[InterruptionKind, ...] = ("notice", "loss", "worker", "etcd")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrillPlan:
     """What the drill does to a job of `nodes` nodes. Steps are optimizer steps, times seconds."""
 
     nodes: int
@@ -49,7 +49,7 @@ class Injection:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class InjectionResult:
     """An interruption that was caused, and how training stood then."""
 
     injection: Injection
@@ -59,7 +59,7 @@ class Done:
     """The step at which training was first seen to have recovered from it."""
 
 
-class Faults(Protocol):
+class FaultInjector(Protocol):
     """The local cloud's hand on its machines; the part of it that a drill needs."""
 
     def interrupt(self, instance: str, seconds: float) -> object: ...
@@ -72,7 +72,9 @@ class Faults(Protocol):
 # -- pure ----------------------------------------------------------------------------------------
 
 
-def next_injection(status: Status, plan: Plan, done: Sequence[Done]) -> Injection | None:
+def next_injection(
+    status: Status, plan: DrillPlan, done: Sequence[InjectionResult]
+) -> Injection | None:
     """What to do now, or None: too early, not recovered yet, or all done."""
     if len(done) == len(ORDER) or status.state != "running" or status.step < plan.first_step:
         return None
@@ -95,14 +97,16 @@ def next_injection(status: Status, plan: Plan, done: Sequence[Done]) -> Injectio
     return Injection(kind, victim, delay)
 
 
-def observe(status: Status, plan: Plan, done: Sequence[Done]) -> tuple[Done, ...]:
+def observe(
+    status: Status, plan: DrillPlan, done: Sequence[InjectionResult]
+) -> tuple[InjectionResult, ...]:
     """`done`, with the last one marked as recovered once the status shows it."""
     if not done or done[-1].recovered_at is not None or not recovered(status, plan, done[-1]):
         return tuple(done)
     return (*done[:-1], replace(done[-1], recovered_at=status.step))
 
 
-def recovered(status: Status, plan: Plan, last: Done) -> bool:
+def recovered(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
     """Whether everything that the injection broke is whole again."""
     training = _training(status)
     if len(training) < plan.nodes:
@@ -117,12 +121,12 @@ def recovered(status: Status, plan: Plan, last: Done) -> bool:
             return status.step > last.step
 
 
-def missing(done: Sequence[Done]) -> tuple[InterruptionKind, ...]:
+def missing(done: Sequence[InjectionResult]) -> tuple[InterruptionKind, ...]:
     """The interruptions that training ended too early for."""
     return ORDER[len(done) :]
 
 
-def _settled(status: Status, plan: Plan, last: Done) -> bool:
+def _settled(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
     return last.recovered_at is not None and status.step >= last.recovered_at + plan.apart
 
 
@@ -142,8 +146,8 @@ class Drill:
 
     def __init__(
         self,
-        plan: Plan,
-        faults: Faults,
+        plan: DrillPlan,
+        faults: FaultInjector,
         say: Callable[[str], None],
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -152,7 +156,7 @@ class Drill:
         self._say = say
         self._wait = wait
         self._complaint = ""
-        self.done: tuple[Done, ...] = ()
+        self.done: tuple[InjectionResult, ...] = ()
 
     @property
     def missing(self) -> tuple[InterruptionKind, ...]:
@@ -170,7 +174,7 @@ class Drill:
             # The victim has changed since the status was written; a later status will tell.
             self._complain(f"drill: not yet: {error}")
             return
-        self.done = (*self.done, Done(injection, status.round, status.step))
+        self.done = (*self.done, InjectionResult(injection, status.round, status.step))
         self._say(f"drill, step {status.step}: {self._story(injection)}")
 
     def _cause(self, injection: Injection) -> None:

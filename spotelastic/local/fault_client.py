@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from spotelastic.local.autoscaling.groups import AutoScaling
     from spotelastic.local.base.bus import Bus
     from spotelastic.local.cloud import CloudInfo
-    from spotelastic.local.instances.capacity import Market
-    from spotelastic.local.instances.machines import Machine, Machines
+    from spotelastic.local.instances.capacity import SpotMarket
+    from spotelastic.local.instances.machines import LocalInstance, LocalInstances
 
 PREFIX = "/_spotelastic/"
 _TIMEOUT = 30.0
 
 
-class Faults:
+class FaultClient:
     """Asks a running cloud for faults. Raises `UsageError` for what cannot be."""
 
     def __init__(self, info: "CloudInfo") -> None:
@@ -63,9 +63,9 @@ class Faults:
         """Takes an instance away without notice."""
         self._ask("kill", instance=instance)
 
-    def processes(self, instance: str) -> list[processes.Process]:
+    def processes(self, instance: str) -> list[processes.LocalProcess]:
         found = self._ask("processes", instance=instance)
-        return [processes.Process(**process) for process in found]
+        return [processes.LocalProcess(**process) for process in found]
 
     def kill_process(self, instance: str, role: str) -> int:
         """SIGKILLs one process of an instance, named by its role; returns its pid."""
@@ -109,12 +109,12 @@ class Faults:
 
 @dataclass(frozen=True)
 class Desk:
-    """The cloud's side: one method per fault, named as in `Faults`."""
+    """The cloud's side: one method per fault, named as in `FaultClient`."""
 
     lock: RLock
-    machines: "Machines"
+    machines: "LocalInstances"
     scaling: "AutoScaling"
-    market: "Market"
+    market: "SpotMarket"
     authority: Authority
     bus: "Bus"
     cloud: str
@@ -170,21 +170,21 @@ class Desk:
     def calls(self) -> Any:
         return msgspec.to_builtins(self.authority.calls)
 
-    def _living(self, instance: str) -> "Machine":
+    def _living(self, instance: str) -> "LocalInstance":
         machine = self.machines.get(instance)
         if machine is None or machine.state not in ("pending", "running"):
             state = "not there" if machine is None else machine.state
             raise UsageError(f"instance {instance} is {state} in the local cloud")
         return machine
 
-    def _spot(self, instance: str) -> "Machine":
+    def _spot(self, instance: str) -> "LocalInstance":
         machine = self._living(instance)
         if not machine.spot:
             raise UsageError(f"instance {instance} is on-demand: AWS gives no notice to those")
         return machine
 
 
-_FAULTS = {name for name in vars(Faults) if not name.startswith("_")}
+_FAULTS = {name for name in vars(FaultClient) if not name.startswith("_")}
 
 
 def answer(desk: Desk, fault: str, body: bytes) -> tuple[int, bytes]:

@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Use:
+class CloudUse:
     """The cloud does not end before this is left, or the process that has it ends."""
 
     info: CloudInfo
@@ -79,7 +79,7 @@ class Use:
                     return
 
 
-def join(starting: Callable[[], None]) -> tuple[Use, bool]:
+def join(starting: Callable[[], None]) -> tuple[CloudUse, bool]:
     """The cloud that runs, or a new one (True), which ends when nobody uses it any more.
 
     `starting` is called before one is started.
@@ -99,10 +99,10 @@ def join(starting: Callable[[], None]) -> tuple[Use, bool]:
             except BaseException:
                 ours.close()
                 raise
-        return Use(info, ours), True
+        return CloudUse(info, ours), True
 
 
-def enter() -> Use | None:
+def enter() -> CloudUse | None:
     """The cloud that runs; None where none does. One that is just ending is waited for."""
     while (info := cloud.find()) is not None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -110,7 +110,7 @@ def enter() -> Use | None:
             connection.settimeout(TAKEN_DOWN_WITHIN)
             connection.connect(users.address(info.id))
             if connection.recv(1, socket.MSG_PEEK):  # the welcome
-                return Use(info, connection)
+                return CloudUse(info, connection)
         except ConnectionError:
             pass
         except BaseException:

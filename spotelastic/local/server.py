@@ -21,8 +21,8 @@ from spotelastic.local.base.eventbridge_messages import CloudEvent
 from spotelastic.local.base.remains import Remains
 from spotelastic.local.cloud import ACCOUNT
 from spotelastic.local.iam.authority import Authority
-from spotelastic.local.instances.capacity import Market
-from spotelastic.local.instances.machines import Machines
+from spotelastic.local.instances.capacity import SpotMarket
+from spotelastic.local.instances.machines import LocalInstances
 from spotelastic.local.instances.power import Power
 from spotelastic.local.users import Users
 
@@ -59,7 +59,7 @@ class Server:
         lock = RLock()
         self._config = config
         self._users: Users | None = None
-        market = Market({(type, zone): count for type, zone, count in config.capacity})
+        market = SpotMarket({(type, zone): count for type, zone, count in config.capacity})
         authority = Authority()
         self._agenda = Agenda(lock)
         bus = _bus(config.region, self._agenda)
@@ -74,7 +74,7 @@ class Server:
         self._power.on_shut_down = lambda instance: self._agenda.soon(
             partial(self._machines.shut_down, instance)
         )
-        self._machines = Machines(
+        self._machines = LocalInstances(
             agenda=self._agenda,
             power=self._power,
             market=market,
@@ -166,8 +166,8 @@ def _clusters(region: str) -> frozenset[str]:
 
 def _scaling(
     region: str,
-    machines: Machines,
-    market: Market,
+    machines: LocalInstances,
+    market: SpotMarket,
     agenda: Agenda,
     emit: Callable[[CloudEvent], None],
 ) -> "AutoScaling":

@@ -6,7 +6,7 @@ for steps; one with a target is confirmed, raised, sealed, or cancelled.
 
 from dataclasses import dataclass
 
-from spotelastic.model.round import Schedule
+from spotelastic_checkpoints.types import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ClusterSummary:
     """One row of `spotelastic ls`."""
 
     name: str

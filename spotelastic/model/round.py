@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule, Snapshot
+
 Phase = Literal["proposed", "started", "over"]
 """over: its job has ended, and goes on with a round that begins anew; it has no members."""
 Cause = Literal[
@@ -28,66 +30,6 @@ class Member:
     address: str
     zone: str
     workers: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds sealed slots that a round resumes from."""
-
-    node: str
-    daemon: str
-    """host:port of the daemon that serves them."""
-    ranks: tuple[int, ...]
-    """The global ranks (of the round that sealed them) whose slots are there."""
-    whole: bool = False
-    """They alone hold everything that is not per-rank."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """The exact source that every rank of a round restores from, never "the latest"."""
-
-    kind: Literal["fresh", "memory", "store"] = "fresh"
-    step: int = 0
-    incarnation: str = ""
-    """kind "memory": the round that sealed the slots."""
-    layout: str = ""
-    """kind "memory": hash of the global layout of those slots."""
-    holders: tuple[Holder, ...] = ()
-    epoch: int = 0
-    """kind "store": the storage epoch that the step was committed under."""
-
-    def needs(self, node: str) -> bool:
-        """Whether others can restore it only for as long as this node serves its slots."""
-        others = [holder for holder in self.holders if holder.node != node]
-        return len(others) < len(self.holders) and not any(holder.whole for holder in others)
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A checkpoint committed in the object store."""
-
-    epoch: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One ancestor: slots it sealed at steps up to `step` are on the lineage."""
-
-    incarnation: str
-    step: int
-    known: Commit | None = None
-    """The newest commit that there was when it started."""
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """When to save, in steps; 0: never. All ranks of a round have the same, and change it at one
-    step (`agreement.Proposal`)."""
-
-    snapshot_every: int = 10
-    checkpoint_every: int = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,24 +141,7 @@ class RoundEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Sealed slots of one save on one node, as its daemon reports them."""
-
-    incarnation: str
-    """The round that sealed them."""
-    step: int
-    layout: str
-    """Hash of the global layout."""
-    ranks: tuple[int, ...]
-    """Global ranks of that round whose slots are here and sealed."""
-    world_size: int
-    whole: bool
-    """True when the slots of this node alone hold everything that is not per-rank."""
-    nbytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
+class SlotOffer:
     """What a node that a round was proposed without still holds, and serves while it lives."""
 
     round: str

@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from spotelastic_checkpoints.types import Schedule
+
 from spotelastic.model.agreement import Proposal, Vote
-from spotelastic.model.round import Round, Schedule
-from spotelastic.rendezvous.view import Seen
+from spotelastic.model.round import Round
+from spotelastic.rendezvous.view import RunState
 
 SMALLEST_MARGIN = 3
 LIMIT = 15.0
@@ -19,7 +21,7 @@ SETTLES_WITHIN = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AgreementStatus:
     """`proposal` is to be written, if there is one; `over`: the change need not wait any longer,
     `agreed`: because all have saved and wait."""
 
@@ -31,35 +33,35 @@ class Standing:
 
 
 def advance(
-    seen: Seen,
+    seen: RunState,
     round_: Round,
     reason: str,
     deadline: float,
     now: float,
     new_id: Callable[[], str],
     schedule: Schedule | None = None,
-) -> Standing:
+) -> AgreementStatus:
     """The next step towards a save of all members; at the deadline the newest snapshot serves."""
     current = current_of(seen, round_)
     if current is None:
         asked = Proposal(new_id(), round_.incarnation, reason, deadline=deadline, schedule=schedule)
-        return Standing(f"asks for steps: {reason}", deadline, asked)
+        return AgreementStatus(f"asks for steps: {reason}", deadline, asked)
     votes = votes_on(seen, round_, current)
     if now >= current.deadline or any(vote.refused for vote in votes):
-        return Standing("goes on without an agreement", over=True)
+        return AgreementStatus("goes on without an agreement", over=True)
     if deadline < current.deadline - 0.5:
-        return Standing("less time is left", deadline, replace(current, deadline=deadline))
+        return AgreementStatus("less time is left", deadline, replace(current, deadline=deadline))
     if len(votes) < len(round_.members):
-        return Standing("waits for steps", current.deadline)
+        return AgreementStatus("waits for steps", current.deadline)
     if current.target and all(vote.sealed == current.target for vote in votes):
-        return Standing(f"all have saved step {current.target}", over=True, agreed=True)
+        return AgreementStatus(f"all have saved step {current.target}", over=True, agreed=True)
     if current.target and not any(_overran(vote, current.target) for vote in votes):
-        return Standing(f"saves at step {current.target}", current.deadline)
+        return AgreementStatus(f"saves at step {current.target}", current.deadline)
     raised = _raised(current, votes, now)
-    return Standing(f"saves at step {raised.target}", current.deadline, raised)
+    return AgreementStatus(f"saves at step {raised.target}", current.deadline, raised)
 
 
-def settles_at(seen: Seen, round_: Round, gone: Collection[str]) -> float:
+def settles_at(seen: RunState, round_: Round, gone: Collection[str]) -> float:
     """Until when the save of those who stay is worth waiting for, although the `gone`, which were
     to leave anyway, are no longer heard of: perhaps only their lease was lost. 0: not at all."""
     current = current_of(seen, round_)
@@ -81,13 +83,13 @@ def time_for_steps(step_time: float) -> float:
     return 2.0 * SMALLEST_MARGIN * int(step_time)
 
 
-def current_of(seen: Seen, round_: Round) -> Proposal | None:
+def current_of(seen: RunState, round_: Round) -> Proposal | None:
     proposal = seen.proposal
     valid = proposal is not None and proposal.round == round_.incarnation
     return proposal if valid and proposal is not None and not proposal.cancelled else None
 
 
-def votes_on(seen: Seen, round_: Round, proposal: Proposal) -> list[Vote]:
+def votes_on(seen: RunState, round_: Round, proposal: Proposal) -> list[Vote]:
     """Those that are there."""
     votes = (seen.votes.get(member.node) for member in round_.members)
     return [vote for vote in votes if vote is not None and vote.proposal == proposal.id]

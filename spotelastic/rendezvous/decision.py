@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from spotelastic.model.agreement import Proposal
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.round import Round
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ Action = WriteRound | CloseRound | CompleteHistory | WriteProposal | EndJob
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RoundDecision:
     """What to do now, why (one line for people), and when to look again if nothing happens."""
 
     actions: tuple[Action, ...] = ()
@@ -59,7 +59,7 @@ class Decision:
 class Moment:
     """What every rule below is given: the run as seen, its settings, the time, fresh names."""
 
-    seen: Seen
+    seen: RunState
     settings: Settings
     now: float
     new_id: Callable[[], str]

@@ -10,13 +10,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from spotelastic_checkpoints.types import Schedule
+
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Cause, Past, Round, Schedule
+from spotelastic.model.round import Cause, Past, Round
 from spotelastic.rendezvous.decision import Moment
 from spotelastic.rendezvous.rules import eligible_nodes, members_of
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 
 START = Schedule(snapshot_every=10, checkpoint_every=50)
 """Until something is measured."""
@@ -192,7 +194,7 @@ def ended(past: Past, cause: Cause, nodes: int) -> Past:
     return past
 
 
-def _told(seen: Seen, round_: Round) -> list[Progress]:
+def _told(seen: RunState, round_: Round) -> list[Progress]:
     """By its members, while it trained."""
     found = (seen.progress.get(member.node) for member in round_.members)
     return [each for each in found if each is not None and each.round == round_.number]
@@ -209,7 +211,7 @@ def _costs(told: Sequence[Progress]) -> Costs:
     )
 
 
-def _often(seen: Seen, nodes: Sequence[str], told: Sequence[Progress], past: Past) -> Rates:
+def _often(seen: RunState, nodes: Sequence[str], told: Sequence[Progress], past: Past) -> Rates:
     """Of a round of these nodes."""
     live = (seen.nodes.get(name) for name in nodes)
     spot = [node is not None and node.node.spot for node in live]

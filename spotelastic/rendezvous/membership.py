@@ -11,12 +11,14 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from spotelastic_checkpoints.types import Commit
+
 from spotelastic.model.agreement import Vote
 from spotelastic.model.job import Job, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
-from spotelastic.model.round import Commit, Round, RoundRecord
+from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous import intervals
 from spotelastic.rendezvous.decision import (
     Action,
@@ -26,10 +28,10 @@ from spotelastic.rendezvous.decision import (
     WriteProposal,
     WriteRound,
 )
-from spotelastic.rendezvous.view import Measure, Seen
+from spotelastic.rendezvous.view import Measure, RunState
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Compare, Delete, Outcome, Put, Store, Write
+from spotelastic.store.port import Compare, Delete, Put, Store, TransactionResult, Write
 
 
 def create(store: Store, key: str, value: object) -> bool:
@@ -57,7 +59,12 @@ class Refusal:
 
 
 def join(
-    store: Store, keys: Keys, node: Node, settings: Settings, lease: int, seen: Seen | None = None
+    store: Store,
+    keys: Keys,
+    node: Node,
+    settings: Settings,
+    lease: int,
+    seen: RunState | None = None,
 ) -> Refusal | None:
     """Make a new incarnation known for as long as the lease lives, and forget an earlier one's
     drain and failure; None when that is done.
@@ -155,11 +162,11 @@ def _merged(first: Drain, other: Drain) -> Drain:
 def perform(
     store: Store,
     keys: Keys,
-    seen: Seen,
+    seen: RunState,
     actions: Sequence[Action],
     holding: Compare,
     now: float,
-) -> Outcome:
+) -> TransactionResult:
     """Write a whole decision, or nothing when something that it depended on has changed."""
     compares = [holding, Compare(keys.round, "modified", seen.round_revision)]
     writes: list[Write] = []

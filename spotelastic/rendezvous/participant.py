@@ -27,7 +27,7 @@ from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Acknowledgement, Round
 from spotelastic.rendezvous import membership, rounds
-from spotelastic.rendezvous.view import Seen, fold, forget_nodes
+from spotelastic.rendezvous.view import RunState, fold, forget_nodes
 from spotelastic.store.codec import encode
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.keys import Keys
@@ -63,7 +63,7 @@ class Participant:
         self._changed = threading.Condition()
         # Shared, under `_changed`:
         self._news = 0
-        self._seen = Seen()
+        self._seen = RunState()
         self._nodes_seen = False
         self._session_lost = False
         self._joining = False
@@ -213,7 +213,7 @@ class Participant:
                 self._error = error
                 self._stir()
 
-    def _turn(self, seen: Seen, now: float) -> float:
+    def _turn(self, seen: RunState, now: float) -> float:
         """Say and decide what is due; returns when to look again if nothing happens."""
         if seen.job is not None and seen.job.state in ENDED:
             return math.inf
@@ -225,7 +225,7 @@ class Participant:
         except (Unavailable, LeaseLost):
             return now + RETRY
 
-    def _belong(self, seen: Seen) -> None:
+    def _belong(self, seen: RunState) -> None:
         if self._session_lost:
             self._session_lost = False
             self._registered, self._leadership = False, None
@@ -250,7 +250,7 @@ class Participant:
             raise UsageError(refused.reason)
         self._registered = True
 
-    def _hold(self, seen: Seen, now: float) -> float:
+    def _hold(self, seen: RunState, now: float) -> float:
         """Decide for all while this node holds the election key."""
         if not self._registered or seen.settings is None:
             return math.inf
@@ -275,7 +275,7 @@ class Participant:
         self._lead_at = now + 0.5
         return self._lead_at
 
-    def _take_part(self, seen: Seen) -> None:
+    def _take_part(self, seen: RunState) -> None:
         if not self._registered or seen.round is None:
             return
         round_ = seen.round
@@ -304,7 +304,7 @@ class Participant:
         self._store.put(self._keys.ack(ack.node), encode(ack), self._session.lease)
         self._acknowledged = (round_.incarnation, phase)
 
-    def _tell(self, seen: Seen, round_: Round) -> None:
+    def _tell(self, seen: RunState, round_: Round) -> None:
         """What the holder must know of a round that has started."""
         node, failure = self._node.id, self._failure
         if self._finished == round_.incarnation:

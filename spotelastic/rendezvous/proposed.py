@@ -7,15 +7,17 @@ from is chosen. A proposal that has fewer than min nodes stands as it is and wai
 from collections.abc import Iterable
 from dataclasses import replace
 
+from spotelastic_checkpoints.types import Commit, Resume
+
 from spotelastic.model.job import Job
-from spotelastic.model.round import Acknowledgement, Commit, Resume, Round, Streak
+from spotelastic.model.round import Acknowledgement, Round, Streak
 from spotelastic.rendezvous import intervals, restarts
 from spotelastic.rendezvous.decision import (
     Action,
     CompleteHistory,
-    Decision,
     EndJob,
     Moment,
+    RoundDecision,
     WriteRound,
 )
 from spotelastic.rendezvous.resume import Held, choose, could_be_newer, extend, newest_known
@@ -40,7 +42,7 @@ OFFER_WITHIN = 5.0
 """Seconds that a round waits for the slots of nodes it goes on without, where some are missing."""
 
 
-def gather(at: Moment, round_: Round) -> Decision:
+def gather(at: Moment, round_: Round) -> RoundDecision:
     """Wait until every member is ready; decide again without those who do not answer in time."""
     eligible = eligible_nodes(at, round_)
     waiting = len(round_.members) < at.settings.min_nodes
@@ -61,7 +63,7 @@ def gather(at: Moment, round_: Round) -> Decision:
     }
     silent = {node for node in gone if node not in at.seen.nodes} | late
     if silent and at.now < trusts_at(at):
-        return Decision(reason="the store was away", wake_at=wake(trusts_at(at)))
+        return RoundDecision(reason="the store was away", wake_at=wake(trusts_at(at)))
     if gone or late:
         return _without(at, round_, gone, late)
     if (waiting or round_.pause) and len(members_of(at, round_.members, eligible)) > len(
@@ -70,20 +72,20 @@ def gather(at: Moment, round_: Round) -> Decision:
         return _repropose(at, round_, eligible)
     if not all(_is_ready(ack) for ack in acks.values()):
         unseen = any(ack is None for ack in acks.values())
-        return Decision(reason="members get ready", wake_at=seen_by if unseen else ready_by)
+        return RoundDecision(reason="members get ready", wake_at=seen_by if unseen else ready_by)
     if waiting:
         short = at.settings.min_nodes - len(round_.members)
-        return Decision(reason=f"waits for {count_nodes(short)} more")
+        return RoundDecision(reason=f"waits for {count_nodes(short)} more")
     if len(round_.charged) > at.settings.max_restarts:
         spent = f"the script failed {_times(round_)}, --max-restarts {at.settings.max_restarts}"
         return _give_up(at, round_, spent)
     answers = [ack for ack in acks.values() if ack is not None]
     if not _lead(round_, answers).store:
-        return Decision(reason=f"waits for the store on {round_.members[0].node}")
+        return RoundDecision(reason=f"waits for the store on {round_.members[0].node}")
     return _begin(at, round_, answers)
 
 
-def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Decision:
+def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> RoundDecision:
     if at.settings.gang and gone - set(at.seen.drains):
         return fail_gang(at, gone)
     missed = {m.incarnation for m in round_.members if m.node in late}
@@ -102,7 +104,7 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Decis
     return _repropose(at, without, eligible)
 
 
-def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> Decision:
+def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> RoundDecision:
     """With other members. It may be what a failing script was waiting for: no pause any more."""
     members = members_of(at, round_.members, eligible)
     again = replace(
@@ -114,7 +116,7 @@ def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> Deci
         streak=Streak(),
         pause=0.0,
     )
-    return Decision((WriteRound(again),), again.reason)
+    return RoundDecision((WriteRound(again),), again.reason)
 
 
 def _seen_within(at: Moment, round_: Round) -> float:
@@ -124,7 +126,7 @@ def _seen_within(at: Moment, round_: Round) -> float:
     return max(once, min(once * 2.0**round_.late, LONGEST_SEEN))
 
 
-def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:
+def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecision:
     """All are ready: wait for what is still to be waited for, then start."""
     others = {name: node for name, node in at.seen.nodes.items() if round_.member(name) is None}
     offers = {name: offer for name, offer in at.seen.offers.items() if name in others}
@@ -135,11 +137,11 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> Decision:
     offers_until = at.seen.round_at + OFFER_WITHIN
     more = at.now < offers_until and not offered >= set(others)
     if more and could_be_newer(resume, round_.parent, round_.lineage, held):
-        return Decision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
+        return RoundDecision(reason="waits for the slots of nodes that leave", wake_at=offers_until)
     return _hold_back(at, round_, resume) or _start(at, round_, resume, acks)
 
 
-def _hold_back(at: Moment, round_: Round, resume: Resume) -> Decision | None:
+def _hold_back(at: Moment, round_: Round, resume: Resume) -> RoundDecision | None:
     """A script that fails again and again, and saved nothing new, is not started at once."""
     if round_.cause not in restarts.FAILURES or _advanced(round_, resume):
         return None
@@ -150,9 +152,9 @@ def _hold_back(at: Moment, round_: Round, resume: Resume) -> Decision | None:
     if pause and not round_.pause:
         again = f"{round_.streak.failures} times in a row: starts in {pause:g} s"
         paused = replace(round_, pause=pause, reason=f"{round_.reason}; {again}")
-        return Decision((WriteRound(paused),), paused.reason)
+        return RoundDecision((WriteRound(paused),), paused.reason)
     starts_at = at.seen.round_at + round_.pause
-    return Decision(reason=round_.reason, wake_at=starts_at) if at.now < starts_at else None
+    return RoundDecision(reason=round_.reason, wake_at=starts_at) if at.now < starts_at else None
 
 
 def _advanced(round_: Round, resume: Resume) -> bool:
@@ -160,7 +162,7 @@ def _advanced(round_: Round, resume: Resume) -> bool:
     return resume.step > (round_.lineage[-1].step if round_.lineage else 0)
 
 
-def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement]) -> Decision:
+def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement]) -> RoundDecision:
     lead = _lead(round_, acks)
     started = replace(
         round_,
@@ -186,13 +188,13 @@ def _start(at: Moment, round_: Round, resume: Resume, acks: list[Acknowledgement
                 round_.number - 1, min(firsts, default=0.0), last.last_step, last.last_step_at
             ),
         )
-    return Decision(actions, f"round {round_.number} starts at step {resume.step}")
+    return RoundDecision(actions, f"round {round_.number} starts at step {resume.step}")
 
 
-def _give_up(at: Moment, round_: Round, reason: str) -> Decision:
+def _give_up(at: Moment, round_: Round, reason: str) -> RoundDecision:
     failures = [f for f in at.seen.failures.values() if f.round == round_.parent and f.rank >= 0]
     first = min(failures, key=lambda f: f.at, default=None)
-    return Decision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
+    return RoundDecision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
 
 
 def _times(round_: Round) -> str:

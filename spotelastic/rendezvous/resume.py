@@ -7,9 +7,11 @@ into the round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from spotelastic.model.round import Branch, Commit, Holder, Resume, Round, Snapshot
+from spotelastic_checkpoints.types import Branch, Commit, Holder, Resume, Snapshot
+
+from spotelastic.model.round import Round
 
 LINEAGE_KEPT = 32
 
@@ -67,22 +69,19 @@ def extend(round_: Round, resume: Resume) -> tuple[Branch, ...]:
     if not round_.parent:
         return ()
     ancestors = (*round_.lineage, Branch(round_.parent, resume.step, round_.known))
-    return tuple(replace(b, step=min(b.step, resume.step)) for b in ancestors)[-LINEAGE_KEPT:]
+    return tuple(
+        Branch(b.incarnation, min(b.step, resume.step), b.known) for b in ancestors[-LINEAGE_KEPT:]
+    )
 
 
 def newest_known(commits: Iterable[Commit]) -> Commit | None:
-    return max(commits, key=_order, default=None)
-
-
-def _order(commit: Commit) -> tuple[int, int]:
-    """A round that was sent back commits lower steps, under a later epoch."""
-    return commit.epoch, commit.step
+    return max(commits, default=None)
 
 
 def _is_later(memory: Resume, commit: Commit, known: Commit | None) -> bool:
     """A round that began when the commit was there, and was sent back by its script, is later than
     that at whatever step."""
-    if known is not None and _order(commit) <= _order(known):
+    if known is not None and commit <= known:
         return True
     return memory.step >= commit.step
 

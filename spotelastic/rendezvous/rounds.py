@@ -19,24 +19,18 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from spotelastic_checkpoints.types import Commit
+
 from spotelastic.model.job import ENDED, Failure, Job, Settings
-from spotelastic.model.round import (
-    Acknowledgement,
-    Cause,
-    Commit,
-    Member,
-    Past,
-    Round,
-    Streak,
-)
+from spotelastic.model.round import Acknowledgement, Cause, Member, Past, Round, Streak
 from spotelastic.rendezvous import agreement, intervals, restarts, stopping
 from spotelastic.rendezvous.decision import (
     Action,
     CloseRound,
     CompleteHistory,
-    Decision,
     EndJob,
     Moment,
+    RoundDecision,
     WriteProposal,
     WriteRound,
 )
@@ -55,15 +49,15 @@ from spotelastic.rendezvous.rules import (
     uncharge,
     wake,
 )
-from spotelastic.rendezvous.view import LiveNode, Seen
+from spotelastic.rendezvous.view import LiveNode, RunState
 
 
-def decide(seen: Seen, now: float, new_id: Callable[[], str]) -> Decision:
+def decide(seen: RunState, now: float, new_id: Callable[[], str]) -> RoundDecision:
     """The next step of the run. `new_id` names what is created; it is the only outside input."""
     if seen.settings is None:
-        return Decision(reason="waits for the job's settings")
+        return RoundDecision(reason="waits for the job's settings")
     if seen.job is not None and seen.job.state in ENDED:
-        return Decision(reason=f"the job has {seen.job.state}")
+        return RoundDecision(reason=f"the job has {seen.job.state}")
     at = Moment(seen, seen.settings, now, new_id)
     round_ = seen.round
     if seen.ending is not None and stopping.at_once(at):
@@ -78,14 +72,14 @@ def decide(seen: Seen, now: float, new_id: Callable[[], str]) -> Decision:
 # -- no round yet ---------------------------------------------------------------------------------
 
 
-def _first(at: Moment, over: Round | None) -> Decision:
+def _first(at: Moment, over: Round | None) -> RoundDecision:
     """Of the job, or of what follows the round that it had ended with."""
     eligible = eligible_nodes(at, None)
     if len(eligible) < at.settings.min_nodes:
-        return Decision(reason=f"waits for nodes: {len(eligible)} of {at.settings.min_nodes}")
+        return RoundDecision(reason=f"waits for nodes: {len(eligible)} of {at.settings.min_nodes}")
     quiet_at = _quiet_at(eligible.values(), at.settings)
     if len(eligible) < at.settings.max_nodes and at.now < quiet_at:
-        return Decision(reason="waits a moment for further nodes", wake_at=quiet_at)
+        return RoundDecision(reason="waits a moment for further nodes", wake_at=quiet_at)
     members = members_of(at, (), eligible)
     first = Round(
         number=1 if over is None else over.number + 1,
@@ -99,18 +93,18 @@ def _first(at: Moment, over: Round | None) -> Decision:
         past=Past() if over is None else over.past,
         code=at.settings.code,
     )
-    return Decision((WriteRound(first),), first.reason)
+    return RoundDecision((WriteRound(first),), first.reason)
 
 
 # -- started --------------------------------------------------------------------------------------
 
 
-def _watch_over(at: Moment, round_: Round) -> Decision:
+def _watch_over(at: Moment, round_: Round) -> RoundDecision:
     claim = _late_claim(at.seen, round_)
     later = _later_commit(at.seen, round_, claim) if claim is not None else None
     if claim is not None and later is None:
         claimed = replace(round_, epoch=claim.epoch)
-        return Decision((WriteRound(claimed),), f"storage epoch {claimed.epoch} claimed")
+        return RoundDecision((WriteRound(claimed),), f"storage epoch {claimed.epoch} claimed")
     done = {m.node for m in round_.members if f"{round_.incarnation}/{m.node}" in at.seen.finished}
     if len(done) == len(round_.members):
         return _succeed(at, round_)
@@ -120,18 +114,18 @@ def _watch_over(at: Moment, round_: Round) -> Decision:
     if later is not None:
         return _change(at, round_, "commit", ())
     if done:
-        return Decision(reason=f"{len(done)} of {len(round_.members)} nodes have finished")
+        return RoundDecision(reason=f"{len(done)} of {len(round_.members)} nodes have finished")
     if at.seen.ending is not None:
         return stopping.save(at, round_, at.seen.ending)
     return _planned(at, round_)
 
 
-def _unplanned(at: Moment, round_: Round, done: set[str]) -> Decision | None:
+def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | None:
     """A lost node or a failed worker: the next round at once, with who is there."""
     absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
     lost = tuple(sorted(set(absent) - done))
     if any(node not in at.seen.nodes for node in lost) and at.now < trusts_at(at):
-        return Decision(reason="the store was away", wake_at=wake(trusts_at(at)))
+        return RoundDecision(reason="the store was away", wake_at=wake(trusts_at(at)))
     failures = [f for f in at.seen.failures.values() if f.round == round_.incarnation]
     left = sorted(done & set(absent))
     if left and (lost or failures) and len(eligible_nodes(at, round_)) < at.settings.min_nodes:
@@ -142,7 +136,7 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> Decision | None:
         drained = all(name in at.seen.drains for name in lost)
         settles_at = agreement.settles_at(at.seen, round_, lost) if drained else 0.0
         if at.now < settles_at and not failures:
-            return Decision(reason="waits for the save of those who stay", wake_at=settles_at)
+            return RoundDecision(reason="waits for the save of those who stay", wake_at=settles_at)
         cause: Cause = "drain" if drained else "loss"
         ended = uncharge(at, round_)
         return _change(at, ended, cause, lost)
@@ -154,7 +148,7 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> Decision | None:
             first, streak, len(round_.members)
         ):
             why = f"{first.message.splitlines()[0]}: it would come again at each start"
-            return Decision((EndJob(Job("failed", at.now, why, failure=first)),), why)
+            return RoundDecision((EndJob(Job("failed", at.now, why, failure=first)),), why)
         if first.rank < 0:
             return _change(at, ended, "store", (first.node,))
         ended = replace(ended, charged=(*ended.charged, at.now))
@@ -174,7 +168,7 @@ def _has_stepped(at: Moment, round_: Round) -> bool:
     )
 
 
-def _planned(at: Moment, round_: Round) -> Decision:
+def _planned(at: Moment, round_: Round) -> RoundDecision:
     """Arrivals, departures by notice, new code: agree on a step, seal, then the next round."""
     eligible = eligible_nodes(at, round_)
     wanted = members_of(at, round_.members, eligible)
@@ -188,7 +182,7 @@ def _planned(at: Moment, round_: Round) -> Decision:
     if arriving and not drained and not recoded:
         quiet_at = _quiet_at((eligible[name] for name in arriving), at.settings)
         if at.now < quiet_at and len(wanted) < at.settings.max_nodes:
-            return Decision(reason="waits a moment for further nodes", wake_at=quiet_at)
+            return RoundDecision(reason="waits a moment for further nodes", wake_at=quiet_at)
     cause: Cause = "drain" if drained else "arrival" if arriving else "settings"
     names = tuple(sorted(drained or arriving or leaving))
     deadline = _save_deadline(at, round_, leaving)
@@ -198,10 +192,10 @@ def _planned(at: Moment, round_: Round) -> Decision:
     if standing.over:
         return _change(at, replace(round_, plain=_plain(at.seen, round_)), cause, names)
     writes = (WriteProposal(standing.proposal),) if standing.proposal is not None else ()
-    return Decision(writes, standing.reason, standing.wake_at)
+    return RoundDecision(writes, standing.reason, standing.wake_at)
 
 
-def _tune(at: Moment, round_: Round, wake: float | None) -> Decision:
+def _tune(at: Moment, round_: Round, wake: float | None) -> RoundDecision:
     """Nothing changes but, perhaps, how often to save. Ranks must not disagree on that either: all
     seal one step, wait there, and go on with the new intervals, in the same round."""
     current = agreement.current_of(at.seen, round_)
@@ -220,18 +214,18 @@ def _tune(at: Moment, round_: Round, wake: float | None) -> Decision:
         writes = (WriteProposal(replace(current, cancelled=True)),)
     elif standing.proposal is not None:
         writes = (WriteProposal(standing.proposal),)
-    return Decision(writes, standing.reason, standing.wake_at)
+    return RoundDecision(writes, standing.reason, standing.wake_at)
 
 
-def _withdraw(seen: Seen, round_: Round, wake: float | None) -> Decision:
+def _withdraw(seen: RunState, round_: Round, wake: float | None) -> RoundDecision:
     """The reason for a planned change is gone: let the workers that wait go on."""
     current = agreement.current_of(seen, round_)
     if current is None:
-        return Decision(reason=f"round {round_.number} trains", wake_at=wake)
-    return Decision((WriteProposal(replace(current, cancelled=True)),), "no change is needed")
+        return RoundDecision(reason=f"round {round_.number} trains", wake_at=wake)
+    return RoundDecision((WriteProposal(replace(current, cancelled=True)),), "no change is needed")
 
 
-def _plain(seen: Seen, round_: Round) -> int:
+def _plain(seen: RunState, round_: Round) -> int:
     """Whether the script has no Checkpointer, from how its members have voted."""
     current = agreement.current_of(seen, round_)
     votes = agreement.votes_on(seen, round_, current) if current is not None else []
@@ -240,7 +234,7 @@ def _plain(seen: Seen, round_: Round) -> int:
     return 0 if votes else round_.plain
 
 
-def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> Decision:
+def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> RoundDecision:
     """Propose the round after the started `round_`."""
     eligible = eligible_nodes(at, round_)
     members = members_of(at, round_.members, eligible)
@@ -269,13 +263,13 @@ def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> 
         excused=round_.excused,
         plain=round_.plain,
     )
-    return Decision((CloseRound(round_), WriteRound(after)), after.reason)
+    return RoundDecision((CloseRound(round_), WriteRound(after)), after.reason)
 
 
 # -- the end --------------------------------------------------------------------------------------
 
 
-def _succeed(at: Moment, round_: Round) -> Decision:
+def _succeed(at: Moment, round_: Round) -> RoundDecision:
     ends = [at.seen.finished[f"{round_.incarnation}/{m.node}"] for m in round_.members]
     firsts = [end.first_step_at for end in ends if end.first_step_at]
     last = max(ends, key=lambda end: end.end_step)
@@ -283,34 +277,34 @@ def _succeed(at: Moment, round_: Round) -> Decision:
     complete = CompleteHistory(
         round_.number, min(firsts, default=0.0), last.end_step, last.last_step_at
     )
-    return Decision((CloseRound(round_), complete, EndJob(job)), job.reason)
+    return RoundDecision((CloseRound(round_), complete, EndJob(job)), job.reason)
 
 
 def _fail_behind(
     at: Moment, names: Iterable[str], left: list[str], failures: list[Failure]
-) -> Decision:
+) -> RoundDecision:
     """The group cannot be formed again: some of it had finished, waited long enough, and left."""
     who = ", ".join(names)
     reason = f"{who} did not finish, and {', '.join(left)} had, and left (--exit-barrier-timeout)"
     first = min(failures, key=lambda f: f.at, default=None)
-    return Decision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
+    return RoundDecision((EndJob(Job("failed", at.now, reason, failure=first)),), reason)
 
 
 # -- what the rules are made of -------------------------------------------------------------------
 
 
-def _is_here(seen: Seen, member: Member) -> bool:
+def _is_here(seen: RunState, member: Member) -> bool:
     live = seen.nodes.get(member.node)
     return live is not None and live.node.incarnation == member.incarnation
 
 
-def _late_claim(seen: Seen, round_: Round) -> Acknowledgement | None:
+def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
     """Of the first node, which has claimed an epoch since the round started."""
     ack = ack_of(seen, round_, round_.members[0].node)
     return ack if ack is not None and ack.epoch > round_.epoch else None
 
 
-def _later_commit(seen: Seen, round_: Round, claim: Acknowledgement) -> Commit | None:
+def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Commit | None:
     """What the store turns out to have, where the round began from less because the store was away,
     and has not come as far since. Its commits would be newer, and yet fewer steps.
 

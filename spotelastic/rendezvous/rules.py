@@ -8,9 +8,9 @@ from spotelastic.model.job import Job
 from spotelastic.model.progress import Progress
 from spotelastic.model.round import Acknowledgement, Cause, Member, Round, Suspect
 from spotelastic.rendezvous.agreement import SMALLEST_MARGIN
-from spotelastic.rendezvous.decision import Decision, EndJob, Moment
+from spotelastic.rendezvous.decision import EndJob, Moment, RoundDecision
 from spotelastic.rendezvous.placement import place
-from spotelastic.rendezvous.view import LiveNode, Seen
+from spotelastic.rendezvous.view import LiveNode, RunState
 
 SAVE_RESERVE = 3.0
 """Seconds before a node's end that are kept for its last save, at least."""
@@ -51,14 +51,14 @@ def members_of(
     return place(previous, eligible, at.settings.max_nodes, at.settings.rank_policy)
 
 
-def must_leave_at(seen: Seen, node: str) -> float:
+def must_leave_at(seen: RunState, node: str) -> float:
     notice = seen.drains[node].notice
     if notice.kind == "leave":
         return 0.0
     return math.inf if notice.deadline is None else notice.deadline - save_reserve(seen)
 
 
-def save_reserve(seen: Seen) -> float:
+def save_reserve(seen: RunState) -> float:
     """Seconds that an agreed save takes as measured, with a margin: the steps up to it, which are
     ahead by rule, and the copy that all wait for; its upload, too, where nobody who stays would
     hold all of it. Too few stay for a round that could fetch it from those who go."""
@@ -70,23 +70,23 @@ def save_reserve(seen: Seen) -> float:
     return sealed + max((progress.commit_time for progress in told), default=0.0)
 
 
-def step_time(seen: Seen) -> float:
+def step_time(seen: RunState) -> float:
     """Seconds per step, of the slowest member; 0 while nothing is measured."""
     return max((progress.step_time for progress in _told(seen)), default=0.0)
 
 
-def _told(seen: Seen) -> list[Progress]:
+def _told(seen: RunState) -> list[Progress]:
     """By the members."""
     return [p for p in seen.progress.values() if seen.round and seen.round.member(p.node)]
 
 
-def _matches(seen: Seen, live: LiveNode) -> bool:
+def _matches(seen: RunState, live: LiveNode) -> bool:
     if seen.measure is None:
         return True
     return live.node.fingerprint.difference(seen.measure.reference.node.fingerprint) is None
 
 
-def ack_of(seen: Seen, round_: Round, node: str) -> Acknowledgement | None:
+def ack_of(seen: RunState, round_: Round, node: str) -> Acknowledgement | None:
     ack = seen.acks.get(node)
     return ack if ack is not None and ack.round == round_.incarnation else None
 
@@ -163,6 +163,6 @@ def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
     return f"{what}: {count_nodes(size)}" if size else what
 
 
-def fail_gang(at: Moment, names: Iterable[str]) -> Decision:
+def fail_gang(at: Moment, names: Iterable[str]) -> RoundDecision:
     reason = f"lost {', '.join(sorted(names))} (--gang)"
-    return Decision((EndJob(Job("failed", at.now, reason)),), reason)
+    return RoundDecision((EndJob(Job("failed", at.now, reason)),), reason)

@@ -17,10 +17,10 @@ from spotelastic.model.job import Ending, Failure, Finished, Job, Reference, Set
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Acknowledgement, Offer, Round
+from spotelastic.model.round import Acknowledgement, Round, SlotOffer
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
+from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def _empty() -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunState:
     """Everything a decision about rounds depends on, but for the time."""
 
     settings: Settings | None = None
@@ -63,7 +63,7 @@ class Seen:
     acks: Mapping[str, Acknowledgement] = field(default_factory=_empty)
     votes: Mapping[str, Vote] = field(default_factory=_empty)
     progress: Mapping[str, Progress] = field(default_factory=_empty)
-    offers: Mapping[str, Offer] = field(default_factory=_empty)
+    offers: Mapping[str, SlotOffer] = field(default_factory=_empty)
     drains: Mapping[str, Drain] = field(default_factory=_empty)
     failures: Mapping[str, Failure] = field(default_factory=_empty)
     finished: Mapping[str, Finished] = field(default_factory=_empty)
@@ -89,14 +89,16 @@ _PER_NODE: dict[str, tuple[str, Any]] = {
     "ack": ("acks", Acknowledgement),
     "vote": ("votes", Vote),
     "progress": ("progress", Progress),
-    "snapshots": ("offers", Offer),
+    "snapshots": ("offers", SlotOffer),
     "drain": ("drains", Drain),
     "failure": ("failures", Failure),
     "finished": ("finished", Finished),
 }
 
 
-def fold(seen: Seen, items: Iterable[WatchItem], keys: Keys, now: float, prefix: str) -> Seen:
+def fold(
+    seen: RunState, items: Iterable[WatchItem], keys: Keys, now: float, prefix: str
+) -> RunState:
     """`seen` after the items of the watch on `prefix`, which is `keys.all` or `keys.nodes`."""
     for item in items:
         match item:
@@ -116,24 +118,26 @@ def fold(seen: Seen, items: Iterable[WatchItem], keys: Keys, now: float, prefix:
     return seen
 
 
-def has_gone_back(before: Seen, seen: Seen) -> bool:
+def has_gone_back(before: RunState, seen: RunState) -> bool:
     """Whether the store was emptied, or set back to a round that is long over."""
     if before.round is not None and (seen.round is None or seen.round.number < before.round.number):
         return True
     return before.settings is not None and seen.settings is None
 
 
-def forget_nodes(seen: Seen) -> Seen:
+def forget_nodes(seen: RunState) -> RunState:
     """`seen` without what only the holder watches."""
     empty: dict[str, Any] = {name: _empty() for name, _ in _PER_NODE.values()}
     return replace(seen, **empty)
 
 
-def _at_revision(seen: Seen, revision: int, counts: bool) -> Seen:
+def _at_revision(seen: RunState, revision: int, counts: bool) -> RunState:
     return replace(seen, revision=max(seen.revision, revision)) if counts else seen
 
 
-def _reset(seen: Seen, values: Iterable[Value], keys: Keys, now: float, prefix: str) -> Seen:
+def _reset(
+    seen: RunState, values: Iterable[StoredValue], keys: Keys, now: float, prefix: str
+) -> RunState:
     """Replace the whole branch, keeping the times of values that did not change."""
     before = seen
     if prefix == keys.all:
@@ -151,7 +155,9 @@ def _reset(seen: Seen, values: Iterable[Value], keys: Keys, now: float, prefix: 
     return seen
 
 
-def _change(seen: Seen, key: str, value: Value | None, keys: Keys, now: float) -> Seen:
+def _change(
+    seen: RunState, key: str, value: StoredValue | None, keys: Keys, now: float
+) -> RunState:
     try:
         if key.startswith(keys.all):
             return _change_single(seen, key.removeprefix(keys.all), value, now)
@@ -163,7 +169,7 @@ def _change(seen: Seen, key: str, value: Value | None, keys: Keys, now: float) -
     return seen
 
 
-def _change_single(seen: Seen, name: str, value: Value | None, now: float) -> Seen:
+def _change_single(seen: RunState, name: str, value: StoredValue | None, now: float) -> RunState:
     if name == "holder":
         return replace(seen, holder=value.data.decode() if value else "")
     if name not in _SINGLE:
@@ -193,7 +199,9 @@ def _goes_on(before: Round | None, after: Round | None) -> bool:
     )
 
 
-def _change_node(seen: Seen, branch: str, name: str, value: Value | None, now: float) -> Seen:
+def _change_node(
+    seen: RunState, branch: str, name: str, value: StoredValue | None, now: float
+) -> RunState:
     if branch not in _PER_NODE:
         return seen
     attribute, kind = _PER_NODE[branch]

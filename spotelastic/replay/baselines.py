@@ -9,7 +9,7 @@ notices: a node trains until it is gone.
 import math
 from collections.abc import Sequence
 
-from spotelastic.replay.outcome import HOUR, Bill, Outcome, Stretch, judge
+from spotelastic.replay.outcome import HOUR, Bill, ReplayOutcome, RunSpan, judge
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Span, Trace
 
@@ -23,9 +23,9 @@ POLL = 15.0
 """Seconds between two looks of a full-restart manager at its cluster (SkyPilot's)."""
 
 
-def torchrun(trace: Trace, scenario: Scenario) -> Outcome:
+def torchrun(trace: Trace, scenario: Scenario) -> ReplayOutcome:
     """min to max nodes; every change of membership restarts all workers from the last commit."""
-    stretches: list[Stretch] = []
+    stretches: list[RunSpan] = []
     members: list[Span] = []
     now, delay, step = 0.0, AFTER_ARRIVAL, 0
     while now < trace.length:
@@ -41,7 +41,7 @@ def torchrun(trace: Trace, scenario: Scenario) -> Outcome:
     return judge(TORCHRUN, stretches, _group_bill(trace, scenario), trace, scenario)
 
 
-def full_restart(trace: Trace, scenario: Scenario) -> Outcome:
+def full_restart(trace: Trace, scenario: Scenario) -> ReplayOutcome:
     """As many nodes as does best on this trace, all or nothing: a lost node ends them all, and the
     job starts again on new ones as soon as the market has enough."""
     sizes = range(scenario.min_nodes, scenario.max_nodes + 1)
@@ -49,8 +49,8 @@ def full_restart(trace: Trace, scenario: Scenario) -> Outcome:
     return max(outcomes, key=lambda outcome: outcome.goodput)
 
 
-def _fixed(size: int, trace: Trace, scenario: Scenario) -> Outcome:
-    stretches: list[Stretch] = []
+def _fixed(size: int, trace: Trace, scenario: Scenario) -> ReplayOutcome:
+    stretches: list[RunSpan] = []
     machines = scenario.machines
     now, step, seconds = 0.0, 0, 0.0
     while True:
@@ -74,12 +74,12 @@ def _fixed(size: int, trace: Trace, scenario: Scenario) -> Outcome:
 # -- training -------------------------------------------------------------------------------------
 
 
-def _train(scenario: Scenario, begins: float, ends: float, nodes: int, step: int) -> Stretch | None:
+def _train(scenario: Scenario, begins: float, ends: float, nodes: int, step: int) -> RunSpan | None:
     """None where it never came to a first step."""
     if ends <= begins:
         return None
     steps = math.floor((ends - begins) / _mean_step(scenario))
-    return Stretch(begins, ends, nodes, step, step + steps)
+    return RunSpan(begins, ends, nodes, step, step + steps)
 
 
 def _mean_step(scenario: Scenario) -> float:
@@ -87,7 +87,7 @@ def _mean_step(scenario: Scenario) -> float:
     return scenario.step + scenario.copied_within / scenario.schedule.checkpoint_every
 
 
-def _committed(stretch: Stretch, scenario: Scenario) -> int:
+def _committed(stretch: RunSpan, scenario: Scenario) -> int:
     """The newest step whose upload was done when the stretch ended."""
     every = scenario.schedule.checkpoint_every
     upload = math.ceil(scenario.uploaded_within(stretch.nodes) / _mean_step(scenario))

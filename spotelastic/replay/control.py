@@ -9,24 +9,24 @@ from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
     CompleteDrain,
+    ControllerPolicy,
+    DepartedNode,
     Discard,
-    EndJob,
+    DrainNode,
+    EndJobAtOnce,
     EndMachine,
     Forget,
-    Left,
-    Policy,
+    Observation,
     Remove,
     Replace,
-    Seen,
     SetDesired,
     Tell,
-    WriteDrain,
     account,
 )
 from spotelastic.model.progress import Event
-from spotelastic.replay.market import ON_DEMAND, SPOT, Market
-from spotelastic.replay.nodes import Nodes
-from spotelastic.replay.scenario import Machines, Scenario
+from spotelastic.replay.market import ON_DEMAND, SPOT, SimulatedMarket
+from spotelastic.replay.nodes import SimulatedNodes
+from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.timeline import Soon, Timeline
 
 TURN = 0.25
@@ -37,7 +37,7 @@ FORGOTTEN = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class FixedPrices:
-    machines: Machines
+    machines: NodeTimings
 
     def spot(self, type: str, zone: str) -> float:
         return self.machines.spot_usd
@@ -49,26 +49,26 @@ class FixedPrices:
         return 0.0  # a replay is about what instances cost
 
 
-class Controller:
+class SimulatedController:
     """`stir` is to be called when something has changed."""
 
     def __init__(
-        self, timeline: Timeline, scenario: Scenario, policy: Policy | None = None
+        self, timeline: Timeline, scenario: Scenario, policy: ControllerPolicy | None = None
     ) -> None:
         self.stir = Soon(timeline, TURN, self._turn)
         self.events: list[Event] = []
         self.bill: dict[str, Usage] = {}
         self._timeline, self._scenario = timeline, scenario
-        self._policy = Policy(capacity=scenario.capacity)
-        self._leads: tuple[Market, Nodes] | None = None
+        self._policy = ControllerPolicy(capacity=scenario.capacity)
+        self._leads: tuple[SimulatedMarket, SimulatedNodes] | None = None
         self._short_since: float | None = None
         self._given_back_at = 0
         self._told: set[tuple[str, str, str]] = set()
-        self._left: dict[str, Left] = {}
+        self._left: dict[str, DepartedNode] = {}
         self._incarnations: dict[str, str] = {}
         self._handled: set[str] = set()
 
-    def lead(self, market: Market, nodes: Nodes) -> None:
+    def lead(self, market: SimulatedMarket, nodes: SimulatedNodes) -> None:
         self._leads = market, nodes
         self.stir()
 
@@ -86,7 +86,7 @@ class Controller:
         if decision.wake_at is not None:
             self._timeline.at(decision.wake_at, self.stir)
 
-    def _account(self, market: Market) -> None:
+    def _account(self, market: SimulatedMarket) -> None:
         machines = [rented.machine for rented in market.rented.values()]
         self.bill = usage.account(
             self.bill, machines, FixedPrices(self._scenario.machines), self._timeline.now
@@ -96,14 +96,14 @@ class Controller:
             if ended is not None and self._timeline.now - ended > FORGOTTEN:
                 del market.rented[rented.machine.id]
 
-    def _observe(self, market: Market, nodes: Nodes) -> Seen:
+    def _observe(self, market: SimulatedMarket, nodes: SimulatedNodes) -> Observation:
         now = self._timeline.now
         there = {name: live.node for name, live in nodes.seen.nodes.items()}
         for name in self._incarnations.keys() - there.keys():
-            self._left[name] = Left(self._incarnations[name], now)
+            self._left[name] = DepartedNode(self._incarnations[name], now)
         self._incarnations = {name: node.incarnation for name, node in there.items()}
         self._left = {name: left for name, left in self._left.items() if name in market.rented}
-        return Seen(
+        return Observation(
             desired=self._scenario.max_nodes,
             least=self._scenario.min_nodes,
             since=0.0,
@@ -135,9 +135,9 @@ class Controller:
             self._short_since = self._timeline.now
         return self._short_since
 
-    def _perform(self, action: Action, market: Market, nodes: Nodes) -> None:
+    def _perform(self, action: Action, market: SimulatedMarket, nodes: SimulatedNodes) -> None:
         match action:
-            case WriteDrain(drain):
+            case DrainNode(drain):
                 nodes.drain(drain)
             case Replace(instance):
                 market.terminate(instance)
@@ -153,7 +153,7 @@ class Controller:
                 market.set_desired(group, size)
             case AskToEnd(ending):
                 nodes.ask_to_end(ending)
-            case EndJob(job):
+            case EndJobAtOnce(job):
                 nodes.end(job)
             case Tell(event):
                 self.events.append(event)

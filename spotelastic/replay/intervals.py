@@ -6,7 +6,8 @@ With hindsight, which favours them. What this product chooses is chosen as in a 
 
 import math
 
-from spotelastic.model.round import Schedule
+from spotelastic_checkpoints.types import Schedule
+
 from spotelastic.rendezvous.intervals import optimum
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace

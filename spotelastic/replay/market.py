@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from spotelastic.aws.compute.autoscaling import ALIVE, Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import ALIVE, GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning, StateChange
 from spotelastic.controller.model.observation import Message
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.replay.nodes import Nodes
+from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Soon, Timeline
 from spotelastic.replay.trace import Span, Trace
@@ -33,7 +33,7 @@ BUS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Rented:
-    machine: Machine
+    machine: Instance
     group: str
     span: Span | None
     """What the market takes back; on-demand nodes are nobody's to take."""
@@ -41,7 +41,7 @@ class Rented:
     """Of its place in the group; "" once it has none."""
 
 
-class Market:
+class SimulatedMarket:
     """`changed` is called when AWS has something new to show or to say."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Market:
         timeline: Timeline,
         trace: Trace,
         scenario: Scenario,
-        nodes: Nodes,
+        nodes: SimulatedNodes,
         changed: Callable[[], None],
     ) -> None:
         self.desired = {SPOT: 0, ON_DEMAND: 0}
@@ -92,10 +92,10 @@ class Market:
 
     # -- the group --------------------------------------------------------------------------------
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> ScalingGroup:
         mine = ((id, each.state) for id, each in self.rented.items() if each.group == name)
-        places = sorted((Place(id, state) for id, state in mine if state), key=_instance)
-        return Group(name, self.desired[name], tuple(places))
+        places = sorted((GroupMember(id, state) for id, state in mine if state), key=_instance)
+        return ScalingGroup(name, self.desired[name], tuple(places))
 
     def set_desired(self, group: str, size: int) -> None:
         self.desired[group] = size
@@ -136,7 +136,7 @@ class Market:
         if span is not None:
             self._spans[span] = name
         now, spot = self._timeline.now, group == SPOT
-        machine = Machine(name, "worker", "running", TYPE, ZONE, "", spot, now)
+        machine = Instance(name, "worker", "running", TYPE, ZONE, "", spot, now)
         self.rented[name] = Rented(machine, group, span, "InService")
         self._timeline.after(self._scenario.machines.boot, lambda: self._booted(name))
         self._changed()
@@ -171,5 +171,5 @@ class Market:
         self._timeline.after(BUS, arrive)
 
 
-def _instance(place: Place) -> str:
+def _instance(place: GroupMember) -> str:
     return place.instance

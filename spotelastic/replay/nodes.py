@@ -10,16 +10,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from spotelastic_checkpoints.types import Commit, Snapshot
+
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Ending, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Acknowledgement, Commit, Offer, Round, Snapshot
+from spotelastic.model.round import Acknowledgement, Round, SlotOffer
 from spotelastic.rendezvous import intervals, rounds
 from spotelastic.rendezvous.decision import EndJob, WriteProposal, WriteRound
-from spotelastic.rendezvous.view import LiveNode, Seen
-from spotelastic.replay.outcome import Stretch
+from spotelastic.rendezvous.view import LiveNode, RunState
+from spotelastic.replay.outcome import RunSpan
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Soon, Timeline
 from spotelastic.replay.training import Training
@@ -35,15 +37,15 @@ LOOK, SHARE = 1.0, 0.1
 round's age, whichever is longer: the older it is, the less a second changes."""
 
 
-class Nodes:
+class SimulatedNodes:
     """`changed` is called when etcd's view of them has changed."""
 
     def __init__(self, timeline: Timeline, scenario: Scenario, changed: Callable[[], None]) -> None:
-        self.seen = Seen(settings=scenario.settings, job=Job("running", 0.0))
+        self.seen = RunState(settings=scenario.settings, job=Job("running", 0.0))
         self.training: Training | None = None
         self.schedule = intervals.first(scenario.settings)
         """Of the newest round, as of now."""
-        self.stretches: list[Stretch] = []
+        self.stretches: list[RunSpan] = []
         self._timeline, self._scenario, self._changed = timeline, scenario, changed
         self._ids = itertools.count(1)
         self._slots: dict[str, list[Snapshot]] = {}
@@ -140,7 +142,7 @@ class Nodes:
             slots = tuple(self._slots.get(name, ()))
             member = round_.member(name)
             if member is None:
-                offers[name] = Offer(round_.incarnation, name, slots)
+                offers[name] = SlotOffer(round_.incarnation, name, slots)
                 continue
             first = member.slot == 0
             acks[name] = Acknowledgement(

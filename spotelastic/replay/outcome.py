@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotelastic.model.round import Schedule
+from spotelastic_checkpoints.types import Schedule
+
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace
 
@@ -12,7 +13,7 @@ HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RunSpan:
     """A time in which the same nodes executed step after step."""
 
     start: float
@@ -37,7 +38,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     policy: str
     hours: float
     """In which steps were executed."""
@@ -61,12 +62,12 @@ class Outcome:
     """Node time in steps that count, of the node time that was paid for."""
     usd_per_node_hour: float
     """For each that was useful."""
-    stretches: tuple[Stretch, ...]
+    stretches: tuple[RunSpan, ...]
 
 
 def judge(
-    policy: str, stretches: Sequence[Stretch], bill: Bill, trace: Trace, scenario: Scenario
-) -> Outcome:
+    policy: str, stretches: Sequence[RunSpan], bill: Bill, trace: Trace, scenario: Scenario
+) -> ReplayOutcome:
     most = allowed(trace, scenario)
     counted = kept(stretches)
     useful = sum(
@@ -75,7 +76,7 @@ def judge(
     )
     lost = sum(stretch.last - stretch.first for stretch in stretches) - sum(counted)
     trained = sum(stretch.end - stretch.start for stretch in stretches)
-    return Outcome(
+    return ReplayOutcome(
         policy,
         hours=trained / HOUR,
         goodput=useful / most.node_seconds if most.node_seconds else 0.0,
@@ -93,7 +94,7 @@ def judge(
     )
 
 
-def kept(stretches: Sequence[Stretch]) -> list[int]:
+def kept(stretches: Sequence[RunSpan]) -> list[int]:
     """Steps of each stretch that no later one executed again."""
     counted = []
     earliest = math.inf
@@ -104,7 +105,7 @@ def kept(stretches: Sequence[Stretch]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class UpperBound:
     """What a job that lost nothing and never stopped would have had of the trace: at most max
     nodes, nothing while there are fewer than min, each from its boot until its notice."""
 
@@ -113,7 +114,7 @@ class Allowed:
     node_seconds: float
 
 
-def allowed(trace: Trace, scenario: Scenario) -> Allowed:
+def allowed(trace: Trace, scenario: Scenario) -> UpperBound:
     boot = scenario.machines.boot
     changes: list[tuple[float, int]] = []
     for span in trace.spans:
@@ -127,4 +128,4 @@ def allowed(trace: Trace, scenario: Scenario) -> Allowed:
             seconds += at - since
             node_seconds += (at - since) * min(there, scenario.max_nodes)
         there, since = there + change, at
-    return Allowed(seconds, node_seconds)
+    return UpperBound(seconds, node_seconds)

@@ -5,13 +5,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from spotelastic.errors import EnvironmentFailure
-from spotelastic.replay.outcome import HOUR, Outcome, Stretch, kept
+from spotelastic.replay.outcome import HOUR, ReplayOutcome, RunSpan, kept
 from spotelastic.replay.trace import Trace
 
 MARKET, TRAINS, REPEATED = "#d9d9d9", "#0072b2", "#d55e00"
 
 
-def draw(trace: Trace, outcomes: Sequence[Outcome], file: Path) -> None:
+def draw(trace: Trace, outcomes: Sequence[ReplayOutcome], file: Path) -> None:
     """One panel per policy, as PNG: nodes over hours, training that counts and that was repeated.
 
     Raises `EnvironmentFailure` where there is no matplotlib, or the file cannot be written.
@@ -63,19 +63,19 @@ def _market(trace: Trace) -> Iterator[tuple[float, int]]:
     yield trace.length / HOUR, 0
 
 
-def _with_kept(outcome: Outcome) -> list[tuple[Stretch, int]]:
+def _with_kept(outcome: ReplayOutcome) -> list[tuple[RunSpan, int]]:
     return list(zip(outcome.stretches, kept(outcome.stretches), strict=True))
 
 
-def _counted(stretch: Stretch, steps: int) -> tuple[float, float, int]:
+def _counted(stretch: RunSpan, steps: int) -> tuple[float, float, int]:
     return stretch.start, _until(stretch, steps), stretch.nodes
 
 
-def _repeated(stretch: Stretch, steps: int) -> tuple[float, float, int]:
+def _repeated(stretch: RunSpan, steps: int) -> tuple[float, float, int]:
     return _until(stretch, steps), stretch.end, stretch.nodes
 
 
-def _until(stretch: Stretch, steps: int) -> float:
+def _until(stretch: RunSpan, steps: int) -> float:
     """When it had executed so many."""
     share = steps / (stretch.last - stretch.first) if stretch.last > stretch.first else 1.0
     return stretch.start + share * (stretch.end - stretch.start)

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from spotelastic.controller.accounting.usage import Usage
-from spotelastic.replay.control import Controller
-from spotelastic.replay.market import Market
-from spotelastic.replay.nodes import Nodes
-from spotelastic.replay.outcome import Bill, Outcome, judge
+from spotelastic.replay.control import SimulatedController
+from spotelastic.replay.market import SimulatedMarket
+from spotelastic.replay.nodes import SimulatedNodes
+from spotelastic.replay.outcome import Bill, ReplayOutcome, judge
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.timeline import Timeline
 from spotelastic.replay.trace import Trace
@@ -15,12 +15,12 @@ from spotelastic.replay.trace import Trace
 NAME = "spotelastic"
 
 
-def play(trace: Trace, scenario: Scenario) -> Outcome:
+def play(trace: Trace, scenario: Scenario) -> ReplayOutcome:
     """From the beginning of the trace to its end."""
     timeline = Timeline()
-    controller = Controller(timeline, scenario)
-    nodes = Nodes(timeline, scenario, controller.stir)
-    market = Market(timeline, trace, scenario, nodes, controller.stir)
+    controller = SimulatedController(timeline, scenario)
+    nodes = SimulatedNodes(timeline, scenario, controller.stir)
+    market = SimulatedMarket(timeline, trace, scenario, nodes, controller.stir)
     controller.lead(market, nodes)
     timeline.run(until=trace.length)
     nodes.finish()

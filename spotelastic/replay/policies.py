@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from spotelastic.model.round import Schedule
+from spotelastic_checkpoints.types import Schedule
+
 from spotelastic.replay import baselines, intervals, play
-from spotelastic.replay.outcome import Outcome
+from spotelastic.replay.outcome import ReplayOutcome
 from spotelastic.replay.scenario import Scenario
 from spotelastic.replay.trace import Trace
 
-Policy = Callable[[Trace, Scenario], Outcome]
+Policy = Callable[[Trace, Scenario], ReplayOutcome]
 PLAYED: Mapping[str, Policy] = {
     "spotelastic": play.play,
     "torchrun": baselines.torchrun,
@@ -19,7 +20,7 @@ PLAYED: Mapping[str, Policy] = {
 
 def compare(
     trace: Trace, scenario: Scenario, policies: Sequence[str], schedule: Schedule | None
-) -> tuple[Outcome, ...]:
+) -> tuple[ReplayOutcome, ...]:
     """`schedule` None: this product finds out how often to save as it goes, as it does in a
     cluster. The others, which leave that to people, are told what is best for all that the trace
     will bring: nobody could know that, and it favours them."""

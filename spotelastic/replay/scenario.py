@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 
+from spotelastic_checkpoints.types import Schedule
+
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, Settings
-from spotelastic.model.round import Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Machines:
+class NodeTimings:
     """One node. Seconds, and bytes a second, unless a name says otherwise."""
 
     boot: float = 90.0
@@ -47,7 +48,7 @@ class Scenario:
     """When to save, in steps,"""
     automatic: bool = False
     """unless this product chooses it itself, as it goes, by what is measured."""
-    machines: Machines = field(default_factory=Machines)
+    machines: NodeTimings = field(default_factory=NodeTimings)
 
     @property
     def settings(self) -> Settings:

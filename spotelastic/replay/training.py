@@ -6,8 +6,10 @@ own.
 
 import math
 
-from spotelastic.model.round import Round, Schedule
-from spotelastic.replay.outcome import Stretch
+from spotelastic_checkpoints.types import Schedule
+
+from spotelastic.model.round import Round
+from spotelastic.replay.outcome import RunSpan
 from spotelastic.replay.scenario import Scenario
 
 
@@ -68,9 +70,9 @@ class Training:
             return step
         return max(step - step % self.schedule.snapshot_every, self._agreed)
 
-    def stretch(self, now: float) -> Stretch:
+    def stretch(self, now: float) -> RunSpan:
         last = self.step(now)
         end = self.executed_at(last)
         first = self.round.resume.step
         begin = min(self.begins, end)
-        return Stretch(begin, max(begin, end), len(self.round.members), first, last)
+        return RunSpan(begin, max(begin, end), len(self.round.members), first, last)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from spotelastic_checkpoints import addresses
 
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 PATIENCE = 1.0
 """Seconds for each step."""
@@ -29,7 +29,7 @@ class Diagnosis:
     final: bool = False
 
 
-def diagnose(endpoint: str, tls: Tls | None = None) -> Diagnosis:
+def diagnose(endpoint: str, tls: TlsFiles | None = None) -> Diagnosis:
     """`endpoint` is host:port."""
     host, port = addresses.split(endpoint)
     address = _resolve(host, port)
@@ -53,7 +53,7 @@ def _plain(address: tuple[str, int]) -> Diagnosis:
     return read(said)
 
 
-def _encrypted(address: tuple[str, int], host: str, tls: Tls) -> Diagnosis:
+def _encrypted(address: tuple[str, int], host: str, tls: TlsFiles) -> Diagnosis:
     try:
         with (
             socket.create_connection(address, PATIENCE) as connection,

@@ -21,8 +21,8 @@ from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost
 from spotelastic.store.etcd_watch import EtcdWatch, range_request, value_of
 from spotelastic.store.members import Members
-from spotelastic.store.port import Compare, Delete, Outcome, Put, Sink, Value, Write
-from spotelastic.store.tls import Tls
+from spotelastic.store.port import Compare, Delete, Put, Sink, StoredValue, TransactionResult, Write
+from spotelastic.store.tls import TlsFiles
 
 _REMEMBERED = 4096
 
@@ -35,7 +35,7 @@ class EtcdStore:
     """
 
     def __init__(
-        self, endpoints: Sequence[str], *, timeout: float = 2.0, tls: Tls | None = None
+        self, endpoints: Sequence[str], *, timeout: float = 2.0, tls: TlsFiles | None = None
     ) -> None:
         self._members = Members(endpoints, tls)
         self._timeout = timeout
@@ -48,10 +48,10 @@ class EtcdStore:
         """The member in use right now."""
         return self._members.current.endpoint
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         return self._get(key, steady() + self._timeout)
 
-    def range(self, prefix: str) -> tuple[tuple[Value, ...], int]:
+    def range(self, prefix: str) -> tuple[tuple[StoredValue, ...], int]:
         response = self._call("range", range_request(prefix))
         return tuple(value_of(pair) for pair in response.kvs), int(response.header.revision)
 
@@ -85,13 +85,13 @@ class EtcdStore:
         self._written.pop(key, None)
         return existed
 
-    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> TransactionResult:
         request = rpc.TxnRequest(
             compare=[_compare(compare) for compare in compares],
             success=[_write(write) for write in writes],
         )
         response = self._members.call("txn", request, self._timeout, repeatable=False)
-        return Outcome(bool(response.succeeded), int(response.header.revision))
+        return TransactionResult(bool(response.succeeded), int(response.header.revision))
 
     def grant(self, ttl: float) -> int:
         """After a fail-over a lease of an earlier attempt may be left behind; it runs out."""
@@ -124,7 +124,7 @@ class EtcdStore:
             watch.close()
         self._members.close()
 
-    def _get(self, key: str, deadline: float) -> Value | None:
+    def _get(self, key: str, deadline: float) -> StoredValue | None:
         response = self._call("range", rpc.RangeRequest(key=key.encode()), deadline)
         return value_of(response.kvs[0]) if response.kvs else None
 

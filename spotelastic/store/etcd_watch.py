@@ -17,8 +17,8 @@ import grpc
 from pyetcd import etcdrpc as rpc
 
 from spotelastic.clock import steady
-from spotelastic.store.members import REQUIRE_LEADER, Member, Members
-from spotelastic.store.port import Change, Health, Reset, Sink, Value, WatchItem
+from spotelastic.store.members import REQUIRE_LEADER, MemberChannel, Members
+from spotelastic.store.port import Change, Health, Reset, Sink, StoredValue, WatchItem
 
 _PROBE = 0.5
 """Seconds that a member has to show that it can serve a watch."""
@@ -68,7 +68,7 @@ class EtcdWatch:
                 self._members.fail(member)
                 self._failed()
 
-    def _follow(self, member: Member) -> None:
+    def _follow(self, member: MemberChannel) -> None:
         seen, reset = self._catch_up(member)
         request = _watch_request(self._prefix, seen.revision + 1)
         self._stream = member.watch(request, metadata=REQUIRE_LEADER)
@@ -90,7 +90,7 @@ class EtcdWatch:
                 self._deliver(_change(event) for event in response.events)
         raise _StreamEnded
 
-    def _catch_up(self, member: Member) -> tuple["_Seen", Reset | None]:
+    def _catch_up(self, member: MemberChannel) -> tuple["_Seen", Reset | None]:
         """Where the stream starts, and the whole prefix if it cannot resume there.
 
         The read proves that the member has a quorum; `hasleader` alone does not, because a follower
@@ -166,9 +166,11 @@ def range_request(prefix: str, *, count_only: bool = False) -> Any:
     return rpc.RangeRequest(key=key, range_end=end, count_only=count_only)
 
 
-def value_of(pair: Any) -> Value:
+def value_of(pair: Any) -> StoredValue:
     """One key as etcd sent it."""
-    return Value(pair.key.decode(), pair.value, pair.create_revision, pair.mod_revision, pair.lease)
+    return StoredValue(
+        pair.key.decode(), pair.value, pair.create_revision, pair.mod_revision, pair.lease
+    )
 
 
 def _watch_request(prefix: str, revision: int) -> Any:

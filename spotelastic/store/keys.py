@@ -17,7 +17,7 @@ linear in the number of nodes: everybody watches `all/`, only the holder and the
 | nodes/ack/<node>             | the node's | its agent                | .round.Acknowledgement |
 | nodes/vote/<node>            | the node's | its agent                | model.agreement.Vote |
 | nodes/progress/<node>        | the node's | its agent                | model.progress.Progress |
-| nodes/snapshots/<node>       | the node's | its agent                | model.round.Offer    |
+| nodes/snapshots/<node>       | the node's | its agent                | model.round.SlotOffer|
 | nodes/drain/<node>           | -          | agent, controller        | model.notice.Drain   |
 | nodes/failure/<node>         | -          | its agent                | model.job.Failure    |
 | nodes/finished/<round>/<node>| -          | its agent                | model.job.Finished   |

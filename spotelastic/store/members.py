@@ -16,7 +16,7 @@ from pyetcd import etcdrpc as rpc
 
 from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost, Unavailable
-from spotelastic.store.tls import Pem, Tls
+from spotelastic.store.tls import Pem, TlsFiles
 
 REQUIRE_LEADER = (("hasleader", "true"),)
 """Metadata that makes a member without a leader refuse at once, and end its watch streams."""
@@ -50,14 +50,14 @@ _OPTIONS = (
 )
 
 
-class Member:
+class MemberChannel:
     """One member's channel and the calls that the store makes on it.
 
     Each takes (request, timeout=, metadata=). `keep_alive` and `watch` are streams in both
     directions to etcd; one request is all that is ever sent on them here.
     """
 
-    def __init__(self, endpoint: str, tls: Tls | None = None) -> None:
+    def __init__(self, endpoint: str, tls: TlsFiles | None = None) -> None:
         self.endpoint = endpoint
         self._tls = tls
         self._pem = tls.read() if tls else None
@@ -87,26 +87,26 @@ class Member:
             rpc.WatchResponse.FromString,
         )
 
-    def renewed(self) -> "Member":
+    def renewed(self) -> "MemberChannel":
         """Itself, or one with what its files of certificates hold now, if that is not the same.
 
         A channel keeps those that it was made with; calls under way on it end with it.
         """
         with suppress(OSError):
             if self._tls is not None and self._tls.read() != self._pem:
-                return Member(self.endpoint, self._tls)
+                return MemberChannel(self.endpoint, self._tls)
         return self
 
 
 class Members:
     """All members of the cluster; one is in use, and the next takes over when it fails."""
 
-    def __init__(self, endpoints: Sequence[str], tls: Tls | None = None) -> None:
+    def __init__(self, endpoints: Sequence[str], tls: TlsFiles | None = None) -> None:
         if not endpoints:
             raise ValueError("an etcd cluster needs at least one endpoint")
         # In random order, so that the clients of a large cluster spread over its members.
         order = random.sample(list(endpoints), len(endpoints))
-        self._members = [Member(endpoint, tls) for endpoint in order]
+        self._members = [MemberChannel(endpoint, tls) for endpoint in order]
         self._current = 0
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -119,10 +119,10 @@ class Members:
         return self._closed.is_set()
 
     @property
-    def current(self) -> Member:
+    def current(self) -> MemberChannel:
         return self._members[self._current]
 
-    def fail(self, member: Member) -> None:
+    def fail(self, member: MemberChannel) -> None:
         """`member` did not serve: the next one is in use, unless another thread moved on before.
 
         Its certificates may have been replaced, long after the connection was made with them.

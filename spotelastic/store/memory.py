@@ -24,11 +24,11 @@ from spotelastic.store.port import (
     Compare,
     Delete,
     Health,
-    Outcome,
     Put,
     Reset,
     Sink,
-    Value,
+    StoredValue,
+    TransactionResult,
     WatchItem,
     Write,
 )
@@ -70,10 +70,10 @@ class MemoryStore:
 
     # -- port.Store --
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         return self._reach().get(key)
 
-    def range(self, prefix: str) -> tuple[tuple[Value, ...], int]:
+    def range(self, prefix: str) -> tuple[tuple[StoredValue, ...], int]:
         return self._reach().range(prefix)
 
     def put(self, key: str, data: bytes, lease: int = 0) -> int:
@@ -87,7 +87,7 @@ class MemoryStore:
         data.deliver()
         return existed
 
-    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> TransactionResult:
         return self._reach().commit(compares, writes)
 
     def grant(self, ttl: float) -> int:
@@ -148,7 +148,7 @@ class _Data:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.lock = threading.RLock()
-        self._values: dict[str, Value] = {}
+        self._values: dict[str, StoredValue] = {}
         self._leases: dict[int, _Lease] = {}
         self._lease_ids = itertools.count(1)
         self._revision = 1
@@ -158,26 +158,26 @@ class _Data:
 
     # -- reading and writing --
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         with self.lock:
             return self._values.get(key)
 
-    def range(self, prefix: str) -> tuple[tuple[Value, ...], int]:
+    def range(self, prefix: str) -> tuple[tuple[StoredValue, ...], int]:
         with self.lock:
             found = (value for key, value in sorted(self._values.items()) if key.startswith(prefix))
             return tuple(found), self._revision
 
     def commit(
         self, compares: Sequence[Compare], writes: Sequence[Write], deliver: bool = True
-    ) -> Outcome:
+    ) -> TransactionResult:
         keys = [write.key for write in writes]
         if len(set(keys)) < len(keys):
             raise ValueError("a transaction writes one key twice")
         with self.lock:
             if not all(self._holds(compare) for compare in compares):
-                return Outcome(succeeded=False, revision=self._revision)
+                return TransactionResult(succeeded=False, revision=self._revision)
             self._write(writes)
-            outcome = Outcome(succeeded=True, revision=self._revision)
+            outcome = TransactionResult(succeeded=True, revision=self._revision)
         if deliver:
             self.deliver()
         return outcome
@@ -206,7 +206,7 @@ class _Data:
         if isinstance(write, Delete):
             return Change(write.key, None, revision) if before is not None else None
         created = before.created if before is not None else revision
-        value = Value(write.key, write.data, created, revision, write.lease)
+        value = StoredValue(write.key, write.data, created, revision, write.lease)
         self._values[write.key] = value
         if write.lease:
             self._leases[write.lease].keys.add(write.key)

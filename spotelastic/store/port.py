@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class StoredValue:
     """One key as read: `created` and `modified` are store revisions; `lease` is 0 for none."""
 
     key: str
@@ -45,7 +45,7 @@ Write = Put | Delete
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TransactionResult:
     """Of a transaction: whether all preconditions held, and the store revision it saw or made."""
 
     succeeded: bool
@@ -57,7 +57,7 @@ class Change:
     """One event of a watch. `value` is None for a deletion."""
 
     key: str
-    value: Value | None
+    value: StoredValue | None
     revision: int
 
 
@@ -68,7 +68,7 @@ class Reset:
     Also the first thing that every watch delivers, so that a reader has one way in.
     """
 
-    values: tuple[Value, ...]
+    values: tuple[StoredValue, ...]
     revision: int
 
 
@@ -101,9 +101,9 @@ class Store(Protocol):
     After `Unavailable` from a write the outcome is unknown: read again before writing again.
     """
 
-    def get(self, key: str) -> Value | None: ...
+    def get(self, key: str) -> StoredValue | None: ...
 
-    def range(self, prefix: str) -> tuple[tuple[Value, ...], int]:
+    def range(self, prefix: str) -> tuple[tuple[StoredValue, ...], int]:
         """All keys under the prefix, sorted by key, and the revision they were read at."""
         ...
 
@@ -113,7 +113,7 @@ class Store(Protocol):
 
     def delete(self, key: str) -> bool: ...
 
-    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> TransactionResult:
         """All writes, or none when a precondition fails."""
         ...
 

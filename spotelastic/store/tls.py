@@ -23,7 +23,7 @@ Pem = tuple[bytes | None, bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsFiles:
     """PEM files."""
 
     cacert: Path | None = None
@@ -70,7 +70,7 @@ class Tls:
                 end.do_handshake()
 
 
-def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
+def tls_of(conf: Mapping[str, str], *, wanted: bool) -> TlsFiles | None:
     """What --rdzv-conf asks for, None for no TLS. Raises `UsageError`, naming key and value."""
     given = {name: conf[name] for name in FILES if conf.get(name)}
     if not wanted:
@@ -83,7 +83,7 @@ def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
         (name,) = {"cert", "key"} & set(given)
         raise UsageError(f"--rdzv-conf {name}={given[name]}: cert and key belong together")
     # Absolute, because members of our own do not run in this folder.
-    tls = Tls(**{name: Path(file).absolute() for name, file in given.items()})
+    tls = TlsFiles(**{name: Path(file).absolute() for name, file in given.items()})
     try:
         tls.context()
     except OSError as error:
@@ -91,7 +91,7 @@ def tls_of(conf: Mapping[str, str], *, wanted: bool) -> Tls | None:
     return tls
 
 
-def daemon_tls_of(conf: Mapping[str, str], tls: Tls | None) -> Tls | None:
+def daemon_tls_of(conf: Mapping[str, str], tls: TlsFiles | None) -> TlsFiles | None:
     """What nodes send each other checkpoints by: the same certificates, where `daemon_tls` is set.
 
     Only where it is, because what opens an etcd is often a client's certificate and no server's.

@@ -18,25 +18,26 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 import torch.distributed as dist
-from spotelastic_checkpoints import crash_points, wire
+from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, StorageRefused
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
+from spotelastic_checkpoints.types import Schedule
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
-from spotelastic.training.restore.restored import Restored
+from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.resuming import BRANCH, NO_BRANCH, open_source
 from spotelastic.training.runtime import gc_pause, last_step, step_numbers
 from spotelastic.training.runtime.losses import Losses
 from spotelastic.training.runtime.script_errors import tell_mistakes_in_a_line
-from spotelastic.training.runtime.session import Session, open_session
+from spotelastic.training.runtime.session import WorkerSession, open_session
 from spotelastic.training.save.overlap import Copying
 from spotelastic.training.save.saver import LayoutChanged, Saver
 from spotelastic.training.state import randomness
-from spotelastic.training.state.state import OWN, Cell, State, View
+from spotelastic.training.state.state import OWN, State, StateView, ValueEntry
 
 COMMIT_WITHIN = 120.0
 """Seconds that `wait` waits for a commit, and without a byte going up after which the last save is
@@ -78,7 +79,7 @@ class Checkpointer:
         tell_mistakes_in_a_line()
         self._state = State(state)
         self._storage = storage
-        self._schedule = wire.Schedule(snapshot_every, checkpoint_every)
+        self._schedule = Schedule(snapshot_every, checkpoint_every)
         self._take_over = take_over
         self._overlaps = overlap
         self._copying: Copying | None = None
@@ -86,10 +87,10 @@ class Checkpointer:
         self._call = 0.0
         """Seconds that the call which began it took."""
         self._hook: RemovableHandle | None = None
-        self._session: Session | None = None
+        self._session: WorkerSession | None = None
         self._client: WorkerClient | None = None
         self._losses: Losses | None = None
-        self._view: View | None = None
+        self._view: StateView | None = None
         self._saver: Saver | None = None
         self._plans = 0
         self._compared: deque[str] = deque()
@@ -380,7 +381,7 @@ class Checkpointer:
             "from now on training waits for each copy"
         )
 
-    def _compare_values(self, session: Session, step: int) -> None:
+    def _compare_values(self, session: WorkerSession, step: int) -> None:
         """That values which changed since the plan are still the same on all ranks, as far as this
         one can tell: the first rank to save a step leaves its hash, the others look at it. Raises
         `LayoutChanged`, so that all ranks plan anew, and name what differs, at the next save."""
@@ -397,7 +398,7 @@ class Checkpointer:
                 store.delete_key(self._compared.popleft())
 
     @gc_pause.not_searched_for()
-    def _plan(self, session: Session, client: WorkerClient) -> None:
+    def _plan(self, session: WorkerSession, client: WorkerClient) -> None:
         """All ranks at the same step: gather what everybody has."""
         self._view = self._whole_view(session)
         if self._overlaps and self._view.optimized and self._hook is None:
@@ -432,7 +433,7 @@ class Checkpointer:
         self._has_room = True
         return True
 
-    def _whole_view(self, session: Session) -> View:
+    def _whole_view(self, session: WorkerSession) -> StateView:
         view = self._state.view()
         own = (
             _own_cell("step", lambda: self._last_step),
@@ -443,7 +444,7 @@ class Checkpointer:
         return replace(view, cells=(*view.cells, *own))
 
     def _ask_for_a_plan(
-        self, session: Session, client: WorkerClient, step: int, change: LayoutChanged
+        self, session: WorkerSession, client: WorkerClient, step: int, change: LayoutChanged
     ) -> None:
         """This save is incomplete. At the next one, which all ranks reach, all plan anew."""
         if _has_left(session):
@@ -455,7 +456,7 @@ class Checkpointer:
         else:
             _default_store().set(self._plan_key(session), str(step))
 
-    def _replan_is_due(self, session: Session, step: int) -> bool:
+    def _replan_is_due(self, session: WorkerSession, step: int) -> bool:
         """Whether a rank asked at an earlier step. Steps depend on each other through training's
         own collectives, so that what was asked for before this step is seen by all now. Who has
         left the process group plans no more."""
@@ -464,10 +465,10 @@ class Checkpointer:
         store, key = _default_store(), self._plan_key(session)
         return bool(store.check([key])) and int(store.get(key)) < step
 
-    def _plan_key(self, session: Session) -> str:
+    def _plan_key(self, session: WorkerSession) -> str:
         return f"spotelastic/{session.round}/plan-{self._plans}"
 
-    def _finish(self, session: Session, client: WorkerClient) -> None:
+    def _finish(self, session: WorkerSession, client: WorkerClient) -> None:
         """The last step is what the run was for: it is committed before we leave."""
         if self._last_step and not self._told_step:
             last_step.tell_nothing_was_left(session, self._last_step)
@@ -486,7 +487,7 @@ class Checkpointer:
 
     # -- restoring --------------------------------------------------------------------------------
 
-    def _restore_randomness(self, session: Session, restored: Restored) -> None:
+    def _restore_randomness(self, session: WorkerSession, restored: RestoreSource) -> None:
         rank = session.ranks.rank
         state = None
         if restored.world_size == session.ranks.world_size:
@@ -496,7 +497,7 @@ class Checkpointer:
         else:
             randomness.derive(restored.own_value("seed"), restored.step, rank)
 
-    def _entered(self) -> tuple[Session, WorkerClient]:
+    def _entered(self) -> tuple[WorkerSession, WorkerClient]:
         if self._session is None or self._client is None:
             raise UsageError(
                 "use the Checkpointer as a context: with se.Checkpointer(state) as ..."
@@ -513,18 +514,18 @@ def _falls_on(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _branch_of(restored: Restored) -> int:
+def _branch_of(restored: RestoreSource) -> int:
     branch = restored.own_value(BRANCH)
     return NO_BRANCH if branch is None else branch
 
 
-def _has_left(session: Session) -> bool:
+def _has_left(session: WorkerSession) -> bool:
     """Whether the script has left the process group before it leaves us."""
     return session.ranks.group is not None and not dist.is_initialized()
 
 
-def _own_cell(name: str, get: Any, rank: int = SHARED) -> Cell:
-    return Cell(f"{OWN}.{name}", (OWN, name), get, rank)
+def _own_cell(name: str, get: Any, rank: int = SHARED) -> ValueEntry:
+    return ValueEntry(f"{OWN}.{name}", (OWN, name), get, rank)
 
 
 def _default_store() -> Any:

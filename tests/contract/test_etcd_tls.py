@@ -17,7 +17,7 @@ from spotelastic.store.diagnose import diagnose, read
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig, status
 from spotelastic.store.session import Session
-from spotelastic.store.tls import Tls, tls_of
+from spotelastic.store.tls import TlsFiles, tls_of
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,12 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
 
 
 @pytest.fixture
-def tls(member: EtcdMember) -> Tls:
+def tls(member: EtcdMember) -> TlsFiles:
     assert member.config.tls is not None
     return member.config.tls
 
 
-def test_calls_and_watches_are_encrypted(member: EtcdMember, tls: Tls) -> None:
+def test_calls_and_watches_are_encrypted(member: EtcdMember, tls: TlsFiles) -> None:
     with contextlib.closing(EtcdStore([member.endpoint], timeout=5.0, tls=tls)) as store:
         seen = Recorder()
         store.watch("/tls/", seen)
@@ -54,7 +54,7 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
     """The session, the watch and the calls of one store: a worker is not restarted for them."""
     ours, theirs = certificates(tmp_path / "client"), tmp_path / "member"
     shutil.copytree(tmp_path / "client", theirs)
-    tls = Tls(theirs / "ca.pem", theirs / "cert.pem", theirs / "key.pem")
+    tls = TlsFiles(theirs / "ca.pem", theirs / "cert.pem", theirs / "key.pem")
     lost, seen = threading.Event(), Recorder()
     with contextlib.ExitStack() as ends:
         client, peer = ends.enter_context(held_ports(2))
@@ -85,13 +85,13 @@ def test_a_client_goes_on_with_certificates_that_replaced_its_own(tmp_path: Path
 
 
 def test_what_is_wrong_with_certificates_is_said(
-    member: EtcdMember, tls: Tls, tmp_path: Path
+    member: EtcdMember, tls: TlsFiles, tmp_path: Path
 ) -> None:
     stranger = certificates(tmp_path / "other")
     told = {
         "plain": diagnose(member.endpoint),
         "authority": diagnose(member.endpoint, stranger),
-        "missing": diagnose(member.endpoint, Tls(tls.cacert)),
+        "missing": diagnose(member.endpoint, TlsFiles(tls.cacert)),
         "refused": diagnose(member.endpoint, replace(stranger, cacert=tls.cacert)),
         "host": diagnose(member.endpoint.replace("127.0.0.1", "127.0.0.9"), tls),
         "right": diagnose(member.endpoint, tls),
@@ -122,7 +122,7 @@ def test_who_answers_shows_in_what_it_says(said: bytes, told: str, final: bool) 
     assert told in found.told and found.final == final
 
 
-def test_certificates_are_named_as_torch_names_them(tls: Tls, tmp_path: Path) -> None:
+def test_certificates_are_named_as_torch_names_them(tls: TlsFiles, tmp_path: Path) -> None:
     conf = {"cacert": str(tls.cacert), "cert": str(tls.cert), "key": str(tls.key)}
     assert tls_of(conf, wanted=True) == tls
     assert tls_of({"join_timeout": "5"}, wanted=False) is None

@@ -6,13 +6,9 @@ from pathlib import Path
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import StorageRefused
+from spotelastic_checkpoints.messages import Committed, DaemonEvent
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import (
-    Branch,
-    Commit,
-    Committed,
-    DaemonEvent,
-)
+from spotelastic_checkpoints.types import Branch, Commit
 from support.checkpoints import (
     Node,
     Worker,

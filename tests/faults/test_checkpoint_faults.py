@@ -17,16 +17,10 @@ from spotelastic_checkpoints.crash_points import (
     Stage,
 )
 from spotelastic_checkpoints.errors import DaemonUnavailable, RestoreFailed
+from spotelastic_checkpoints.messages import DaemonEvent, Sealed
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import (
-    Branch,
-    Commit,
-    DaemonEvent,
-    Resume,
-    Schedule,
-    Sealed,
-)
+from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule
 from support.checkpoints import (
     Node,
     Worker,

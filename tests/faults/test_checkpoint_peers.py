@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.format.layout import Plan
+from spotelastic_checkpoints.format.layout import JobLayout
+from spotelastic_checkpoints.framing import FRAME, frame
 from spotelastic_checkpoints.memory.arena import Arena
 from spotelastic_checkpoints.peers import handshake, transfers
-from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import Read
 from spotelastic_checkpoints.peers.transfers import PeerServer
-from spotelastic_checkpoints.wire import FRAME, Branch, Holder, Resume, frame
+from spotelastic_checkpoints.types import Branch, Holder, Resume
 from support.checkpoints import (
     TOKEN,
     Node,
@@ -36,7 +37,7 @@ class Faulty(PeerServer):
         self._fault = fault
         self.reads = 0
         self.over = threading.Event()
-        super().__init__(arena, Credentials(TOKEN), "127.0.0.1", 0)
+        super().__init__(arena, PeerCredentials(TOKEN), "127.0.0.1", 0)
 
     def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
         self.reads += 1
@@ -59,7 +60,7 @@ class Faulty(PeerServer):
         raise ConnectionError
 
 
-def sealed_on(nodes: Sequence[Node], step: int) -> Plan:
+def sealed_on(nodes: Sequence[Node], step: int) -> JobLayout:
     """Two nodes that hold a whole step of a round of both."""
     plan = plan_of(2, 1)
     for slot, node in enumerate(nodes):
@@ -130,13 +131,13 @@ def test_a_token_is_compared_in_constant_time_and_never_said(
         return honest(one, other)
 
     monkeypatch.setattr(handshake.hmac, "compare_digest", compare)
-    server = PeerServer(Arena(tmp_path, 1), Credentials(TOKEN), "127.0.0.1", 0)
+    server = PeerServer(Arena(tmp_path, 1), PeerCredentials(TOKEN), "127.0.0.1", 0)
     try:
         with pytest.raises(RestoreFailed) as refused:
-            transfers.Peer(server.address, Credentials("guessed"))
+            transfers.Peer(server.address, PeerCredentials("guessed"))
         assert TOKEN not in str(refused.value)
         assert "guessed" not in str(refused.value)
-        transfers.Peer(server.address, Credentials(TOKEN)).close()
+        transfers.Peer(server.address, PeerCredentials(TOKEN)).close()
     finally:
         server.close()
     # Both sides, and never the token itself: a MAC over what both have drawn.
@@ -145,9 +146,9 @@ def test_a_token_is_compared_in_constant_time_and_never_said(
 
 
 def test_a_request_that_is_too_long_ends_the_connection(tmp_path: Path) -> None:
-    server = PeerServer(Arena(tmp_path, 1), Credentials(TOKEN), "127.0.0.1", 0)
+    server = PeerServer(Arena(tmp_path, 1), PeerCredentials(TOKEN), "127.0.0.1", 0)
     try:
-        peer = transfers.Peer(server.address, Credentials(TOKEN))
+        peer = transfers.Peer(server.address, PeerCredentials(TOKEN))
         peer._socket.sendall(FRAME.pack(transfers.LONGEST_REQUEST + 1))
         assert peer._socket.recv(1) == b""
         peer.close()

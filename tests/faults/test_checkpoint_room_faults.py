@@ -12,15 +12,9 @@ import pytest
 import torch
 from msgspec import structs
 from spotelastic_checkpoints.errors import ArenaFull, DaemonUnavailable
+from spotelastic_checkpoints.messages import DaemonEvent, SaveFailed
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import (
-    Branch,
-    Commit,
-    DaemonEvent,
-    Failed,
-    Resume,
-    Schedule,
-)
+from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule
 from support.checkpoints import (
     Node,
     Worker,
@@ -94,7 +88,7 @@ def test_shared_memory_that_others_fill_up_takes_no_slot_away(tmp_path: Path) ->
 
 
 def _failures(events: list[DaemonEvent]) -> list[str]:
-    return [event.message for event in events if isinstance(event, Failed)]
+    return [event.message for event in events if isinstance(event, SaveFailed)]
 
 
 def test_a_round_begins_where_others_have_filled_shared_memory(tmp_path: Path) -> None:
@@ -143,13 +137,13 @@ def test_slots_that_find_no_room_are_made_once_there_is(tmp_path: Path) -> None:
         assert node.process is not None
         resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (4 * 4096, -1))
         epoch, worker = started(node)
-        eventually(lambda: any(isinstance(event, Failed) for event in events))
+        eventually(lambda: any(isinstance(event, SaveFailed) for event in events))
         assert worker.client.open_slot(0.1) is None, "training goes on without"
         resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (-1, -1))
         worker.save(1)
         assert worker.client.flush(PATIENT)
         assert committed(node.storage) == Commit(epoch, 1)
-        [told] = [event for event in events if isinstance(event, Failed)]
+        [told] = [event for event in events if isinstance(event, SaveFailed)]
         assert "no slot for saves" in told.message
         worker.client.leave(clean=True)
 
@@ -172,7 +166,9 @@ def test_a_state_that_outgrows_shared_memory_trains_on_and_is_saved_once_there_i
             for step in range(2, 6):
                 checkpoint.step(step)
             missing = "nothing is saved until there is room: two slots of 1 MiB"
-            eventually(lambda: any(missing in e.message for e in events if isinstance(e, Failed)))
+            eventually(
+                lambda: any(missing in e.message for e in events if isinstance(e, SaveFailed))
+            )
             assert committed(node.storage) == Commit(1, 1)
             ballast.unlink()
             checkpoint.step(6)
@@ -202,7 +198,7 @@ def test_a_restore_waits_for_room_and_goes_back_to_nothing_older(
         waits = threading.Event()
 
         def hear(event: DaemonEvent) -> None:
-            if isinstance(event, Failed) and "a restore waits for room" in event.message:
+            if isinstance(event, SaveFailed) and "a restore waits for room" in event.message:
                 waits.set()
 
         node.agent.subscribe(hear)

@@ -11,16 +11,10 @@ from pathlib import Path
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.errors import RestoreFailed
+from spotelastic_checkpoints.messages import Committed, DaemonEvent, SaveFailed
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import WHOLE
-from spotelastic_checkpoints.wire import (
-    Commit,
-    Committed,
-    DaemonEvent,
-    Failed,
-    Resume,
-    Schedule,
-)
+from spotelastic_checkpoints.types import Commit, Resume, Schedule
 from support.checkpoints import (
     Worker,
     cluster,
@@ -94,7 +88,7 @@ def test_while_the_store_is_away_few_slots_take_every_save(
         worker.save(20)
         assert worker.client.flush(PATIENT)
         assert verified(s3.url) == [Commit(epoch, 7), Commit(epoch, 20)]
-        assert len([event for event in events if isinstance(event, Failed)]) == 1, "the outage"
+        assert len([event for event in events if isinstance(event, SaveFailed)]) == 1, "the outage"
         worker.client.leave(clean=True)
 
 
@@ -167,7 +161,7 @@ def test_of_many_files_each_is_sent_again_only_as_often_as_it_failed(
     *complaints, told = run(commits, lambda pipeline: pipeline.want(save))
     assert isinstance(told, Committed)
     # An attempt whose first file fails before the others are begun sends none, which is told once.
-    assert len(complaints) <= 1 and all(isinstance(c, Failed) for c in complaints), complaints
+    assert len(complaints) <= 1 and all(isinstance(c, SaveFailed) for c in complaints), complaints
     assert verified(s3.url) == [save.commit]
     sent = Counter(r[4:] for r in s3.requests if r.startswith("PUT ") and ".distcp" in r)
     assert len(sent) == 20 and s3.failed.total() > 5

@@ -28,12 +28,12 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.messaging.bucket import STATUS, Objects
+from spotelastic.aws.messaging.bucket import STATUS, BucketObjects
 from spotelastic.aws.network import cloudformation
-from spotelastic.aws.planning.plan import Request
-from spotelastic.aws.planning.survey import Wish, survey
+from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.aws.planning.survey import SurveyQuery, survey
 from spotelastic.client import preflight
-from spotelastic.client.target import Place
+from spotelastic.client.target import CloudTarget
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
@@ -50,7 +50,7 @@ PARTS = 2
 @dataclass(frozen=True)
 class Trial:
     laptop: Laptop
-    request: Request
+    request: ClusterSpec
     keep_data: bool = True
 
     def up(self) -> Cluster:
@@ -62,7 +62,7 @@ class Trial:
 
     def command_down(self) -> None:
         """As the command: with a look at what there is, and one at what stays."""
-        Place(self.laptop.aws, None).down(NAME, lambda _: None, keep_data=self.keep_data)
+        CloudTarget(self.laptop.aws, None).down(NAME, lambda _: None, keep_data=self.keep_data)
 
     def nothing_is_left(self, told: str = "") -> None:
         assert remains(NAME) == [], told
@@ -325,11 +325,11 @@ def test_a_look_at_the_account_that_goes_wrong_is_one_line(trial: Trial) -> None
     """What `up` asks before it makes anything: types, quotas, prices, zones, the user's network."""
     own = of_ones_own(trial).request
     for wish in (
-        Wish(NAME, ("c5.large",), 1, 2, packed=True),
-        Wish(NAME, ("c5.large",), 1, 2, placed=True, vpc=own.vpc, subnets=own.subnets),
+        SurveyQuery(NAME, ("c5.large",), 1, 2, packed=True),
+        SurveyQuery(NAME, ("c5.large",), 1, 2, placed=True, vpc=own.vpc, subnets=own.subnets),
     ):
 
-        def look(wish: Wish = wish) -> None:
+        def look(wish: SurveyQuery = wish) -> None:
             survey(trial.laptop.aws, wish)
 
         calls = trial.calls(look)
@@ -344,8 +344,8 @@ def test_a_look_at_the_account_that_goes_wrong_is_one_line(trial: Trial) -> None
 def test_a_look_at_what_is_there_already_that_goes_wrong_is_one_line(trial: Trial) -> None:
     """What `up` asks of its own name, an earlier run and a gone cluster, first of all."""
     cluster = trial.up()
-    Objects(cluster.aws, cluster.bucket, "earlier").put("checkpoints/LATEST", b"{}")
-    place = Place(trial.laptop.aws, None)
+    BucketObjects(cluster.aws, cluster.bucket, "earlier").put("checkpoints/LATEST", b"{}")
+    place = CloudTarget(trial.laptop.aws, None)
     for name, resume in ((NAME, None), ("another", "earlier"), ("earlier", None)):
         request: Any = SimpleNamespace(
             bucket=cluster.bucket, resume=resume, subnets=(), plan=False, yes=True
@@ -410,7 +410,7 @@ def test_checkpoints_stay_with_their_price_until_their_deletion_is_asked_for(tri
     cluster = trial.up()
     cluster.objects.put("checkpoints/1/step-1/.metadata", b"0" * 5_000_000)
     cluster.objects.put("environments/e.tar.gz", b"0" * 20_000_000)
-    place = Place(trial.laptop.aws, None)
+    place = CloudTarget(trial.laptop.aws, None)
     told: list[str] = []
     place.down(NAME, told.append)
     assert told[-1].startswith(f"its checkpoints stay in {cluster.objects.url('checkpoints/')}: ")

@@ -34,18 +34,18 @@ from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.aws.messaging import command_queue
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.network import cloudformation
-from spotelastic.aws.planning.plan import Request
+from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.clock import unbroken
 from spotelastic.controller.decisions import commands as decisions_commands
 from spotelastic.controller.effects import inbox, publisher
-from spotelastic.controller.effects.price_cache import Tariff
+from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.loop import leader_loop as terms
-from spotelastic.controller.loop.leader_loop import Term
+from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.config import ControllerConfig
-from spotelastic.controller.model.observation import Policy
+from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.model.command import Command
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -53,7 +53,7 @@ from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
-from spotelastic.store.port import Value
+from spotelastic.store.port import StoredValue
 
 pytestmark = pytest.mark.soak
 
@@ -72,7 +72,7 @@ DONE = {
     "sqs:DeleteMessage",
 }
 TURN = int(os.environ.get("SOAK_TURN", "0"))
-POLICY = Policy(boot_within=3.0, strange_for=0.0)
+POLICY = ControllerPolicy(boot_within=3.0, strange_for=0.0)
 WARNING = """{{"id": "w-{0}", "source": "aws.ec2", "time": "2026-01-01T00:00:00Z",
 "detail-type": "EC2 Spot Instance Interruption Warning",
 "detail": {{"instance-id": "{0}", "instance-action": "terminate"}}}}"""
@@ -121,7 +121,7 @@ class Story:
         self.boots = True
         """Whether instances come up."""
 
-    def group(self) -> autoscaling.Group:
+    def group(self) -> autoscaling.ScalingGroup:
         found = autoscaling.group(self.aws, ITS.workers)
         assert found is not None
         return found
@@ -129,7 +129,7 @@ class Story:
     def staying(self) -> set[str]:
         return {place.instance for place in self.group().places if not place.leaving}
 
-    def machines(self) -> dict[str, autoscaling.Machine]:
+    def machines(self) -> dict[str, autoscaling.Instance]:
         return {each.id: each for each in autoscaling.machines(self.aws, NAME)}
 
     def live(self) -> None:
@@ -173,10 +173,10 @@ def leading(cluster: Cluster, store: MemoryStore, aws: Aws, fault: Fault) -> Ite
     config = ControllerConfig(
         cluster.spec, cluster.bucket, aws.region, "i-control", "", None, POLICY
     )
-    objects = Objects(aws, cluster.bucket, NAME)
+    objects = BucketObjects(aws, cluster.bucket, NAME)
     config = replace(config, spec=replace(config.spec, etcd=(), etcd_members=()))
-    prices = Tariff(AwsPrices(aws), print)
-    term = Term(config, aws, store, objects, mirror, leadership, wake, prices, lambda: True)
+    prices = PriceCache(AwsPrices(aws), print)
+    term = LeaderLoop(config, aws, store, objects, mirror, leadership, wake, prices, lambda: True)
     struck = FirstTimes(aws, fault)
     thread = threading.Thread(target=term.lead, args=(over,), name="term")
     thread.start()
@@ -223,7 +223,7 @@ def test_every_call_of_a_controller_fails_once_and_all_comes_right(
         assert remains(NAME) == []
 
 
-REQUEST = Request(
+REQUEST = ClusterSpec(
     name=NAME,
     script="train.py",
     args=(),
@@ -295,7 +295,7 @@ def an_instance_that_does_not_come_up_is_examined(story: Story) -> None:
     story.until(lambda: len(story.staying()) == 3)
 
 
-def events(story: Story) -> tuple[Value, ...]:
+def events(story: Story) -> tuple[StoredValue, ...]:
     return story.store.range(KEYS.event())[0]
 
 

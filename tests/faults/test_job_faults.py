@@ -15,7 +15,7 @@ import pytest
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support import exactly
 from support.etcd import EtcdCluster, wait_until
 from support.exactly import SCRIPT, TESTS

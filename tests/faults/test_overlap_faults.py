@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.json import encode
 from spotelastic_checkpoints.crash_points import OVERLAP_STAGES, WORKER_STAGES
-from spotelastic_checkpoints.wire import Branch, Resume, Schedule, Snapshot
+from spotelastic_checkpoints.types import Branch, Resume, Schedule, Snapshot
 from support.checkpoints import Node, cluster, round_info
 from support.patience import PATIENT
 from support.soak import seeds

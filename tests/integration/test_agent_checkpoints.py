@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.peers.handshake import Credentials
-from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
+from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import Peer
 from support.certificates import certificates
 from support.etcd import wait_until
@@ -71,10 +71,10 @@ def test_daemons_are_given_the_certificates_and_say_whom_they_refuse(
     )
     try:
         address = agent.open()
-        other = Credentials("ours", Tls(tls.cacert, tls.cert, tls.key, "member"))
+        other = PeerCredentials("ours", PeerTls(tls.cacert, tls.cert, tls.key, "member"))
         Peer(address, other).close()
         with pytest.raises(RestoreFailed, match=f"{address}: it speaks TLS only"):
-            Peer(address, Credentials("ours"))
+            Peer(address, PeerCredentials("ours"))
         wait_until(lambda: bool(said), "the agent is told")
         assert said[0].startswith("checkpoints: 127.0.0.1 gets no snapshots from this node: it sp")
     finally:

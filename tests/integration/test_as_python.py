@@ -12,8 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from spotelastic.agent.workers.pool import Exited, Failing, Order, PoolEvent, Warm, Zygote
-from spotelastic.agent.workers.zygote import Plan
+from spotelastic.agent.workers.pool import (
+    Exited,
+    PoolEvent,
+    StartOrder,
+    Warm,
+    WorkerFailing,
+    Zygote,
+)
+from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.linux import mark
 
 SCRIPTS = {
@@ -72,7 +79,7 @@ class Workers:
         self.folder = folder
         self.env = {**os.environ, **mark(folder)}
         self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
-        plan = Plan(os.getpid(), str(folder), base=("torch.distributed",))
+        plan = ZygotePlan(os.getpid(), str(folder), base=("torch.distributed",))
         self.zygote = Zygote(plan, self.env, mark(folder), self._events.put)
         warm = self._events.get(timeout=60)
         assert isinstance(warm, Warm)
@@ -80,13 +87,13 @@ class Workers:
 
     def run(self, entry: str, *argv: str, cwd: Path) -> tuple[int, str, str]:
         env = {**self.env, "SPOTELASTIC_LOCAL_RANK": "0"}
-        order = Order(str(cwd), "worker", argv, env, str(cwd), entry=entry)
+        order = StartOrder(str(cwd), "worker", argv, env, str(cwd), entry=entry)
         out, err = cwd.parent / "stdout", cwd.parent / "stderr"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             self.zygote.start(order, stdout.fileno(), stderr.fileno())
         while True:
             event = self._events.get(timeout=20)
-            if isinstance(event, Failing):
+            if isinstance(event, WorkerFailing):
                 continue
             assert isinstance(event, Exited)
             if event.gone:

@@ -22,7 +22,7 @@ from support.local_cloud import Laptop, environment, running_cloud, until
 from spotelastic.aws.artifacts import boot_artifacts
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.infra_files import infra
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.bootstrap import entrypoint as boot_command
 from spotelastic.local import cloud
 from spotelastic.local.instances import hypervisor
@@ -102,7 +102,7 @@ def laptop(tmp_path: Path) -> Iterator[Laptop]:
 def test_a_control_node_boots_from_the_bucket_alone(laptop: Laptop, tmp_path: Path) -> None:
     boto3.client("s3").create_bucket(Bucket=BUCKET)
     where_there_is_nothing_in_it_a_node_says_so_and_shuts_itself_down(laptop)
-    objects = Objects(Aws(laptop.info.region), BUCKET, CLUSTER)
+    objects = BucketObjects(Aws(laptop.info.region), BUCKET, CLUSTER)
     boot_artifacts.ship(objects, None, print)
     current = (objects.get(boot_artifacts.CURRENT) or b"").decode()
     root = tmp_path / "root"
@@ -135,7 +135,7 @@ def the_unit_is_filled_in(root: Path, region: str) -> None:
 
 
 def a_worker_without_torch_installs_the_callers(
-    laptop: Laptop, objects: Objects, tmp_path: Path
+    laptop: Laptop, objects: BucketObjects, tmp_path: Path
 ) -> None:
     shadow = tmp_path / "shadow/torch.py"
     shadow.parent.mkdir()

@@ -15,7 +15,7 @@ from torch import nn
 import spotelastic as se
 from spotelastic.errors import UsageError
 from spotelastic.training.restore import streaming
-from spotelastic.training.restore.restored import Restored
+from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.state import derived
 from spotelastic.training.state import state as training_state
@@ -55,13 +55,13 @@ def test_what_was_filled_before_damage_was_found_is_filled_again(
     data[data.rindex(state["w8"].numpy().tobytes())] ^= 1
     shard.write_bytes(data)
     filled: list[float] = []
-    fill = Restored.fill
+    fill = RestoreSource.fill
 
-    def fill_and_tell(self: Restored, window: streaming.Window, moved: Any) -> None:
+    def fill_and_tell(self: RestoreSource, window: streaming.Window, moved: Any) -> None:
         fill(self, window, moved)
         filled.append(window.copies[0].tensor[0].item())
 
-    monkeypatch.setattr(Restored, "fill", fill_and_tell)
+    monkeypatch.setattr(RestoreSource, "fill", fill_and_tell)
     with se.Checkpointer(state, storage=str(tmp_path)) as checkpoint:
         assert checkpoint.restore() == 1
     assert filled[0] == 2, "something was filled before the damage was found"

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from spotelastic_checkpoints.wire import (
-    Branch,
-    DaemonEvent,
-    Failed,
-    Points,
-    Resume,
-    Schedule,
-    Sealed,
-)
+from spotelastic_checkpoints.messages import DaemonEvent, Points, SaveFailed, Sealed
+from spotelastic_checkpoints.types import Branch, Resume, Schedule
 from support.checkpoints import cluster, under_agent
 from support.small_model import make, make_seeded, one_step, weights
 from support.stored import commits_of
@@ -103,7 +96,7 @@ def test_a_parameter_that_wakes_up_late_costs_one_save(
                     state["model"][2].requires_grad_(True)
                 one_step(state)
                 checkpoint.step(step)
-            assert [type(event) for event in events].count(Failed) <= 1
+            assert [type(event) for event in events].count(SaveFailed) <= 1
             for step in (5, 6):
                 one_step(state)
                 checkpoint.step(step)

@@ -26,7 +26,7 @@ from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.storage import outage_retry
 from spotelastic_checkpoints.storage.folder import FolderStorage
 from spotelastic_checkpoints.storage.port import Blob, unseen
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support.ckpt import ckpt, fine, refused
 from torch.distributed.checkpoint import FileSystemReader
 

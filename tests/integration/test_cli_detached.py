@@ -14,7 +14,7 @@ import pytest
 from support.local_cloud import environment
 
 from spotelastic.local import cloud
-from spotelastic.local.fault_client import Faults
+from spotelastic.local.fault_client import FaultClient
 
 SCRIPT = """
 import os, time
@@ -250,7 +250,7 @@ def test_a_scale_that_cannot_be_is_refused_in_one_line(
     with environment(SPOTELASTIC_HOME=str(terminal.folder / "home")):
         info = cloud.find()
     assert info is not None
-    Faults(info).set_quota("L-34B43A08", 8)
+    FaultClient(info).set_quota("L-34B43A08", 8)
     refused = terminal("scale", "demo", *args)
     assert refused.returncode == 2
     assert refused.stderr.startswith(f"spotelastic: {told}")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from spotelastic_checkpoints.errors import RestoreFailed
-from spotelastic_checkpoints.peers.handshake import Credentials
-from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
+from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from support.local_cloud import environment, running_cloud, until
@@ -25,11 +25,11 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.aws.security.certificates import WORKER_NAME
 from spotelastic.client.logs import tail
 from spotelastic.local import cloud
-from spotelastic.local.fault_client import Faults
+from spotelastic.local.fault_client import FaultClient
 
 BOOTS = 300.0
 """Seconds that a job may take to start, of which there are three: its nodes boot, build its
@@ -60,7 +60,7 @@ with se.Checkpointer({"model": model}) as checkpoint:
 class User:
     """At a terminal, in the folder of the project."""
 
-    def __init__(self, folder: Path, cloud: Path, aws: Aws, faults: Faults) -> None:
+    def __init__(self, folder: Path, cloud: Path, aws: Aws, faults: FaultClient) -> None:
         self.folder = folder
         self.cloud = cloud
         self.aws = aws
@@ -132,13 +132,13 @@ def only_nodes_of_the_cluster_get_at_snapshots(user: User) -> None:
     secret = user.aws.ssm.get_parameter(Name=Names("train").token, WithDecryption=True)
     token = secret["Parameter"]["Value"]
     folder = one.parent.parent / "tls"
-    tls = Tls(folder / "ca.pem", folder / "cert.pem", folder / "key.pem", WORKER_NAME)
+    tls = PeerTls(folder / "ca.pem", folder / "cert.pem", folder / "key.pem", WORKER_NAME)
     with contextlib.closing(DaemonClient(str(other))) as daemon:
         address = daemon.status().listen
-    Peer(address, Credentials(token, tls)).close()
+    Peer(address, PeerCredentials(token, tls)).close()
     for stranger, said in (
-        (Credentials(token), "it speaks TLS only"),
-        (Credentials("guessed", tls), "is the token the same"),
+        (PeerCredentials(token), "it speaks TLS only"),
+        (PeerCredentials("guessed", tls), "is the token the same"),
     ):
         with pytest.raises(RestoreFailed, match=said):
             Peer(address, stranger)
@@ -156,7 +156,7 @@ def user(tmp_path: Path) -> Iterator[User]:
         running_cloud(tmp_path / "home", boot=cloud.BOOT) as info,
         environment(**cloud.environment(info)),
     ):
-        yield User(folder, Path(info.folder), Aws(info.region), Faults(info))
+        yield User(folder, Path(info.folder), Aws(info.region), FaultClient(info))
 
 
 @pytest.mark.timeout(4 * BOOTS)
@@ -180,7 +180,7 @@ def test_a_project_with_packages_and_a_secret_is_trained_changed_and_resumed(use
     status = user.json("status")
     assert (status["name"], status["state"]) == ("train", "running")
     assert "found 42 True *** fast done" in user("logs")
-    bucket = Objects(user.aws, "spotelastic-123456789012-us-east-1", "train")
+    bucket = BucketObjects(user.aws, "spotelastic-123456789012-us-east-1", "train")
     names = bucket.names("")
     assert any(name.startswith("environments/") for name in names)
     assert sum(len(bucket.get(name) or b"") for name in names if name.startswith("code/")) < 1 << 20

@@ -13,7 +13,7 @@ from spotelastic.controller.etcd.generations import Generation, Generations
 from spotelastic.errors import Unavailable
 from spotelastic.store.diagnose import diagnose
 from spotelastic.store.etcd_server import roster
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 
 def test_a_member_outlives_its_instance_its_disk_and_the_quorum(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def etcd_answers_only_those_whom_the_cluster_certified(trial: Trial, folder: Pat
     now = datetime.now(UTC)
     stranger = certificates.make_authority("other", now)
     forged = certificates.issue(stranger, certificates.Subject("x"), now)
-    mine = Tls(trial.tls.cacert, *forged.write(folder / "forged")[1:])
+    mine = TlsFiles(trial.tls.cacert, *forged.write(folder / "forged")[1:])
     assert "does not accept this client's certificate" in diagnose(endpoint, mine).told
     assert "speaks TLS" in diagnose(endpoint).told
 

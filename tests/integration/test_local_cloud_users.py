@@ -19,7 +19,7 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.local import cloud, joining
 from spotelastic.local.base import processes
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.joining import Use
+from spotelastic.local.joining import CloudUse
 
 JOINS = """
 import sys
@@ -32,7 +32,7 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def first(tmp_path: Path) -> Iterator[Use]:
+def first(tmp_path: Path) -> Iterator[CloudUse]:
     """Of a command that has started the cloud."""
     with environment(SPOTELASTIC_HOME=str(tmp_path)):
         use = started()
@@ -42,10 +42,10 @@ def first(tmp_path: Path) -> Iterator[Use]:
             cloud.stop(use.info)
 
 
-def started() -> Use:
+def started() -> CloudUse:
     ours, theirs = socket.socketpair()
     with theirs:
-        return Use(cloud.start(user=theirs, boot_command=IDLE), ours)
+        return CloudUse(cloud.start(user=theirs, boot_command=IDLE), ours)
 
 
 def ended(info: CloudInfo) -> bool:
@@ -62,7 +62,7 @@ def silent(_: str) -> None: ...
 
 
 def test_a_cluster_goes_with_the_last_command_that_works_on_it_and_the_cloud_with_the_last_cluster(
-    first: Use,
+    first: CloudUse,
 ) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", JOINS, "a"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -86,7 +86,7 @@ def test_a_cluster_goes_with_the_last_command_that_works_on_it_and_the_cloud_wit
 
 
 @pytest.mark.soak
-def test_the_cluster_that_two_commands_show_ends_with_the_second(first: Use) -> None:
+def test_the_cluster_that_two_commands_show_ends_with_the_second(first: CloudUse) -> None:
     first.works_on("a", stays=False)
     make("a", first.info)
     beside = joining.enter()
@@ -100,7 +100,7 @@ def test_the_cluster_that_two_commands_show_ends_with_the_second(first: Use) -> 
 
 
 def test_what_is_in_a_bucket_is_there_for_the_next_cloud_also_after_it_was_killed(
-    first: Use,
+    first: CloudUse,
 ) -> None:
     def s3(info: CloudInfo) -> Any:
         return boto3.client("s3", endpoint_url=info.endpoint, region_name=info.region)

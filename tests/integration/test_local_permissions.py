@@ -25,9 +25,9 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.planning.dry_run import SERVICE_ROLES, ensure_service_roles
-from spotelastic.aws.planning.survey import Wish, survey
+from spotelastic.aws.planning.survey import SurveyQuery, survey
 from spotelastic.client.logs import tail
-from spotelastic.client.target import Place, status_of
+from spotelastic.client.target import CloudTarget, status_of
 from spotelastic.client.variables import folders
 from spotelastic.local.iam.authority import Authority
 from spotelastic.model.command import Command
@@ -290,7 +290,7 @@ def looking() -> Policy:
     return {"Version": "2012-10-17", "Statement": [first, objects]}
 
 
-def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Place:
+def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> CloudTarget:
     """As a user of the account who may do what the policy says."""
     iam = boto3.client("iam", region_name=REGION)
     iam.create_user(UserName=name)
@@ -298,7 +298,7 @@ def user_with(policy: Policy, name: str, monkeypatch: pytest.MonkeyPatch) -> Pla
     key = iam.create_access_key(UserName=name)["AccessKey"]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", key["AccessKeyId"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", key["SecretAccessKey"])
-    return Place(Aws(REGION), None)
+    return CloudTarget(Aws(REGION), None)
 
 
 @pytest.mark.parametrize("policy", [shipped, documented])
@@ -310,8 +310,8 @@ def test_up_and_down_need_no_more_than_the_policies_that_are_shipped_and_documen
     place = user_with(policy(), policy.__name__, monkeypatch)
     told: list[str] = []
     for wish in (
-        Wish("engineered", ("c5.large",), 1, 1, packed=True),
-        Wish("engineered", (), 1, 1),
+        SurveyQuery("engineered", ("c5.large",), 1, 1, packed=True),
+        SurveyQuery("engineered", (), 1, 1),
     ):
         assert not [line for line in survey(place.aws, wish).warnings if "permitted" in line]
     for _ in range(2):

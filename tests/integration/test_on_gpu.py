@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from spotelastic_checkpoints.wire import Commit, Resume, Schedule
+from spotelastic_checkpoints.types import Commit, Resume, Schedule
 from support import large_model
 from support.checkpoints import cluster, under_agent
 from support.patience import PATIENT

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from spotelastic_checkpoints.wire import Resume, Schedule
+from spotelastic_checkpoints.types import Resume, Schedule
 from support import large_model
 from support.checkpoints import cluster, under_agent
 from support.patience import PATIENT

@@ -13,7 +13,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.network import existing_vpc
-from spotelastic.aws.planning.survey import Wish, survey
+from spotelastic.aws.planning.survey import SurveyQuery, survey
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Settings
 
@@ -32,7 +32,9 @@ def up(own: Own, **changes: Any) -> clusters.Cluster:
 
 def test_a_cluster_lives_in_the_users_network_and_leaves_it_as_it_was(own: Own) -> None:
     before = own.everything()
-    found = survey(own.aws, Wish(NAME, ("c5.large",), 1, 2, vpc=own.vpc, subnets=own.subnets))
+    found = survey(
+        own.aws, SurveyQuery(NAME, ("c5.large",), 1, 2, vpc=own.vpc, subnets=own.subnets)
+    )
     assert (found.zones, found.warnings) == (ZONES, ())
     cluster = up(own)
     assert set(found.resources) == resources(own)

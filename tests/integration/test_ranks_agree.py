@@ -13,7 +13,7 @@ import torch
 from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.wire import Commit, Resume
+from spotelastic_checkpoints.types import Commit, Resume
 from support.agreeing import SAVED_AT, SEED, STEPS, WAKES
 from support.checkpoints import Node, Worker, cluster, fetched, is_content_of, plan_of, round_info
 from support.faulty_s3 import FaultyS3

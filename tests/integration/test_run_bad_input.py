@@ -16,7 +16,7 @@ from support.certificates import certificates
 from support.ports import held_ports
 
 from spotelastic.store.etcd_server.process import EtcdMember, MemberConfig
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 WITHIN = 60.0
 """Far more than it takes: that it ends at all is tested, and not how busy the machine is."""
@@ -115,7 +115,7 @@ def listener() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def tls_member(folder: Path, ports: tuple[int, int], tls: Tls) -> Iterator[EtcdMember]:
+def tls_member(folder: Path, ports: tuple[int, int], tls: TlsFiles) -> Iterator[EtcdMember]:
     at = [f"127.0.0.1:{port}" for port in ports]
     config = MemberConfig("m", folder / "data", *at, fsync=False, tls=tls)
     with EtcdMember(config, log=folder / "log") as member:

@@ -19,7 +19,7 @@ from support.ports import held_ports
 
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.launcher import etcd_bootstrap
-from spotelastic.launcher.rendezvous_config import Meeting
+from spotelastic.launcher.rendezvous_config import RendezvousConfig
 from spotelastic.store.etcd_server.process import standalone
 
 SHOW = """\
@@ -218,7 +218,7 @@ def test_workers_meet_at_the_port_that_was_named_and_again_after_a_failure(
 def test_a_master_port_that_is_in_use_is_refused(tmp_path: Path) -> None:
     with silent_server() as silent:
         port = int(silent.rpartition(":")[2])
-        asked = Meeting("alone", master_port=port)
+        asked = RendezvousConfig("alone", master_port=port)
         told = f"--master-port {port}: is in use"
         with pytest.raises(UsageError, match=told), etcd_bootstrap.meet(asked, tmp_path, print):
             pass
@@ -236,14 +236,14 @@ def test_what_answers_nothing_or_no_etcd_is_named(
     monkeypatch.setattr(etcd_bootstrap, "ANSWER_WITHIN", 0.5)
     with silent_server() as silent:
         closed = f"127.0.0.1:{port}"
-        asked = Meeting("client", (closed, silent))
+        asked = RendezvousConfig("client", (closed, silent))
         named = f"--rdzv-endpoint {closed},{silent}: no etcd"
         with (
             pytest.raises(EnvironmentFailure, match=named),
             etcd_bootstrap.meet(asked, tmp_path, print),
         ):
             pass
-        master = Meeting("host", (silent,), "--master-addr")
+        master = RendezvousConfig("host", (silent,), "--master-addr")
         with (
             pytest.raises(UsageError, match="port is in use"),
             etcd_bootstrap.meet(master, tmp_path, print),
@@ -251,14 +251,16 @@ def test_what_answers_nothing_or_no_etcd_is_named(
             pass
     with (
         pytest.raises(UsageError, match=r"--master-addr 192\.0\.2\.7:5"),
-        etcd_bootstrap.meet(Meeting("host", ("192.0.2.7:5",), "--master-addr"), tmp_path, print),
+        etcd_bootstrap.meet(
+            RendezvousConfig("host", ("192.0.2.7:5",), "--master-addr"), tmp_path, print
+        ),
     ):
         pass
 
 
 def test_one_member_that_answers_is_enough(port: int, tmp_path: Path) -> None:
     with standalone(tmp_path) as member:
-        asked = Meeting("client", (f"127.0.0.1:{port}", member.endpoint))
+        asked = RendezvousConfig("client", (f"127.0.0.1:{port}", member.endpoint))
         with etcd_bootstrap.meet(asked, tmp_path, print) as place:
             assert place.endpoints == asked.endpoints and place.member is None
 
@@ -266,7 +268,7 @@ def test_one_member_that_answers_is_enough(port: int, tmp_path: Path) -> None:
 def test_the_first_of_a_machine_runs_the_etcd_and_the_next_one_finds_it(
     port: int, tmp_path: Path
 ) -> None:
-    asked = Meeting("either", (f"localhost:{port}",))
+    asked = RendezvousConfig("either", (f"localhost:{port}",))
     with (
         etcd_bootstrap.meet(asked, tmp_path / "a", print) as first,
         etcd_bootstrap.meet(asked, tmp_path / "b", print) as second,

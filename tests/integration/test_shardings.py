@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.json import encode
-from spotelastic_checkpoints.wire import Branch, Holder, Resume, Schedule
+from spotelastic_checkpoints.types import Branch, Holder, Resume, Schedule
 from support.checkpoints import Node, cluster, round_info
 from support.faulty_s3 import FaultyS3
 from support.large_parts import REPLICATED, SHARDED

@@ -9,7 +9,7 @@ from support.local_cloud import Laptop, environment, running_cloud
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.aws.planning import dry_run
-from spotelastic.aws.planning.survey import Survey, Wish, survey
+from spotelastic.aws.planning.survey import Survey, SurveyQuery, survey
 from spotelastic.aws.planning.type_selection import Requirement
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.local import cloud
@@ -34,7 +34,7 @@ def aws(laptop: Laptop) -> Iterator[Aws]:
 
 
 def asked(aws: Aws, *types: str, minimum: int = 2, maximum: int = 8) -> Survey:
-    return survey(aws, Wish("demo", types, minimum, maximum))
+    return survey(aws, SurveyQuery("demo", types, minimum, maximum))
 
 
 def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: Aws) -> None:
@@ -51,16 +51,16 @@ def test_without_a_type_the_cheapest_gpu_in_quota_is_taken(laptop: Laptop, aws: 
 
 def test_nodes_on_demand_count_against_a_quota_of_their_own(laptop: Laptop, aws: Aws) -> None:
     laptop.faults.set_quota(G_ON_DEMAND, 4)
-    found = survey(aws, Wish("demo", ("g5.xlarge",), 2, 8, on_demand=2))
+    found = survey(aws, SurveyQuery("demo", ("g5.xlarge",), 2, 8, on_demand=2))
     (told,) = found.warnings
     assert told.startswith("--on-demand: quota allows 1 of 2 on-demand g5.xlarge (")
-    assert survey(aws, Wish("demo", ("g5.xlarge",), 2, 8, on_demand=1)).warnings == ()
+    assert survey(aws, SurveyQuery("demo", ("g5.xlarge",), 2, 8, on_demand=1)).warnings == ()
 
 
 def test_an_account_without_spot_may_buy_what_min_needs_on_demand(laptop: Laptop, aws: Aws) -> None:
     laptop.faults.set_quota(G_SPOT, 0)
     laptop.faults.set_quota(G_ON_DEMAND, 64)
-    wish = Wish("demo", ("g5.xlarge",), 2, 8, on_demand=2)
+    wish = SurveyQuery("demo", ("g5.xlarge",), 2, 8, on_demand=2)
     (told,) = survey(aws, wish).warnings
     assert told.startswith("quota allows 0 of 8 spot g5.xlarge (G and VT: 0 vCPUs, 4 each); ask")
     based = replace(wish, maximum=2, base=2)
@@ -81,7 +81,7 @@ def test_nodes_of_a_base_are_priced_as_on_demand(laptop: Laptop, aws: Aws) -> No
     laptop.faults.set_on_demand_price("g5.xlarge", 1.0)
 
     def workers(low: int, high: int, base: int) -> list[tuple[int, int, float, str]]:
-        wish = Wish("demo", ("g5.xlarge",), low, high, on_demand=base, base=base)
+        wish = SurveyQuery("demo", ("g5.xlarge",), low, high, on_demand=base, base=base)
         lines = survey(aws, wish).estimate.lines
         found = [line for line in lines if line.what == "worker, g5.xlarge"]
         return [(line.low, line.high, line.usd, line.note) for line in found]
@@ -98,7 +98,7 @@ def test_by_requirement_the_cheapest_kind_in_quota_is_taken_and_the_others_are_t
         laptop.faults.set_spot_price("p4d.24xlarge", zone, 6.0)
         laptop.faults.set_spot_price("p4de.24xlarge", zone, 7.0)
         laptop.faults.set_spot_price("g6e.48xlarge", zone, 5.0)
-    wish = Wish("demo", (), 2, 8, Requirement(8, int(40e9)))
+    wish = SurveyQuery("demo", (), 2, 8, Requirement(8, int(40e9)))
     laptop.faults.set_quota(G_SPOT, 191)
     found = survey(aws, wish)
     assert [kind.name for kind in found.types] == ["p4d.24xlarge", "p4de.24xlarge"]
@@ -110,7 +110,7 @@ def test_by_requirement_the_cheapest_kind_in_quota_is_taken_and_the_others_are_t
 
 
 def test_a_cluster_that_has_its_types_is_held_to_what_is_required(aws: Aws) -> None:
-    wish = Wish("demo", ("g5.xlarge",), 2, 8, Requirement(1, int(24e9)))
+    wish = SurveyQuery("demo", ("g5.xlarge",), 2, 8, Requirement(1, int(24e9)))
     assert not survey(aws, wish).options
     with pytest.raises(UsageError, match=r"--gpu-memory 40GB: the cluster has g5\.xlarge with 1"):
         survey(aws, replace(wish, requirement=Requirement(1, int(40e9))))
@@ -189,7 +189,7 @@ def test_types_that_cannot_be_are_named(
 
 
 def test_a_container_needs_types_whose_image_has_docker(aws: Aws) -> None:
-    wish = Wish("demo", ("m5.large",), 2, 8, container="team/torch:2.9")
+    wish = SurveyQuery("demo", ("m5.large",), 2, 8, container="team/torch:2.9")
     with pytest.raises(UsageError, match=r"--image team/torch:2\.9: nodes of m5\.large have no"):
         survey(aws, wish)
     assert survey(aws, replace(wish, types=("g5.xlarge",))).types[0].gpus
@@ -201,7 +201,7 @@ def test_workers_may_be_in_fewer_zones_than_the_control_nodes(aws: Aws) -> None:
 
 
 def test_other_types_must_fit_those_that_the_cluster_has(aws: Aws) -> None:
-    wish = Wish("demo", ("g5.2xlarge",), 2, 8, beside=("g5.xlarge",))
+    wish = SurveyQuery("demo", ("g5.2xlarge",), 2, 8, beside=("g5.xlarge",))
     assert survey(aws, wish).types[0].name == "g5.2xlarge"
     with pytest.raises(UsageError, match=r"g5\.12xlarge and g5\.2xlarge must not share a job"):
         survey(aws, replace(wish, beside=("g5.12xlarge",)))

@@ -20,7 +20,7 @@ from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import EtcdMember, standalone
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Value
+from spotelastic.store.port import StoredValue
 
 SCRIPT = Path(__file__).parent.parent / "support" / "train_plain.py"
 
@@ -96,7 +96,7 @@ class Torchruns:
         assert value is not None
         return decode(value.data, Job)
 
-    def _get(self, key: str) -> Value | None:
+    def _get(self, key: str) -> StoredValue | None:
         with contextlib.closing(EtcdStore([self._endpoint], timeout=5.0)) as store:
             return store.get(key)
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Latest
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support.account import CTRL_C, Laptop, account
 from support.asked import request
 
 from spotelastic.aws.base.account import default_bucket
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.messaging.bucket import JOB, STATUS, Objects
+from spotelastic.aws.messaging.bucket import JOB, STATUS, BucketObjects
 from spotelastic.cli.commands import bring_up, watch
 from spotelastic.cli.main import main
 from spotelastic.client import commands, confirmation
-from spotelastic.client.target import Place
+from spotelastic.client.target import CloudTarget
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import Status
 
@@ -56,7 +56,7 @@ def up(
     for script in ("train.py", "other.py"):
         (tmp_path / script).write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Place, "find", lambda *_: Place(laptop.aws, None))
+    monkeypatch.setattr(CloudTarget, "find", lambda *_: CloudTarget(laptop.aws, None))
     monkeypatch.setattr(bring_up, "ETCD", None)  # it would be fetched
     monkeypatch.setattr(watch, "EVERY", 0.01)
 
@@ -87,9 +87,9 @@ def types(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     os.close(keys)
 
 
-def had(laptop: Laptop, folder: str, script: str = "train.py", name: str = NAME) -> Objects:
+def had(laptop: Laptop, folder: str, script: str = "train.py", name: str = NAME) -> BucketObjects:
     """The cluster's objects, as if that script of that folder had been brought up."""
-    objects = Objects(laptop.aws, default_bucket(laptop.aws), name)
+    objects = BucketObjects(laptop.aws, default_bucket(laptop.aws), name)
     job = objects.job()
     assert job is not None
     objects.put(JOB, msgspec.json.encode(replace(job, folder=folder, script=script)))

@@ -15,9 +15,9 @@ from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.compute import autoscaling
 from spotelastic.aws.messaging.bucket import STATUS
 from spotelastic.cli.commands import bring_up, watch
-from spotelastic.cli.commands.detach import Staying
+from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
-from spotelastic.client.target import Place
+from spotelastic.client.target import CloudTarget
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.progress import Status
 from spotelastic.signals import Signals
@@ -49,7 +49,7 @@ def up(
     """Runs `up` on the cluster, which is there as before afterwards."""
     (tmp_path / "train.py").write_text("print(1)\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Place, "find", lambda *_: Place(laptop.aws, None))
+    monkeypatch.setattr(CloudTarget, "find", lambda *_: CloudTarget(laptop.aws, None))
     monkeypatch.setattr(bring_up, "ETCD", None)  # it would be fetched
     monkeypatch.setattr(watch, "EVERY", 0.01)
 
@@ -87,7 +87,7 @@ def test_credentials_that_expire_while_it_is_changed_are_one_line(
 
 
 def test_credentials_that_expire_while_it_is_taken_down_leave_the_rest_to_down() -> None:
-    stays = Staying(NAME, None, ExitStack(), Signals(), print)
+    stays = LeftRunning(NAME, None, ExitStack(), Signals(), print)
     left = "log in again; what is left of quokka ends with `spotelastic down quokka`"
     with pytest.raises(EnvironmentFailure, match=left), stays.ended():
         raise SignedOut("cannot delete the stack: log in again", "ExpiredToken")

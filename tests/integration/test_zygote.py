@@ -17,15 +17,15 @@ from support.etcd import wait_until
 from spotelastic.agent.workers import zygote
 from spotelastic.agent.workers.pool import (
     Exited,
-    Failing,
-    Order,
     PoolEvent,
+    StartOrder,
     Warm,
+    WorkerFailing,
     Zygote,
     ZygoteGone,
     read_stack,
 )
-from spotelastic.agent.workers.zygote import Plan
+from spotelastic.agent.workers.zygote import ZygotePlan
 from spotelastic.linux import STACKS, await_cleaners, cleans, end_marked, mark
 
 WITHIN = 20.0
@@ -38,7 +38,7 @@ class Pool:
         self.folder = folder
         self.env = {**os.environ, **mark(folder)}
         self._events: queue.SimpleQueue[PoolEvent] = queue.SimpleQueue()
-        made = Plan(os.getpid(), str(folder), **plan)  # type: ignore[arg-type]
+        made = ZygotePlan(os.getpid(), str(folder), **plan)  # type: ignore[arg-type]
         self.zygote = Zygote(made, self.env, mark(folder), self._events.put)
         warm = self.next()
         assert isinstance(warm, Warm)
@@ -61,7 +61,7 @@ class Pool:
         argv, cwd = (str(script),), str(self.folder)
         with output.open("wb") as file:
             self.zygote.start(
-                Order(f"round/{rank}", "worker", argv, env, cwd, **order), file.fileno()
+                StartOrder(f"round/{rank}", "worker", argv, env, cwd, **order), file.fileno()
             )
         return output
 
@@ -145,7 +145,7 @@ def test_forked_workers_draw_random_numbers_of_their_own(pool: Callable[..., Poo
 def test_a_fresh_worker_fails_as_a_forked_one_does(pool: Callable[..., Pool]) -> None:
     made = pool(warm=False)
     output = made.start(0, "def go():\n    raise ValueError('no such column')\ngo()\n")
-    assert made.next() == Failing("round/0", 1)
+    assert made.next() == WorkerFailing("round/0", 1)
     assert made.next() == Exited("round/0", 1)
     last = output.read_text().splitlines()
     assert last[-1] == "ValueError: no such column" and "script-0.py" in last[1]
@@ -326,7 +326,7 @@ def test_a_failure_is_told_before_its_worker_ends(
     made = pool(warm=warm)
     made.start(0, FINALIZES + end)
     if code:
-        assert made.next() == Failing("round/0", code)
+        assert made.next() == WorkerFailing("round/0", code)
     os.kill(made.pid("finalizes"), signal.SIGKILL)
     assert made.next() == Exited("round/0", -9)
 
@@ -344,7 +344,7 @@ def test_a_failed_worker_whose_threads_never_end_shows_their_stacks_and_ends(
         "raise ValueError\n",
         finalize=0.1,
     )
-    assert made.next() == Failing("round/0", 1)
+    assert made.next() == WorkerFailing("round/0", 1)
     assert made.next() == Exited("round/0", 1)
     assert "in wait_for_ever" in output.read_text()
 

@@ -16,7 +16,7 @@ from spotelastic_checkpoints.commit import retention
 from spotelastic_checkpoints.commit.commit_protocol import Commits, step_folders
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import Fenced, StorageUnavailable
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support.committing import Auditor, put_all, retried, two_rounds
 from support.stores import WRITES, Interposed, MemoryStorage
 

@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning, StateChange
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
     Action,
     CompleteDrain,
+    ControllerPolicy,
+    DepartedNode,
     Discard,
+    DrainNode,
     EndMachine,
     Forget,
-    Left,
     Message,
-    Policy,
+    Observation,
     Replace,
-    Seen,
     SetDesired,
     Tell,
-    WriteDrain,
     account,
 )
 from spotelastic.model.job import Job
@@ -41,7 +41,7 @@ BOOT = 20.0
 LEASE = 2.0
 DRAIN = 8.0
 WARNING = 120.0
-POLICY = Policy(boot_within=120.0, silent_for=30.0, strange_for=30.0)
+POLICY = ControllerPolicy(boot_within=120.0, silent_for=30.0, strange_for=30.0)
 
 
 @dataclass
@@ -53,10 +53,10 @@ class World:
     now: float = 1000.0
     group: int = 0
     launched: int = 0
-    machines: dict[str, Machine] = field(default_factory=dict)
+    machines: dict[str, Instance] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
-    left: dict[str, Left] = field(default_factory=dict)
+    left: dict[str, DepartedNode] = field(default_factory=dict)
     drains: dict[str, Drain] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     queue: list[tuple[float, Message]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class World:
         for _ in range(self.group - len(staying)):
             self.launched += 1
             name = f"i-{self.launched}"
-            self.machines[name] = Machine(name, "worker", "running", "t", "z", "a", True, self.now)
+            self.machines[name] = Instance(name, "worker", "running", "t", "z", "a", True, self.now)
             self.places[name] = "InService"
             self.at(BOOT, "register", name)
         staying = [name for name, state in self.places.items() if state == "InService"]
@@ -105,7 +105,7 @@ class World:
             self.nodes[name] = Node(name, f"{name}@{self.now}", "a", "z", Fingerprint())
             self.left.pop(name, None)
         elif what == "unregister" and name in self.nodes:
-            self.left[name] = Left(self.nodes.pop(name).incarnation, self.now)
+            self.left[name] = DepartedNode(self.nodes.pop(name).incarnation, self.now)
         elif what == "die":
             self.gone(name)
 
@@ -119,13 +119,13 @@ class World:
 
     # -- what the controller does ----------------------------------------------------------------
 
-    def seen(self) -> Seen:
-        return Seen(
+    def seen(self) -> Observation:
+        return Observation(
             desired=self.desired,
             since=self.since,
             job=self.job,
-            group=Group(
-                GROUP, self.group, tuple(Place(n, s) for n, s in sorted(self.places.items()))
+            group=ScalingGroup(
+                GROUP, self.group, tuple(GroupMember(n, s) for n, s in sorted(self.places.items()))
             ),
             machines=dict(self.machines),
             nodes=dict(self.nodes),
@@ -138,7 +138,7 @@ class World:
 
     def act(self, action: Action) -> None:
         match action:
-            case WriteDrain(drain):
+            case DrainNode(drain):
                 self.drains.setdefault(drain.node, drain)
             case Replace(name):
                 assert self.places[name] == "InService"

@@ -13,7 +13,7 @@ from test_rounds_sim import SETTINGS, cluster, finish
 
 from spotelastic.aws.messaging.eventbridge import AwsEvent
 from spotelastic.controller.decisions.decide import decide, settled
-from spotelastic.controller.model.observation import EndJob, Message
+from spotelastic.controller.model.observation import EndJobAtOnce, Message
 
 
 @dataclass
@@ -149,7 +149,10 @@ def test_two_controllers_that_both_decide_ask_for_no_instance_twice() -> None:
     world.run(6.0)
     for _ in range(2):
         for action in decide(world.seen(), world.now, POLICY).actions:
-            if not isinstance(action, EndJob) and getattr(action, "instance", "") in world.places:
+            if (
+                not isinstance(action, EndJobAtOnce)
+                and getattr(action, "instance", "") in world.places
+            ):
                 world.act(action)
     whole(world)
     assert world.launched == 4

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.types import Schedule
 from support.virtual import World
 from support.virtual_training import STEP
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
-from spotelastic.model.round import Schedule
 from spotelastic.rendezvous import intervals
 
 SETTINGS = Settings(2, 4)

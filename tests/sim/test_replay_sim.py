@@ -7,18 +7,21 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.model.job import Capacity
-from spotelastic.model.round import Member, Round, Schedule
+from spotelastic.model.round import Member, Round
 from spotelastic.replay import baselines
-from spotelastic.replay.outcome import Outcome, allowed
+from spotelastic.replay.outcome import ReplayOutcome, allowed
 from spotelastic.replay.play import play
 from spotelastic.replay.policies import compare
-from spotelastic.replay.scenario import Machines, Scenario
+from spotelastic.replay.scenario import NodeTimings, Scenario
 from spotelastic.replay.trace import Span, Trace
 from spotelastic.replay.training import Training
 
-SCENARIO = Scenario(2, 4, state=10e9, schedule=Schedule(20, 100), machines=Machines(spot_usd=1.0))
+SCENARIO = Scenario(
+    2, 4, state=10e9, schedule=Schedule(20, 100), machines=NodeTimings(spot_usd=1.0)
+)
 
 
 def trace(*spans: tuple[float, float], length: float = 3000.0) -> Trace:
@@ -213,7 +216,7 @@ scenarios = st.builds(
 )
 
 
-def holds(outcome: Outcome, market: Trace, scenario: Scenario) -> None:
+def holds(outcome: ReplayOutcome, market: Trace, scenario: Scenario) -> None:
     for stretch in outcome.stretches:
         assert scenario.min_nodes <= stretch.nodes <= scenario.max_nodes
         assert 0 <= stretch.start <= stretch.end <= market.length

@@ -4,15 +4,15 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.types import Commit
 from support.virtual import World
 from support.virtual_node import WARM
 
-from spotelastic.agent.observe import Attached, LeftCheckpointer
+from spotelastic.agent.observe import LeftCheckpointer, WorkerAttached
 from spotelastic.agent.round_duties import ATTACH_PATIENCE
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.round import Commit
 from spotelastic.rendezvous import membership
 
 EVERY = 10
@@ -461,7 +461,7 @@ def test_a_script_that_comes_to_its_checkpointer_late_is_asked_again() -> None:
     assert world.started[-1].plain
     world.plain = False
     for node in world.nodes.values():
-        node.post(Attached())
+        node.post(WorkerAttached())
     world.run(lambda: world.step() > 25, 30)
     world.nodes["n2"].leave()
     world.run(lambda: world.trains("n0", "n1"), 30)

@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
+from spotelastic_checkpoints.types import Commit, Resume
 from support.virtual import World
 from test_rounds_sim import SETTINGS, check_invariants, cluster
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Ending
-from spotelastic.model.round import Commit, Resume, Round
+from spotelastic.model.round import Round
 from spotelastic.rendezvous import stopping
 from spotelastic.rendezvous.decision import EndJob, Moment
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import encode
 
 RARE = replace(SETTINGS, checkpoint_every=Interval(10_000))
@@ -113,7 +114,7 @@ def test_a_job_that_waits_for_nodes_ends_at_once() -> None:
 
 def test_a_commit_counts_also_where_no_node_is_left_to_tell_of_it() -> None:
     round_ = Round(2, "r2", "proposed", (), "loss", "all are lost", known=Commit(1, 48))
-    at = Moment(Seen(round=round_), SETTINGS, 5.0, str)
+    at = Moment(RunState(round=round_), SETTINGS, 5.0, str)
     (ends,) = stopping.end(at, Ending("stopped", 4.0, "asked to stop")).actions
     assert isinstance(ends, EndJob)
     assert (ends.job.reason, ends.job.final_step) == ("asked to stop; step 48 is committed", 48)

@@ -68,9 +68,9 @@ def account(folder: Path) -> Iterator[Authority]:
     from spotelastic.local.base import eventbridge_messages as events
     from spotelastic.local.base.agenda import Agenda
     from spotelastic.local.instances import machines
-    from spotelastic.local.instances.capacity import Market
+    from spotelastic.local.instances.capacity import SpotMarket
 
-    lock, market, power, authority = RLock(), Market(), Still(folder), Authority()
+    lock, market, power, authority = RLock(), SpotMarket(), Still(folder), Authority()
     agenda = Agenda(lock)
     bus = events_backends[DEFAULT_ACCOUNT_ID][REGION]
     before = {name: os.environ.get(name) for name in ("AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL")}
@@ -78,7 +78,7 @@ def account(folder: Path) -> Iterator[Authority]:
     os.environ.pop("AWS_ENDPOINT_URL", None)
     served, machines.MetadataServer = machines.MetadataServer, Deaf  # type: ignore[misc, assignment]
     with mock_aws():
-        all_machines = machines.Machines(
+        all_machines = machines.LocalInstances(
             agenda=agenda,
             power=power,  # type: ignore[arg-type]
             market=market,

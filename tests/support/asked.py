@@ -4,11 +4,11 @@ from typing import Any
 
 from support.account import NETWORK
 
-from spotelastic.aws.planning.plan import Request
+from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.model.job import Settings
 
 
-def request(name: str, nodes: int = 1, **changes: Any) -> Request:
+def request(name: str, nodes: int = 1, **changes: Any) -> ClusterSpec:
     """For one to `nodes` nodes without a GPU."""
     given: dict[str, Any] = {
         "script": "train.py",
@@ -19,4 +19,4 @@ def request(name: str, nodes: int = 1, **changes: Any) -> Request:
         "instance_types": ("c5.large",),
         "network": NETWORK,
     }
-    return Request(name=name, **(given | changes))
+    return ClusterSpec(name=name, **(given | changes))

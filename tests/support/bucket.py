@@ -4,7 +4,7 @@ from typing import IO
 
 
 class Bucket:
-    """As much of `Objects` as is needed."""
+    """As much of `BucketObjects` as is needed."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}

@@ -9,12 +9,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 DAY = datetime.timedelta(days=1)
 
 
-def certificates(folder: Path, *, serves: bool = True) -> Tls:
+def certificates(folder: Path, *, serves: bool = True) -> TlsFiles:
     """A new authority, and a certificate of its for any loopback host, as member and as client;
     as client only, where it does not serve.
 
@@ -37,7 +37,7 @@ def certificates(folder: Path, *, serves: bool = True) -> Tls:
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     )
     pem = serialization.Encoding.PEM
-    files = Tls(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
+    files = TlsFiles(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
     assert files.cacert is not None and files.cert is not None and files.key is not None
     files.cacert.write_bytes(root.sign(authority_key, hashes.SHA256()).public_bytes(pem))
     files.cert.write_bytes(leaf.sign(authority_key, hashes.SHA256()).public_bytes(pem))

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.json import decode, encode
-from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import DaemonUnavailable
 from spotelastic_checkpoints.format import encoding, layout
-from spotelastic_checkpoints.format.layout import Declaration, Declared, Plan
+from spotelastic_checkpoints.format.layout import Declaration, Declared, JobLayout
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot, WorkerClient
 from spotelastic_checkpoints.restore.contents import Contents
+from spotelastic_checkpoints.types import Branch, MemberRanks, Resume, RoundInfo, Schedule
 from support.patience import PATIENT
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ TENSORS = 6
 TOKEN = "the cluster's own"
 
 
-def plan_of(world_size: int, per_node: int) -> Plan:
+def plan_of(world_size: int, per_node: int) -> JobLayout:
     """A replicated state of a few tensors and one value, plus one value per rank."""
     shared = [
         Declared(f"w{i}", (f"w{i}",), "float32", (WIDTH,), (0,), (WIDTH,)) for i in range(TENSORS)
@@ -61,7 +61,7 @@ def content(fqn: str, step: int) -> bytes:
     return block * (WIDTH * 4 // len(block))
 
 
-def fetched(client: WorkerClient, resume: wire.Resume, within: float = PATIENT) -> Contents:
+def fetched(client: WorkerClient, resume: Resume, within: float = PATIENT) -> Contents:
     """A source, opened within these seconds, with all of it here that is not some rank's own."""
     found = client.open(resume, within)
     shared = [item for item in found.items if item.rank == layout.SHARED]
@@ -96,7 +96,7 @@ class Worker:
         round_: str,
         rank: int,
         local_rank: int,
-        plan: Plan,
+        plan: JobLayout,
         *,
         prepare: bool = True,
     ) -> None:
@@ -224,7 +224,7 @@ class Node:
         self.process.wait(PATIENT)
         self.agent.close()
 
-    def begin(self, round_: wire.RoundInfo) -> None:
+    def begin(self, round_: RoundInfo) -> None:
         self.agent.begin(round_)
 
     def spawn(
@@ -234,7 +234,7 @@ class Node:
         plan: tuple[int, int],
         steps: int,
         die_at: str,
-        resume: wire.Resume | None = None,
+        resume: Resume | None = None,
     ) -> int:
         """Runs a worker process to its end; its exit code."""
         world_size, per_node = plan
@@ -264,21 +264,21 @@ def round_info(
     per_node: int,
     epoch: int,
     *,
-    schedule: wire.Schedule | None = None,
-    lineage: Sequence[wire.Branch] = (),
-) -> wire.RoundInfo:
-    return wire.RoundInfo(
+    schedule: Schedule | None = None,
+    lineage: Sequence[Branch] = (),
+) -> RoundInfo:
+    return RoundInfo(
         incarnation=incarnation,
         number=1,
         world_size=len(nodes) * per_node,
         slot=slot,
         members=tuple(
-            wire.Member(number, name, tuple(range(number * per_node, (number + 1) * per_node)))
+            MemberRanks(number, name, tuple(range(number * per_node, (number + 1) * per_node)))
             for number, name in enumerate(nodes)
         ),
         epoch=epoch,
         lineage=tuple(lineage),
-        schedule=schedule or wire.Schedule(1, 1),
+        schedule=schedule or Schedule(1, 1),
     )
 
 
@@ -293,9 +293,9 @@ def started(node: Node, round_: str = "r1") -> tuple[int, Worker]:
 def under_agent(
     node: Node,
     incarnation: str,
-    resume: wire.Resume,
+    resume: Resume,
     monkeypatch: "pytest.MonkeyPatch",
-    schedule: wire.Schedule = wire.Schedule(2, 0),  # noqa: B008
+    schedule: Schedule = Schedule(2, 0),  # noqa: B008
     **more: Any,
 ) -> Iterator[None]:
     """What an agent does around its worker."""
@@ -335,7 +335,7 @@ def main() -> None:
     rank, local_rank, world_size, per_node, steps = map(int, sys.argv[3:8])
     worker = Worker(socket, round_, rank, local_rank, plan_of(world_size, per_node))
     for told in sys.argv[8:]:
-        resume = decode(told, type=wire.Resume)
+        resume = decode(told, type=Resume)
         restored = fetched(worker.client, resume)
         assert is_content_of(restored, resume.step)
         worker.client.restored(restored.id)

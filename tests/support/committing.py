@@ -11,7 +11,7 @@ from spotelastic_checkpoints.errors import CheckpointsError, StorageUnavailable
 from spotelastic_checkpoints.format import layout, manifest, metadata
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 
 T = TypeVar("T")
 

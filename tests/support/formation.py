@@ -14,7 +14,7 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from support.template import CLUSTER, REGION, arn, resources
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
-from spotelastic.local.iam.evaluation import Access, Resource
+from spotelastic.local.iam.evaluation import AccessRequest, Resource
 
 NOT_OURS = {
     "autoscaling:*InstanceRefresh": "control nodes are replaced by nobody's order",
@@ -105,7 +105,7 @@ WHOLE = (
 """Calls that are permitted for all resources or for none, or are about many."""
 
 
-def accesses(operation: str) -> Iterator[Access]:
+def accesses(operation: str) -> Iterator[AccessRequest]:
     """All that CloudFormation does to create, update or delete the stack."""
     for logical, resource in resources().items():
         kind = resource["Type"]
@@ -144,8 +144,8 @@ def _schema(kind: str) -> dict[str, Any]:
     return found
 
 
-def _access(logical: str, action: str) -> Iterator[Access]:
-    access = Access(action, context={"aws:RequestedRegion": REGION})
+def _access(logical: str, action: str) -> Iterator[AccessRequest]:
+    access = AccessRequest(action, context={"aws:RequestedRegion": REGION})
     if action == "iam:PassRole":
         passed = {**access.context, "iam:PassedToService": "ec2.amazonaws.com"}
         for role in ("ControlRole", "WorkerRole"):

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from spotelastic_checkpoints.types import Commit
+
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import ENDED, Failure, Job, Settings
 from spotelastic.model.node import Node
-from spotelastic.model.round import Commit, Round
+from spotelastic.model.round import Round
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Change, Reset, WatchItem

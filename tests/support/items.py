@@ -1,6 +1,6 @@
 """Items of a checkpoint that are neither tensors nor anybody's own."""
 
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 
 def item(name: str, offset: int, length: int, checksum: str = "", blocks: str = "") -> Item:

@@ -15,6 +15,7 @@ from typing import Any
 
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
+from spotelastic_checkpoints.types import Commit
 from support.committing import retried
 from support.etcd import wait_until
 from support.history import Recorder, violations
@@ -24,8 +25,8 @@ from support.patience import PATIENT
 from spotelastic.clock import steady, wall
 from spotelastic.errors import Unavailable
 from spotelastic.launcher.run import PREFIX, SHARED_MEMORY
-from spotelastic.model.round import Commit, Round, RoundRecord
-from spotelastic.rendezvous.view import Seen, fold
+from spotelastic.model.round import Round, RoundRecord
+from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.keys import Keys
@@ -170,7 +171,7 @@ class Run:
         self.keys = Keys(run)
         self.nodes: dict[str, NodeProcess] = {}
         self._store = EtcdStore((view or endpoint).split(","))
-        self._seen = Seen()
+        self._seen = RunState()
         self._changed = threading.Condition()
         self.history = Recorder()
         self._store.watch(self.keys.root, self.history)
@@ -200,8 +201,8 @@ class Run:
         return self.nodes[name]
 
     def wait(
-        self, condition: Callable[[Seen], object], what: str, timeout: float = PATIENT
-    ) -> Seen:
+        self, condition: Callable[[RunState], object], what: str, timeout: float = PATIENT
+    ) -> RunState:
         deadline = steady() + timeout
         with self._changed:
             while not condition(self._seen):
@@ -213,7 +214,7 @@ class Run:
     def trains(self, *names: str, beyond: int = 0) -> Round:
         """Waits until exactly these nodes execute steps beyond the given one."""
 
-        def so(seen: Seen) -> bool:
+        def so(seen: RunState) -> bool:
             round_ = seen.round
             return (
                 round_ is not None

@@ -7,7 +7,7 @@ from typing import Any
 from spotelastic.aws.messaging.eventbridge import SpotWarning
 from spotelastic.clock import steady, unbroken
 from spotelastic.controller.loop import leader_loop as terms
-from spotelastic.controller.loop.leader_loop import Term
+from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.observation import Discard, Message, Reply
 from spotelastic.errors import Unavailable
 from spotelastic.model.job import JobSpec, Settings
@@ -135,13 +135,13 @@ class Time:
         return self.now >= self.end
 
 
-def lead(term: Term, time: Time, seconds: float) -> None:
+def lead(term: LeaderLoop, time: Time, seconds: float) -> None:
     over: Any = time
     time.end = time.now + seconds
     term.lead(over)
 
 
-def turns(term: Term, time: Time, seconds: float, *, busy: bool = True) -> None:
+def turns(term: LeaderLoop, time: Time, seconds: float, *, busy: bool = True) -> None:
     """Of a leader that has taken over before; `busy`: things happen in etcd."""
     end = time.now + seconds
     while time.now < end:

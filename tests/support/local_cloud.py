@@ -14,7 +14,7 @@ import boto3
 
 from spotelastic.local import cloud
 from spotelastic.local.cloud import CloudInfo
-from spotelastic.local.fault_client import Faults
+from spotelastic.local.fault_client import FaultClient
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Laptop:
             aws_secret_access_key="local-cloud",
             region_name=self.info.region,
         )
-        self.faults = Faults(self.info)
+        self.faults = FaultClient(self.info)
         self.ec2, self.scaling = self.client("ec2"), self.client("autoscaling")
 
     def client(self, service: str) -> Any:

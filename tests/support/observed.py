@@ -1,12 +1,12 @@
 """What a controller has observed of a cluster whose nodes all train, and what it decides then."""
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.controller.decisions.capacity import sizes
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
     Action,
-    Policy,
-    Seen,
+    ControllerPolicy,
+    Observation,
 )
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
@@ -15,12 +15,12 @@ NOW = 10_000.0
 SPOT, ON_DEMAND = "spot", "on-demand"
 
 
-def cluster(spot: int, on_demand: int = 0, *, most: int = 4, least: int = 2) -> Seen:
+def cluster(spot: int, on_demand: int = 0, *, most: int = 4, least: int = 2) -> Observation:
     """All nodes are registered; the groups ask for what they have, the rest is for spot."""
     names = {SPOT: [f"s{n}" for n in range(spot)], ON_DEMAND: [f"d{n}" for n in range(on_demand)]}
     everyone = [*names[SPOT], *names[ON_DEMAND]]
     short = len(everyone) < least
-    return Seen(
+    return Observation(
         desired=most,
         least=least,
         since=0.0,
@@ -28,7 +28,7 @@ def cluster(spot: int, on_demand: int = 0, *, most: int = 4, least: int = 2) -> 
         group=group(SPOT, names[SPOT], most - on_demand),
         on_demand=group(ON_DEMAND, names[ON_DEMAND], on_demand),
         machines={
-            name: Machine(name, "worker", "running", "t", "z", "", name[0] == "s", 100.0 + index)
+            name: Instance(name, "worker", "running", "t", "z", "", name[0] == "s", 100.0 + index)
             for index, name in enumerate(everyone)
         },
         nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in everyone},
@@ -38,13 +38,13 @@ def cluster(spot: int, on_demand: int = 0, *, most: int = 4, least: int = 2) -> 
     )
 
 
-def group(name: str, instances: list[str], desired: int) -> Group:
-    return Group(name, desired, tuple(Place(each, "InService") for each in instances))
+def group(name: str, instances: list[str], desired: int) -> ScalingGroup:
+    return ScalingGroup(name, desired, tuple(GroupMember(each, "InService") for each in instances))
 
 
-def wanted(seen: Seen, policy: Policy) -> dict[str, int]:
+def wanted(seen: Observation, policy: ControllerPolicy) -> dict[str, int]:
     return {size.group.name: size.wanted for size in sizes(seen, NOW, policy)}
 
 
-def only(seen: Seen, policy: Policy, *kinds: type[Action]) -> list[Action]:
+def only(seen: Observation, policy: ControllerPolicy, *kinds: type[Action]) -> list[Action]:
     return [action for action in decide(seen, NOW, policy).actions if isinstance(action, kinds)]

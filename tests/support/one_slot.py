@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from spotelastic_checkpoints.memory.arena import HEADER, Slot, slot_bytes
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot
 from spotelastic_checkpoints.restore.contents import Contents
-from spotelastic_checkpoints.wire import RestoreSet, Resume
+from spotelastic_checkpoints.types import RestoreSet, Resume
 
-from spotelastic.training.restore.restored import Restored
+from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.runtime.session import Ranks
 from spotelastic.training.save.saver import Saver
 from spotelastic.training.state.state import State
@@ -37,7 +37,7 @@ class OneSlot:
 
 def load(path: Path, step: int, values: dict[str, Any]) -> None:
     source = RestoreSet(1, step, 1, (str(path),), "", ())
-    restored, state = Restored(Contents(source), Resume("memory", step)), State(values)
+    restored, state = RestoreSource(Contents(source), Resume("memory", step)), State(values)
     restored.needs(state, 0)
     restored.load(state)
 
@@ -49,7 +49,7 @@ def stream(path: Path, step: int, values: dict[str, Any]) -> None:
     assert header is not None
     items = tuple(replace(item, offset=item.offset + HEADER) for item in slot.items(header))
     source = RestoreSet(1, step, 1, (), str(path), items)
-    restored, state = Restored(Contents(source), Resume("store", step)), State(values)
+    restored, state = RestoreSource(Contents(source), Resume("store", step)), State(values)
     restored.needs(state, 0)
     for window in restored.windows():
         restored.fill(window)

@@ -6,7 +6,7 @@ from support.account import NETWORK, REGION
 from support.asked import request
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.planning.plan import Request
+from spotelastic.aws.planning.plan import ClusterSpec
 
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d")
 
@@ -52,6 +52,6 @@ class Own:
             "rules": ec2.describe_network_acls(Filters=within)["NetworkAcls"],
         }
 
-    def request(self, name: str, **changes: Any) -> Request:
+    def request(self, name: str, **changes: Any) -> ClusterSpec:
         """For a cluster in it."""
         return request(name, 2, **({"vpc": self.vpc, "subnets": self.subnets} | changes))

@@ -87,14 +87,14 @@ def keeps_to_its_cluster(
             assert not evaluation.permits(role.policies, elsewhere), elsewhere
 
 
-def came_late(access: evaluation.Access) -> bool:
+def came_late(access: evaluation.AccessRequest) -> bool:
     """Its instance was in no group any more: AWS was ending it on its own, as a test let it do.
     There is no group's tag then that could permit it, and nothing left to be done."""
     ends = access.action == "autoscaling:TerminateInstanceInAutoScalingGroup"
     return ends and [each.arn for each in access.resources] == ["*"]
 
 
-def of_another(access: evaluation.Access, name: str) -> evaluation.Access:
+def of_another(access: evaluation.AccessRequest, name: str) -> evaluation.AccessRequest:
     """The same call about the same things of a cluster, or a run, with another name."""
 
     def other(text: str) -> str:

@@ -12,7 +12,7 @@ from support.exactly import SCRIPT, TESTS
 from support.trial import NAME, ONE_LEADS, Trial, controllers, eventually, running_trial
 
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.autoscaling import ALIVE, Machine
+from spotelastic.aws.compute.autoscaling import ALIVE, Instance
 from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.aws.messaging.bucket import USAGE
 from spotelastic.client.target import cost_of
@@ -42,7 +42,7 @@ def running_job(folder: Path, **request: Any) -> Iterator[Trial]:
         yield trial
 
 
-def machines(trial: Trial, role: str = "worker") -> dict[str, Machine]:
+def machines(trial: Trial, role: str = "worker") -> dict[str, Instance]:
     """Every one that there ever was."""
     return {m.id: m for m in autoscaling.machines(trial.cluster.aws, NAME, role)}
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from support.patience import PATIENT
 
-from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
+from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
 
 
 class Recorder:
@@ -42,9 +42,9 @@ class Recorder:
         """(key, data or None for a deletion) of each change."""
         return [(item.key, item.value.data if item.value else None) for item in self.changes]
 
-    def state(self) -> dict[str, Value]:
+    def state(self) -> dict[str, StoredValue]:
         """What a reader that follows the items would hold."""
-        held: dict[str, Value] = {}
+        held: dict[str, StoredValue] = {}
         for item in self.items:
             if isinstance(item, Reset):
                 held = {value.key: value for value in item.values}

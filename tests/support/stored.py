@@ -5,10 +5,7 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.wire import (
-    Commit,
-    Resume,
-)
+from spotelastic_checkpoints.types import Commit, Resume
 from support.checkpoints import (
     Node,
     Worker,

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from spotelastic_checkpoints.types import Resume
+
 from spotelastic.controller.accounting.ledger import report
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Event, Interruption, Point, Report
-from spotelastic.model.round import Cause, Member, Resume, Round, RoundRecord
+from spotelastic.model.round import Cause, Member, Round, RoundRecord
 
 STEP = 0.1
 

@@ -20,15 +20,15 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.planning.plan import Request
+from spotelastic.aws.planning.plan import ClusterSpec
 from spotelastic.aws.security import certificates
 from spotelastic.local import cloud
-from spotelastic.local.fault_client import Faults
+from spotelastic.local.fault_client import FaultClient
 from spotelastic.model.job import Settings
 from spotelastic.model.progress import Event, Status
 from spotelastic.store.etcd import EtcdStore
 from spotelastic.store.etcd_server.process import status
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 NAME = "trial"
 DEADLINE = PATIENT
@@ -46,9 +46,9 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Trial:
     cluster: Cluster
-    faults: Faults
-    request: Request
-    tls: Tls
+    faults: FaultClient
+    request: ClusterSpec
+    tls: TlsFiles
     """What a worker shows to etcd."""
 
     @contextmanager
@@ -79,7 +79,7 @@ class Trial:
 
         return eventually(look, f"an event {kind}")
 
-    def group(self) -> autoscaling.Group:
+    def group(self) -> autoscaling.ScalingGroup:
         found = autoscaling.group(self.cluster.aws, Names(NAME).workers)
         assert found is not None
         return found
@@ -134,7 +134,7 @@ def running_trial(
         try:
             for name, value in cloud.environment(info).items():
                 patch.setenv(name, value)
-            wanted = Request(
+            wanted = ClusterSpec(
                 name=NAME,
                 script="train.py",
                 args=(),
@@ -147,7 +147,7 @@ def running_trial(
             wanted = replace(wanted, **request)
             cluster = clusters.create(wanted, lambda _: None, Aws(info.region))
             found = certificates.fetch(cluster.aws, Names(NAME).worker_certificate)
-            yield Trial(cluster, Faults(info), wanted, Tls(*found.write(folder / "tls")))
+            yield Trial(cluster, FaultClient(info), wanted, TlsFiles(*found.write(folder / "tls")))
         finally:
             cloud.stop(info)
             shutil.rmtree(cloud.buckets())

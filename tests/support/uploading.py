@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
 from spotelastic_checkpoints.format import encoding, layout, shards
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 
 ROWS = 1000
 
@@ -52,9 +52,9 @@ def run(
     work: Callable[[Pipeline], None],
     moved_on: Callable[[Pipeline], None] = nothing,
     overwritten: Callable[[Pipeline], object] = nothing,
-) -> list[wire.DaemonEvent]:
+) -> list[messages.DaemonEvent]:
     """What a pipeline tells until it has nothing more to do."""
-    events: list[wire.DaemonEvent] = []
+    events: list[messages.DaemonEvent] = []
 
     async def until_idle() -> None:
         moved = asyncio.Event()

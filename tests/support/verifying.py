@@ -8,7 +8,7 @@ from spotelastic_checkpoints.catalog.catalog import Catalog
 from spotelastic_checkpoints.commit.commit_protocol import Commits, Latest
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import unseen
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 
 
 def verified(url: str) -> list[Commit]:

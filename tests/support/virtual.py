@@ -12,16 +12,14 @@ import itertools
 import random
 from collections.abc import Callable, Iterable
 
+from spotelastic_checkpoints.types import Commit
 from support.history import Recorder, violations
 from support.virtual_node import SimNode
 from support.virtual_training import STEP, Training
 
 from spotelastic.model.job import Job, Settings
-from spotelastic.model.round import (
-    Commit,
-    Round,
-)
-from spotelastic.rendezvous.view import Seen, fold
+from spotelastic.model.round import Round
+from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
@@ -150,6 +148,6 @@ class World:
         return violations(self.history.entries, self.keys.run)
 
     def _record(self, items: Iterable[WatchItem]) -> None:
-        seen = fold(Seen(), items, self.keys, self.now, "")
+        seen = fold(RunState(), items, self.keys, self.now, "")
         if seen.round is not None:
             self.rounds.append(seen.round)

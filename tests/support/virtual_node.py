@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.types import Snapshot
 from support.virtual_training import NETWORK, Training
 
 from spotelastic.agent import actions as do
@@ -13,11 +14,11 @@ from spotelastic.agent.observe import (
     Claimed,
     CommitSeen,
     Flushed,
-    Local,
     LocalEvent,
+    NodeState,
     Noticed,
     RoundStore,
-    Sealed,
+    SaveSealed,
     SessionLost,
     Signalled,
     StorageClaim,
@@ -33,15 +34,9 @@ from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import (
-    Acknowledgement,
-    Offer,
-    Round,
-    RoundEnd,
-    Snapshot,
-)
+from spotelastic.model.round import Acknowledgement, Round, RoundEnd, SlotOffer
 from spotelastic.rendezvous import membership
-from spotelastic.rendezvous.view import Seen, fold
+from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
 from spotelastic.store.port import Change
@@ -70,8 +65,8 @@ class SimNode:
         self.hangs = False
         """Its workers never end by themselves."""
         self.lease = 0
-        self.local = Local()
-        self.seen = Seen()
+        self.local = NodeState()
+        self.seen = RunState()
         self.slots: list[Snapshot] = []
         self.exit_code: int | None = None
         self._inbox: list[LocalEvent | StoreChanged] = []
@@ -123,7 +118,7 @@ class SimNode:
             whole=not self.world.sharded,
         )  # fmt: skip
         self.slots = [*self.slots, snapshot][-2:]
-        self.post(Sealed(step, waiting))
+        self.post(SaveSealed(step, waiting))
 
     # -- the agent's loop ------------------------------------------------------------------------
 
@@ -199,7 +194,7 @@ class SimNode:
 
     # -- effects ---------------------------------------------------------------------------------
 
-    def _do(self, action: do.Action) -> Local:
+    def _do(self, action: do.Action) -> NodeState:
         local, world, keys, now = self.local, self.world, self.world.keys, self.now
         match action:
             case do.StartZygote():
@@ -227,13 +222,13 @@ class SimNode:
                     membership.write_drain(self.client, keys, Drain(self.name, local.notice))
                 return replace(local, drained=True)
             case do.OfferSlots(round_):
-                offer = Offer(round_, local.daemon, tuple(self.slots))
+                offer = SlotOffer(round_, local.daemon, tuple(self.slots))
                 self.client.put(keys.snapshots(self.name), encode(offer), self.lease)
                 return replace(local, offered=round_)
             case do.Say(topic, line):
                 world.said.append((self.name, line))
                 return replace(local, said=local.said | {topic})
-            case do.Flush(round_):
+            case do.FlushUploads(round_):
                 self.post(Flushed(round_))
                 return replace(local, flushing=round_)
             case do.TellProgress():
@@ -248,7 +243,7 @@ class SimNode:
                 )
         return self._do_round(action)
 
-    def _do_round(self, action: do.Action) -> Local:
+    def _do_round(self, action: do.Action) -> NodeState:
         local, world, now = self.local, self.world, self.now
         match action:
             case do.KillWorkers():
@@ -264,7 +259,7 @@ class SimNode:
                     training.round.incarnation, training.first_at, training.step, training.last_at
                 )
                 return replace(local, workers=None, vote=None, end=end)
-            case do.Hurry(deadline):
+            case do.UploadByDeadline(deadline):
                 world.hurried[self.name] = deadline
                 return replace(local, hurried=deadline)
             case do.OpenStore(round_):
@@ -307,14 +302,14 @@ class SimNode:
                 return replace(local, finished=round_.incarnation, finished_at=now)
         return self._do_agreement(action)
 
-    def _do_agreement(self, action: do.Action) -> Local:
+    def _do_agreement(self, action: do.Action) -> NodeState:
         local = self.local
         assert local.workers is not None
         training = self.world.trainings[local.workers.round]
         vote = Vote(self.name, "", 0)
         step = training.published or local.workers.resumed
         match action:
-            case do.Aim(proposal):
+            case do.SetSaveTarget(proposal):
                 training.target[self.name] = proposal.target
                 sure = step <= proposal.target - 2
                 confirmed = proposal.target if sure else 0
@@ -324,7 +319,7 @@ class SimNode:
                 vote = replace(vote, aimed=target, confirmed=target, sealed=target)
             case do.Refuse(plain=plain):
                 vote = replace(vote, refused=True, plain=plain)
-            case do.Release(proposal):
+            case do.ReleaseWorkers(proposal):
                 if proposal.applied and proposal.schedule is not None:
                     training.schedules[self.name] = proposal.schedule
                 training.target.pop(self.name, None)
@@ -369,7 +364,7 @@ class SimNode:
         if self.alive and current and not workers.killed:
             training.join(self)
 
-    def _register(self, anew: bool) -> Local:
+    def _register(self, anew: bool) -> NodeState:
         local, keys = self.local, self.world.keys
         if self.lease == 0:
             self.lease = self.client.grant(self.world.settings.lease)
@@ -391,7 +386,7 @@ class SimNode:
             return replace(local, write_at=self.now + 0.2)
         return replace(local, node=node, registered=True, offered="")
 
-    def _acknowledge(self, round_: Round, ready: bool) -> Local:
+    def _acknowledge(self, round_: Round, ready: bool) -> NodeState:
         local = self.local
         assert local.node is not None
         epoch = 0

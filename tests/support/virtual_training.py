@@ -3,17 +3,15 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spotelastic_checkpoints.types import Commit, Schedule
+
 from spotelastic.agent.observe import (
-    Attached,
     CommitSeen,
+    EpochSuperseded,
     LeftCheckpointer,
-    Outrun,
+    WorkerAttached,
 )
-from spotelastic.model.round import (
-    Commit,
-    Round,
-    Schedule,
-)
+from spotelastic.model.round import Round
 
 if TYPE_CHECKING:
     from support.virtual import World
@@ -49,7 +47,7 @@ class Training:
     def join(self, node: "SimNode") -> None:
         self.here.add(node.name)
         if not self.world.plain:
-            node.post(Attached())
+            node.post(WorkerAttached())
         if self.here == {m.node for m in self.round.members} and not self.broken:
             self.world.after(RESTORE, self._run)
 
@@ -127,7 +125,7 @@ class Training:
                     node.post(CommitSeen(commit, node.now))
                 return
             for name in sorted(self.here):  # a later claim has fenced it
-                self.world.nodes[name].post(Outrun(epoch))
+                self.world.nodes[name].post(EpochSuperseded(epoch))
 
         self.world.after(self.world.upload, committed)
 

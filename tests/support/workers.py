@@ -2,13 +2,13 @@
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.compute.worker_groups import Workers
+from spotelastic.aws.compute.worker_groups import WorkerGroups
 
 ITS = Names("demo")
 
 
-def two_workers(aws: Aws) -> Workers:
-    return Workers(
+def two_workers(aws: Aws) -> WorkerGroups:
+    return WorkerGroups(
         names=ITS,
         types=("g4dn.xlarge",),
         size=2,

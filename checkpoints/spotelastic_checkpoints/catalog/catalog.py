@@ -20,7 +20,7 @@ from spotelastic_checkpoints.format import encoding, manifest, metadata
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.wire import Commit, Item
+from spotelastic_checkpoints.types import Commit, Item
 
 AT_ONCE = 8
 """Requests in flight."""
@@ -29,7 +29,7 @@ Progress = Callable[[int], None]
 """Told of every further so many bytes."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class StepEntry(msgspec.Struct, frozen=True):
     """One step of a run. `nbytes` and `world_size` are 0 where a step is not complete."""
 
     epoch: int
@@ -57,7 +57,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class StoredItem:
     """An item, and the key of the object that it lies in."""
 
     key: str
@@ -81,12 +81,12 @@ class Checkpoint:
         return sum(placed.item.length for placed in self.items)
 
     @property
-    def items(self) -> Iterator[Placed]:
+    def items(self) -> Iterator[StoredItem]:
         for content in self.manifests:
             for shard in content.shards:
                 key = f"{folder(self.commit)}/{shard.name}"
                 for item in shard.items:
-                    yield Placed(key, item)
+                    yield StoredItem(key, item)
 
     def tensors(self) -> list[Tensor]:
         """By name; values are listed with them."""
@@ -112,14 +112,14 @@ class Catalog:
         self.storage = storage
         self._commits = Commits(storage, "")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StepEntry]:
         """Oldest first; what was collected is left out."""
         times = self.storage.times()
         latest = self._commits.latest()
         late = {metadata.NAME, verified.NAME}
         shown = [found for found in step_folders(times).values() if found.names - late]
 
-        def entry(found: StepFolder) -> Entry:
+        def entry(found: StepFolder) -> StepEntry:
             # Pinning writes the record anew, so that it does not count, and nor does verifying.
             place = folder(found.commit)
             at = max(times[f"{place}/{name}"] for name in found.names - late)
@@ -172,7 +172,7 @@ class Catalog:
         else:
             verified.leave(self.storage, checkpoint.commit, now)
 
-    def read(self, placed: Placed) -> memoryview:
+    def read(self, placed: StoredItem) -> memoryview:
         """The item's bytes, verified. Raises `RestoreFailed`."""
         item = placed.item
         data = memoryview(bytearray(item.length))
@@ -184,7 +184,7 @@ class Catalog:
             raise RestoreFailed(f"{where} does not match its checksum")
         return data
 
-    def _check(self, placed: Placed, progress: Progress) -> str:
+    def _check(self, placed: StoredItem, progress: Progress) -> str:
         try:
             self.read(placed)
         except RestoreFailed as error:
@@ -193,18 +193,18 @@ class Catalog:
             progress(placed.item.length)
         return ""
 
-    def _entry(self, found: StepFolder, latest: Commit | None) -> Entry:
+    def _entry(self, found: StepFolder, latest: Commit | None) -> StepEntry:
         epoch, step = found.commit.epoch, found.commit.step
         if not found.has_record:
-            return Entry(epoch, step, "incomplete")
+            return StepEntry(epoch, step, "incomplete")
         record = self.storage.get(f"{folder(found.commit)}/{metadata.NAME}")
         if record is None or metadata.is_tombstone(record.data):
-            return Entry(epoch, step, "retired")
+            return StepEntry(epoch, step, "retired")
         try:
             manifests = self._commits.manifests(found.commit, found.ranks)
         except CheckpointsError:
-            return Entry(epoch, step, "damaged", latest=found.commit == latest)
-        return Entry(
+            return StepEntry(epoch, step, "damaged", latest=found.commit == latest)
+        return StepEntry(
             epoch,
             step,
             "damaged" if manifest.complaint(manifests) else "committed",
@@ -231,7 +231,7 @@ def assemble(
     targets have.
     """
 
-    def copy(placed: Placed) -> None:
+    def copy(placed: StoredItem) -> None:
         item = placed.item
         raw = catalog.read(placed)[item.length - _payload(item) :]
         place(targets[item.fqn], raw, item)
@@ -271,7 +271,7 @@ def _starts(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
             yield index * strides[0] + inner
 
 
-def shared(checkpoint: Checkpoint) -> Iterator[Placed]:
+def shared(checkpoint: Checkpoint) -> Iterator[StoredItem]:
     """What does not belong to a single rank."""
     return (placed for placed in checkpoint.items if placed.item.rank == SHARED)
 

@@ -13,7 +13,7 @@ from spotelastic_checkpoints.commit import retention
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import CheckpointsError
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 
 
 class Collector:

@@ -28,15 +28,15 @@ from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import (
     Fenced,
-    Outrun,
     RestoreFailed,
     StorageRefused,
     StorageUnavailable,
+    SupersededByNewerEpoch,
 )
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.storage.port import Storage, unseen
-from spotelastic_checkpoints.wire import Claim, Commit
+from spotelastic_checkpoints.types import Commit, EpochClaim
 
 LATEST = "LATEST"
 PROBE = "conditional-writes"
@@ -112,7 +112,7 @@ class Commits:
 
     # -- epochs -----------------------------------------------------------------------------------
 
-    def claim(self, *, take_over: bool = False) -> Claim:
+    def claim(self, *, take_over: bool = False) -> EpochClaim:
         """Fence every earlier round, and adopt what the last one finished but did not record.
 
         One at a time: a proposal that is replaced leaves its claim under way.
@@ -120,7 +120,7 @@ class Commits:
         with self._one_claim:
             return self._claim(take_over)
 
-    def _claim(self, take_over: bool) -> Claim:
+    def _claim(self, take_over: bool) -> EpochClaim:
         if not self._conditions_seen:
             self.see_conditions()
         latest, etag = self._read_latest()
@@ -143,7 +143,7 @@ class Commits:
         if newest is not None and newest != latest.commit:
             self._advance(newest, latest.epoch)
         self._claiming = None
-        return Claim(latest.epoch, newest)
+        return EpochClaim(latest.epoch, newest)
 
     def _check_owner(self, latest: Latest | None, take_over: bool) -> None:
         if latest is not None and latest.owner not in ("", self.owner) and not take_over:
@@ -300,7 +300,7 @@ class Commits:
                 latest = msgspec.structs.replace(latest, epoch=max(latest.epoch, epoch))
             if latest.owner != self.owner or latest.epoch != epoch:
                 ours = latest.owner == self.owner and latest.epoch > epoch
-                raise (Outrun if ours else Fenced)(
+                raise (SupersededByNewerEpoch if ours else Fenced)(
                     f"{self.storage.url} is at epoch {latest.epoch} of {latest.owner}; "
                     f"this node's round has epoch {epoch}"
                 )

@@ -16,7 +16,7 @@ from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import RestoreFailed, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import manifest, metadata
 from spotelastic_checkpoints.storage.port import Blob
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from spotelastic_checkpoints import crash_points, wire
+from spotelastic_checkpoints import crash_points, messages
 from spotelastic_checkpoints.commit import upload_cadence
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.crash_points import Stage
-from spotelastic_checkpoints.errors import CheckpointsError, Fenced, Outrun, StorageUnavailable
+from spotelastic_checkpoints.errors import (
+    CheckpointsError,
+    Fenced,
+    StorageUnavailable,
+    SupersededByNewerEpoch,
+)
 from spotelastic_checkpoints.format import manifest, shards
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.format.shards import Cut
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
-from spotelastic_checkpoints.wire import Commit, Item
+from spotelastic_checkpoints.types import Commit, Item, UploadStatus
 
 T = TypeVar("T")
 
@@ -62,7 +67,7 @@ class Save:
         return sum(header.owned_bytes for _, header in self.slots)
 
 
-class Progress:
+class UploadProgress:
     """Of one attempt at an upload; told from several threads."""
 
     def __init__(self, found: int = 0) -> None:
@@ -146,7 +151,7 @@ class Pipeline:
     def __init__(
         self,
         commits: Callable[[], Commits],
-        emit: Callable[[wire.DaemonEvent], None],
+        emit: Callable[[messages.DaemonEvent], None],
         moved_on: Callable[[], None],
         executor: Executor,
         uploads: Executor,
@@ -170,7 +175,7 @@ class Pipeline:
         self._resting = False
         """The store is away, and nothing of the active save is read until it is tried again."""
         self._outrun: Save | None = None
-        self._progress = Progress()
+        self._progress = UploadProgress()
         self._files = Files()
         """Of the active save."""
         self._outage = ""
@@ -211,12 +216,12 @@ class Pipeline:
         return self.pinned - set(resting)
 
     @property
-    def upload(self) -> wire.Upload | None:
+    def upload(self) -> UploadStatus | None:
         save = self._active or self._wanted
         if save is None:
             return None
-        progress = self._progress if self._active else Progress()
-        return wire.Upload(
+        progress = self._progress if self._active else UploadProgress()
+        return UploadStatus(
             save.commit.epoch, save.commit.step, progress.done, save.nbytes, progress.rate
         )
 
@@ -333,12 +338,12 @@ class Pipeline:
                 await self._rest(wait * random.uniform(0.5, 1.5), away=away)
                 wait = min(wait * 2, _RETRY_MOST)
                 continue
-            except Outrun:
+            except SupersededByNewerEpoch:
                 # A round claims the store when it is proposed, and we hear of its epoch when it
                 # starts. All our parts are there, so that only LATEST is left to be moved.
                 self._outrun = save
                 self._settle(save.commit)
-                self._emit(wire.Outrun(max(self.epoch, save.commit.epoch)))
+                self._emit(messages.Superseded(max(self.epoch, save.commit.epoch)))
                 return
             except _Left:
                 return
@@ -359,7 +364,7 @@ class Pipeline:
                 self.commit_time = time.monotonic() - self._begun
                 self._settle(save.commit)
                 self.learned(save.commit)
-                self._emit(wire.Committed(save.commit.epoch, save.commit.step, time.time()))
+                self._emit(messages.Committed(save.commit.epoch, save.commit.step, time.time()))
                 self._active = None
                 self._committed(save.commit)
                 self._moved_on()
@@ -367,7 +372,7 @@ class Pipeline:
 
     async def _shards(self, save: Save) -> None:
         crash_points.reached(Stage.UPLOAD_STARTED)
-        self._progress = Progress(self._files.nbytes)
+        self._progress = UploadProgress(self._files.nbytes)
         try:
             await _all(self._rank(save, slot, header) for slot, header in save.slots)
         except CheckpointsError as error:
@@ -413,7 +418,9 @@ class Pipeline:
             raise _overwritten(header)
         return shards.cut(slot.items(header)[: header.owned], header.owned_bytes)
 
-    def _put(self, commit: Commit, name: str, slot: Slot, file: Cut, progress: Progress) -> Shard:
+    def _put(
+        self, commit: Commit, name: str, slot: Slot, file: Cut, progress: UploadProgress
+    ) -> Shard:
         if progress.error is not None:
             raise progress.error
         try:
@@ -437,7 +444,7 @@ class Pipeline:
             try:
                 if await self._in_thread(self._commits().commit, save.commit, epoch):
                     return True
-            except Outrun:
+            except SupersededByNewerEpoch:
                 if self.epoch <= epoch:
                     raise
                 continue  # the round that claimed it has begun here meanwhile
@@ -453,7 +460,7 @@ class Pipeline:
     def _complain(self, message: str) -> None:
         """Once in a row."""
         if message != self._outage:
-            self._emit(wire.Failed(message))
+            self._emit(messages.SaveFailed(message))
         self._outage, self._away = message, False
 
     def _tell_away(self, message: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import framing, messages
 
 
 @dataclass
@@ -54,9 +54,9 @@ class Connections:
     def subscribe(self, client: Client) -> None:
         self._subscribers.append(client)
 
-    def emit(self, event: wire.DaemonEvent) -> None:
+    def emit(self, event: messages.DaemonEvent) -> None:
         for subscriber in self._subscribers:
-            subscriber.send(wire.frame(0, "", event))
+            subscriber.send(framing.frame(0, "", event))
 
     def remove(self, client: Client) -> None:
         """And what it had asked for."""

@@ -25,7 +25,7 @@ from typing import IO
 
 import msgspec
 
-from spotelastic_checkpoints import addresses, wire
+from spotelastic_checkpoints import addresses, framing, messages
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import handover
@@ -33,8 +33,8 @@ from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.memory.arena import MOST_SLOTS, PRIVATE, Arena
-from spotelastic_checkpoints.peers.handshake import Credentials
-from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
+from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.threads import minded
 
@@ -82,7 +82,7 @@ def _options() -> argparse.Namespace:
 async def _serve(options: argparse.Namespace) -> int:
     options.arena.mkdir(PRIVATE, parents=True, exist_ok=True)
     lock = _lock(options.arena)
-    credentials = Credentials(os.environ.get("SPOTELASTIC_TOKEN", ""), _tls(options))
+    credentials = PeerCredentials(os.environ.get("SPOTELASTIC_TOKEN", ""), _tls(options))
     service = Service(
         Arena(options.arena, options.workers),
         storage=options.storage,
@@ -146,13 +146,13 @@ async def _serve(options: argparse.Namespace) -> int:
     os._exit(0)
 
 
-def _tls(options: argparse.Namespace) -> Tls | None:
+def _tls(options: argparse.Namespace) -> PeerTls | None:
     files = options.cacert, options.cert, options.key
     if files == (None, None, None):
         return None
     if None in files:
         raise CheckpointsError("--cacert, --cert and --key belong together")
-    return Tls(*files, options.peer_name)
+    return PeerTls(*files, options.peer_name)
 
 
 def _number(name: str, given: int | None, *, least: int, default: int) -> int:
@@ -184,8 +184,8 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
         service.clients.add(client)
         try:
             while True:
-                (length,) = wire.FRAME.unpack(await reader.readexactly(wire.FRAME.size))
-                ident, request = wire.decode_request(await reader.readexactly(length))
+                (length,) = framing.FRAME.unpack(await reader.readexactly(framing.FRAME.size))
+                ident, request = messages.decode_request(await reader.readexactly(length))
                 service.handle(client, ident, request)
         except (OSError, EOFError, msgspec.MsgspecError):
             pass

@@ -15,7 +15,7 @@ from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, TypeVar
 
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import framing, messages
 from spotelastic_checkpoints.commit import retention
 from spotelastic_checkpoints.commit.collector import Collector
 from spotelastic_checkpoints.commit.commit_protocol import Commits
@@ -24,8 +24,8 @@ from spotelastic_checkpoints.commit.upload_cadence import Cadence
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
 from spotelastic_checkpoints.daemon import daemon_state
 from spotelastic_checkpoints.daemon.connections import Client, Connections
-from spotelastic_checkpoints.daemon.slot_allocator import Grants
-from spotelastic_checkpoints.daemon.slot_prefault import Furnishing
+from spotelastic_checkpoints.daemon.slot_allocator import SlotAllocator
+from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.errors import (
     CheckpointsError,
     DaemonUnavailable,
@@ -33,14 +33,23 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.memory import fence, slots
 from spotelastic_checkpoints.memory.arena import Arena
-from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.shared_restores import Restores
-from spotelastic_checkpoints.restore.sources import Surroundings
+from spotelastic_checkpoints.restore.sources import SourceContext
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.outage_retry import Patience
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.storage.room import check_room
-from spotelastic_checkpoints.wire import Commit, RestoreSet, Resume, RoundInfo
+from spotelastic_checkpoints.types import (
+    Commit,
+    DaemonStatus,
+    EpochClaim,
+    RestoreSet,
+    Resume,
+    RoundInfo,
+    SlotGrant,
+    WorkerStep,
+)
 
 T = TypeVar("T")
 
@@ -59,12 +68,12 @@ class Service:
         storage: str,
         owner: str,
         node: str,
-        credentials: Credentials,
+        credentials: PeerCredentials,
         most_slots: int,
         keep: Keep,
     ) -> None:
         self.arena = arena
-        self._furnishing = Furnishing(arena, most_slots, self._grant_waiting, self.tell_problem)
+        self._furnishing = SlotPrefaulter(arena, most_slots, self._grant_waiting, self.tell_problem)
         self._warned = False
         self._hurried = 0.0
         """Epoch seconds at which this node will be gone; 0: none known."""
@@ -94,7 +103,7 @@ class Service:
             self._committed,
             self._take_newest,
         )
-        self._grants = Grants(arena, self._furnishing, self.pipeline)
+        self._grants = SlotAllocator(arena, self._furnishing, self.pipeline)
         self._collector = Collector(self.commits, self.tell_problem, self._executor, keep)
         self._handlers = self._table()
         sources.forget_copies(arena)
@@ -140,7 +149,7 @@ class Service:
             self._grant_waiting()
 
     def tell_problem(self, message: str) -> None:
-        self.clients.emit(wire.Failed(message))
+        self.clients.emit(messages.SaveFailed(message))
 
     def _committed(self, commit: Commit) -> None:
         self._collector.committed(commit, self.pipeline.epoch)
@@ -152,50 +161,52 @@ class Service:
 
     # -- requests ---------------------------------------------------------------------------------
 
-    def handle(self, client: Client, ident: int, request: wire.Request) -> None:
+    def handle(self, client: Client, ident: int, request: messages.Request) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(client, ident, request))
         client.tasks.add(task)
         task.add_done_callback(client.tasks.discard)
 
-    async def _answer(self, client: Client, ident: int, request: wire.Request) -> None:
+    async def _answer(self, client: Client, ident: int, request: messages.Request) -> None:
         try:
             result = self._handlers[type(request)](client, ident, request)
             if isawaitable(result):
                 result = await result
         except CheckpointsError as error:
-            client.send(wire.frame(ident, f"{type(error).__name__}: {error}", None))
+            client.send(framing.frame(ident, f"{type(error).__name__}: {error}", None))
         except Exception as error:
             # Who asked would wait until its deadline; the daemon's log has the traceback.
-            client.send(wire.frame(ident, f"{type(error).__name__}: {error!r}", None))
+            client.send(framing.frame(ident, f"{type(error).__name__}: {error!r}", None))
             raise
         else:
             if result is not _LATER:
-                client.send(wire.frame(ident, "", result))
+                client.send(framing.frame(ident, "", result))
 
     def _table(self) -> dict[type, Callable[[Client, int, Any], Any]]:
         """The handler of each request; a coroutine is one that waits for something."""
         return {
-            wire.Begin: lambda client, ident, r: self.begin(r.round),
-            wire.ClaimEpoch: lambda client, ident, r: self._claim(r),
-            wire.GetStatus: lambda client, ident, r: self._status(),
-            wire.SetTarget: lambda client, ident, r: self._set_target(r),
-            wire.End: lambda client, ident, r: self.end(),
-            wire.Flush: lambda client, ident, r: self.flush(r.timeout),
-            wire.Hurry: lambda client, ident, r: self._hurry(r.deadline),
-            wire.Subscribe: lambda client, ident, r: self.clients.subscribe(client),
-            wire.Attach: lambda client, ident, r: self._attach(client, r),
-            wire.Open: lambda client, ident, r: self._open(client, r.resume),
-            wire.Fetch: lambda client, ident, r: self._restores.fetch(r, client.local_rank),
-            wire.FindCommit: lambda client, ident, r: self._restores.find(r.step, r.before),
-            wire.Restored: lambda client, ident, r: self._restores.done(r.id, client.local_rank),
-            wire.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
-            wire.AwaitSlots: lambda client, ident, r: self._furnishing.wait(r.local_rank),
-            wire.Reserve: lambda client, ident, r: self._reserve(client, ident, r.urgent),
-            wire.Sealing: lambda client, ident, r: self._sealing(client, r),
-            wire.Await: lambda client, ident, r: self._await(client, ident, r.target),
-            wire.Complain: lambda client, ident, r: self._complain(r.message),
-            wire.Urge: lambda client, ident, r: self._urge(),
-            wire.Leave: lambda client, ident, r: self._leave(client, r),
+            messages.Begin: lambda client, ident, r: self.begin(r.round),
+            messages.ClaimEpoch: lambda client, ident, r: self._claim(r),
+            messages.GetStatus: lambda client, ident, r: self._status(),
+            messages.SetTarget: lambda client, ident, r: self._set_target(r),
+            messages.End: lambda client, ident, r: self.end(),
+            messages.Flush: lambda client, ident, r: self.flush(r.timeout),
+            messages.SetDeadline: lambda client, ident, r: self._hurry(r.deadline),
+            messages.Subscribe: lambda client, ident, r: self.clients.subscribe(client),
+            messages.Attach: lambda client, ident, r: self._attach(client, r),
+            messages.OpenRestoreSet: lambda client, ident, r: self._open(client, r.resume),
+            messages.Fetch: lambda client, ident, r: self._restores.fetch(r, client.local_rank),
+            messages.FindCommit: lambda client, ident, r: self._restores.find(r.step, r.before),
+            messages.Restored: lambda client, ident, r: self._restores.done(
+                r.id, client.local_rank
+            ),
+            messages.Prepare: lambda client, ident, r: self._prepare(client, r.nbytes),
+            messages.AwaitSlots: lambda client, ident, r: self._furnishing.wait(r.local_rank),
+            messages.Reserve: lambda client, ident, r: self._reserve(client, ident, r.urgent),
+            messages.Sealing: lambda client, ident, r: self._sealing(client, r),
+            messages.Await: lambda client, ident, r: self._await(client, ident, r.target),
+            messages.Complain: lambda client, ident, r: self._complain(r.message),
+            messages.Urge: lambda client, ident, r: self._urge(),
+            messages.Leave: lambda client, ident, r: self._leave(client, r),
         }
 
     # -- the round --------------------------------------------------------------------------------
@@ -250,7 +261,7 @@ class Service:
         self._restores.forget()
         self.want_due()
 
-    def _set_target(self, request: wire.SetTarget) -> list[wire.WorkerStep]:
+    def _set_target(self, request: messages.SetTarget) -> list[WorkerStep]:
         self._check_current(request.round)
         if request.schedule is not None:
             for page in self.arena.pages:
@@ -261,11 +272,11 @@ class Service:
         fence.raise_everywhere()
         for client in self.clients:
             if client.awaiting is not None and client.awaiting[1] != request.target:
-                client.send(wire.frame(client.awaiting[0], "", request.target))
+                client.send(framing.frame(client.awaiting[0], "", request.target))
                 client.awaiting, client.waiting = None, False
         return self._workers()
 
-    def _workers(self) -> list[wire.WorkerStep]:
+    def _workers(self) -> list[WorkerStep]:
         waiting = {c.local_rank for c in self.clients.workers if c.awaiting or c.tasks}
         return [page.read(local, local in waiting) for local, page in enumerate(self.arena.pages)]
 
@@ -273,7 +284,7 @@ class Service:
         if self.round is None or self.round.incarnation != incarnation:
             raise DaemonUnavailable(f"round {incarnation} is not the current one on this node")
 
-    async def _claim(self, request: wire.ClaimEpoch) -> wire.Claim:
+    async def _claim(self, request: messages.ClaimEpoch) -> EpochClaim:
         self.owner = request.owner
         deadline = time.monotonic() + request.timeout
         wait = 0.2
@@ -296,14 +307,14 @@ class Service:
             self._warned = True
             self.tell_problem(weaker)
 
-    def _claim_once(self, request: wire.ClaimEpoch) -> wire.Claim:
+    def _claim_once(self, request: messages.ClaimEpoch) -> EpochClaim:
         commits = self.commits()
         commits.owner = request.owner
         return commits.claim(take_over=request.take_over)
 
-    def _status(self) -> wire.DaemonStatus:
+    def _status(self) -> DaemonStatus:
         upload = self.pipeline.upload
-        return wire.DaemonStatus(
+        return DaemonStatus(
             listen=self.listen,
             snapshots=tuple(slots.snapshots(header for _, header in self.arena.sealed())),
             commit=self.pipeline.newest,
@@ -363,7 +374,7 @@ class Service:
 
     # -- workers ----------------------------------------------------------------------------------
 
-    def _attach(self, client: Client, request: wire.Attach) -> str:
+    def _attach(self, client: Client, request: messages.Attach) -> str:
         self._check_current(request.round)
         local = request.local_rank
         if not 0 <= local < self.arena.workers:
@@ -371,7 +382,7 @@ class Service:
                 f"local rank {local}: this daemon was started for {self.arena.workers} workers"
             )
         client.rank, client.local_rank, client.round = request.rank, local, request.round
-        self.clients.emit(wire.Attached(request.rank))
+        self.clients.emit(messages.Attached(request.rank))
         return str(self.arena.page_path(local))
 
     async def _open(self, client: Client, resume: Resume) -> RestoreSet:
@@ -380,14 +391,14 @@ class Service:
             self._grants.make_room(resume, self.round)
         return opened
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> SourceContext:
         loop = asyncio.get_running_loop()
 
         def warn(message: str) -> None:
             loop.call_soon_threadsafe(self.tell_problem, message)
 
-        return Surroundings(
-            self.arena, self.commits, self._node, self._credentials, warn, Patience(warn)
+        return SourceContext(
+            self.arena, self.commits, self._node, self._credentials, warn, OutageRetry(warn)
         )
 
     def _prepare(self, client: Client, nbytes: int) -> None:
@@ -400,14 +411,14 @@ class Service:
             client.reserving = ident
             return _LATER
         client.reserving = 0
-        return wire.SlotGrant(str(path), self.owner)
+        return SlotGrant(str(path), self.owner)
 
     def _grant_waiting(self) -> None:
         for client in self.clients:
             if client.reserving:
-                self.handle(client, client.reserving, wire.Reserve())
+                self.handle(client, client.reserving, messages.Reserve())
 
-    def _sealing(self, client: Client, request: wire.Sealing) -> object:
+    def _sealing(self, client: Client, request: messages.Sealing) -> object:
         client.sealed, client.waiting = request.step, request.waiting
         self._restores.forget()
         workers = [c for c in self.clients.workers if c.round == client.round]
@@ -415,12 +426,12 @@ class Service:
         round_ = self.round
         if round_ is not None and ranks >= set(round_.ranks):
             waiting = all(c.waiting for c in workers)
-            self.clients.emit(wire.Sealed(request.step, tuple(sorted(ranks)), waiting))
+            self.clients.emit(messages.Sealed(request.step, tuple(sorted(ranks)), waiting))
             if self._passes(request, round_) or self._overdue:
                 self.want_due()
         return _LATER
 
-    def _passes(self, request: wire.Sealing, round_: RoundInfo) -> bool:
+    def _passes(self, request: messages.Sealing, round_: RoundInfo) -> bool:
         """Whether its sealing begins an upload. What somebody waits for passes in any case."""
         every = self.arena.pages[0].schedule.checkpoint_every
         alone, in_haste = len(round_.members) == 1, self._hurried or self._waited_for
@@ -448,9 +459,9 @@ class Service:
         self.tell_problem(message)
         return _LATER
 
-    def _leave(self, client: Client, request: wire.Leave) -> None:
+    def _leave(self, client: Client, request: messages.Leave) -> None:
         self._emit_points(all_written=True)
-        self.clients.emit(wire.Left(client.rank, request.step, request.clean))
+        self.clients.emit(messages.WorkerLeft(client.rank, request.step, request.clean))
         self.want_due()
         self.clients.detach(client)
 
@@ -489,7 +500,7 @@ class Service:
     def _emit_points(self, *, all_written: bool) -> None:
         points = self.arena.pages[0].take_points(all_written=all_written)
         if points:
-            self.clients.emit(wire.Points(points))
+            self.clients.emit(messages.Points(points))
 
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)

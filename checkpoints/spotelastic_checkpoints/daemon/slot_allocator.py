@@ -5,14 +5,14 @@ from pathlib import Path
 
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon.connections import Client
-from spotelastic_checkpoints.daemon.slot_prefault import Furnishing
+from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena, SlotView
-from spotelastic_checkpoints.wire import Resume, RoundInfo
+from spotelastic_checkpoints.types import Resume, RoundInfo
 
 
-class Grants:
-    def __init__(self, arena: Arena, furnishing: Furnishing, pipeline: Pipeline) -> None:
+class SlotAllocator:
+    def __init__(self, arena: Arena, furnishing: SlotPrefaulter, pipeline: Pipeline) -> None:
         self._arena = arena
         self._furnishing = furnishing
         self._pipeline = pipeline

@@ -11,7 +11,7 @@ AGAIN = 1.0
 """Seconds between looks for room where shared memory is full."""
 
 
-class Furnishing:
+class SlotPrefaulter:
     """Lives in the daemon's event loop. `moved_on` is called for each slot that has come;
     `complain` with why there is none."""
 

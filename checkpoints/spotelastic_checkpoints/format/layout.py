@@ -20,7 +20,7 @@ import msgspec
 import xxhash
 
 from spotelastic_checkpoints.format import encoding
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 ALIGNMENT = 64
 SHARED = -1
@@ -82,7 +82,7 @@ class SlotLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class JobLayout:
     """The layout of the whole job, equal on all ranks."""
 
     hash: str
@@ -98,7 +98,7 @@ class Plan:
     """Nodes whose slots hold everything that is shared."""
 
 
-def plan(declarations: Sequence[Declaration]) -> Plan:
+def plan(declarations: Sequence[Declaration]) -> JobLayout:
     """Deterministic: the same declarations give the same plan, in any order."""
     declarations = sorted(declarations, key=lambda declaration: declaration.rank)
     nodes: dict[str, list[int]] = defaultdict(list)
@@ -135,7 +135,7 @@ def plan(declarations: Sequence[Declaration]) -> Plan:
     slots = {rank: _arrange(rank, owned[rank], held[rank]) for rank in held}
     shared = {key for key, chunk in chunks.items() if chunk.rank == SHARED}
     whole = frozenset(node for node in nodes if all(node in having[key] for key in shared))
-    return Plan(
+    return JobLayout(
         hash=_hash(declarations, slots),
         world_size=len(declarations),
         chunks=len(chunks),

@@ -8,7 +8,7 @@ import xxhash
 
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format import encoding
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 VERSION = 1
 FOLDER = "manifests"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from spotelastic_checkpoints.format.manifest import Manifest
 from spotelastic_checkpoints.format.opcodes import Emitter
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 NAME = ".metadata"
 TOMBSTONE = b"spotelastic: this checkpoint was retired\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from spotelastic_checkpoints.format.layout import ALIGNMENT
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 FILE = 32 << 20
 """Bytes from which on a file takes no further items. A larger item has one of its own."""

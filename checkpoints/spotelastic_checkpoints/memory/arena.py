@@ -26,10 +26,10 @@ import xxhash
 from spotelastic_checkpoints import crash_points
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
-from spotelastic_checkpoints.memory.free_memory import Room, mib, room
+from spotelastic_checkpoints.memory.free_memory import FreeMemory, mib, room
 from spotelastic_checkpoints.memory.prefault import populate
-from spotelastic_checkpoints.memory.worker_page import Page
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.memory.worker_page import WorkerPage
+from spotelastic_checkpoints.types import Item
 
 PRIVATE = 0o700
 """Mode of the folder: a state is in it, and the machine may have other users."""
@@ -46,7 +46,7 @@ _LENGTHS = struct.Struct("<I")
 _index_decoder = msgspec.msgpack.Decoder(tuple[Item, ...])
 
 
-class State(IntEnum):
+class SlotState(IntEnum):
     EMPTY = 0
     WRITING = 1
     SEALED = 2
@@ -85,7 +85,7 @@ class SlotView:
     """A slot at one moment. `header` is there when it is sealed."""
 
     path: Path
-    state: State
+    state: SlotState
     header: SlotHeader | None
 
 
@@ -134,13 +134,13 @@ class Slot:
         return generation
 
     @property
-    def state(self) -> State:
+    def state(self) -> SlotState:
         magic, state, *_ = _WORDS.unpack_from(self.memory)
-        return State(state) if magic == _MAGIC else State.EMPTY
+        return SlotState(state) if magic == _MAGIC else SlotState.EMPTY
 
     def header(self) -> SlotHeader | None:
         """What the slot holds; None unless it is sealed."""
-        if self.state is not State.SEALED:
+        if self.state is not SlotState.SEALED:
             return None
         *_, length, checksum = _WORDS.unpack_from(self.memory)
         description = bytes(self.memory[_WORDS.size : _WORDS.size + length])
@@ -171,9 +171,9 @@ class Slot:
 
     def open(self) -> None:
         """From here on the slot's old content is lost."""
-        self._set_state(State.WRITING)
+        self._set_state(SlotState.WRITING)
         generation = int.from_bytes(os.urandom(8), "little")
-        _WORDS.pack_into(self.memory, 0, _MAGIC, State.WRITING, generation, 0, 0)
+        _WORDS.pack_into(self.memory, 0, _MAGIC, SlotState.WRITING, generation, 0, 0)
 
     def write_index(self, data_bytes: int, index: bytes) -> None:
         at = HEADER + data_bytes
@@ -191,20 +191,20 @@ class Slot:
             self.memory,
             0,
             _MAGIC,
-            State.WRITING,
+            SlotState.WRITING,
             self.generation,
             len(description),
             xxhash.xxh3_64_intdigest(description),
         )
-        self._set_state(State.SEALED)
+        self._set_state(SlotState.SEALED)
 
     # -- the daemon -------------------------------------------------------------------------------
 
     def drop(self) -> None:
         """A slot whose writer is dead, or whose content nobody may use."""
-        self._set_state(State.EMPTY)
+        self._set_state(SlotState.EMPTY)
 
-    def _set_state(self, state: State) -> None:
+    def _set_state(self, state: SlotState) -> None:
         self.memory[_STATE_AT:_GENERATION_AT] = int(state).to_bytes(8, "little")
 
 
@@ -222,7 +222,7 @@ class Arena:
         folder.mkdir(PRIVATE, parents=True, exist_ok=True)
         self.folder = folder
         self.workers = workers
-        self.pages = [Page(self.page_path(local)) for local in range(workers)]
+        self.pages = [WorkerPage(self.page_path(local)) for local in range(workers)]
         self._lock = threading.Lock()
         self._slots: dict[Path, Slot] = {}
         self._growing: set[Path] = set()
@@ -247,7 +247,7 @@ class Arena:
     def drop_torn(self) -> None:
         """Their writers are dead: slots that were being written hold nothing."""
         for slot in self.slots():
-            if slot.state is State.WRITING:
+            if slot.state is SlotState.WRITING:
                 slot.drop()
 
     def discard(self, path: Path) -> None:
@@ -298,7 +298,7 @@ class Arena:
     def view(self, path: Path) -> SlotView:
         slot = self._slot(path)
         if slot is None:
-            return SlotView(path, State.EMPTY, None)
+            return SlotView(path, SlotState.EMPTY, None)
         return SlotView(path, slot.state, slot.header())
 
     def slots_that_fit(self, size: int, most: int) -> int:
@@ -316,7 +316,7 @@ class Arena:
                 return count
         raise ArenaFull(self._shortage(least, size, left))
 
-    def room(self) -> Room:
+    def room(self) -> FreeMemory:
         """For further slots; those that exist count as taken."""
         return room(self.folder)
 
@@ -327,7 +327,7 @@ class Arena:
         paths = [self.slot_path(rank, n) for rank in range(self.workers) for n in range(count)]
         return sum(max(size - sizes.get(path, 0), 0) for path in paths)
 
-    def _shortage(self, count: int, size: int, left: Room) -> str:
+    def _shortage(self, count: int, size: int, left: FreeMemory) -> str:
         needed = count * size * self.workers
         slots = "two slots" if count == 2 else "one slot"
         ways = [left.more, "use fewer workers per node"]

@@ -9,7 +9,7 @@ from spotelastic_checkpoints.memory import cgroups
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeMemory:
     """As a message it reads: "12 MiB are free in /dev/shm"."""
 
     free: int
@@ -22,7 +22,7 @@ class Room:
         return f"{mib(self.free)} are free {self.where}"
 
 
-def room(folder: Path) -> Room:
+def room(folder: Path) -> FreeMemory:
     """For files in `folder`: the least of what its file system, this machine, and the memory limits
     of the container or service leave."""
     return min(_rooms(folder), key=lambda found: found.free)
@@ -32,13 +32,13 @@ def mib(size: int) -> str:
     return f"{size / (1 << 20):,.0f} MiB"
 
 
-def _rooms(folder: Path) -> Iterator[Room]:
+def _rooms(folder: Path) -> Iterator[FreeMemory]:
     stat = os.statvfs(folder)
-    yield Room(stat.f_bavail * stat.f_frsize, f"in {folder}", "enlarge /dev/shm")
-    yield Room(_available(), "on this machine", "take a machine with more memory")
+    yield FreeMemory(stat.f_bavail * stat.f_frsize, f"in {folder}", "enlarge /dev/shm")
+    yield FreeMemory(_available(), "on this machine", "take a machine with more memory")
     limit = cgroups.tightest()
     if limit is not None:
-        yield Room(
+        yield FreeMemory(
             limit.free,
             f"of the {mib(limit.most)} that {limit.cgroup} may use",
             "raise the memory limit of the container or service",

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader, SlotView
-from spotelastic_checkpoints.wire import RoundInfo, Snapshot
+from spotelastic_checkpoints.types import RoundInfo, Snapshot
 
 
 def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import xxhash
 
 from spotelastic_checkpoints.errors import ArenaFull
-from spotelastic_checkpoints.wire import Schedule, StepPoint, WorkerStep
+from spotelastic_checkpoints.types import Schedule, StepPoint, WorkerStep
 
 SIZE = 1 << 16
 _RING_AT = 128
@@ -58,7 +58,7 @@ def token(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode()) >> 1
 
 
-class Page:
+class WorkerPage:
     """Created where it does not exist, with all its memory: a worker that found none later, where
     others have filled it, would be ended by a SIGBUS. Raises `ArenaFull`."""
 

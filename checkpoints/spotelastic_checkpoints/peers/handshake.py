@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from spotelastic_checkpoints.peers import tls
-from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.tls import PeerTls
 
 WITHIN = 10.0
 """Seconds for all of it."""
@@ -36,21 +36,24 @@ _HANDSHAKE = 0x16
 """The first byte of whoever begins with TLS."""
 
 
-class Refused(ConnectionError):
+class PeerRefused(ConnectionError):
     """One side does not trust the other; the message says why, and what the other did."""
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class PeerCredentials:
     """What the daemons of a cluster know each other by."""
 
     token: str = field(default="", repr=False)
-    tls: Tls | None = None
+    tls: PeerTls | None = None
 
 
-def admit(connection: socket.socket, credentials: Credentials) -> socket.socket:
-    """The server's side; what to go on with. Raises `Refused`, or another `OSError` where nobody
-    tried; the connection is closed then."""
+def admit(connection: socket.socket, credentials: PeerCredentials) -> socket.socket:
+    """The server's side: returns the channel to go on with.
+
+    Raises `PeerRefused`, or another `OSError` where the other side sent nothing; the connection is
+    closed then.
+    """
     deadline = time.monotonic() + WITHIN
     with _told(credentials.tls), ExitStack() as undo:
         undo.callback(connection.close)
@@ -68,13 +71,13 @@ def admit(connection: socket.socket, credentials: Credentials) -> socket.socket:
         theirs = bytes(exactly(channel, NONCE, deadline))
         proof = bytes(exactly(channel, MAC, deadline))
         if not hmac.compare_digest(proof, _proof(credentials.token, b"client", mine, theirs)):
-            raise Refused("it does not know this cluster's token")
+            raise PeerRefused("it does not know this cluster's token")
         channel.sendall(_proof(credentials.token, b"server", theirs, mine))
         undo.pop_all()
     return channel
 
 
-def greet(connection: socket.socket, credentials: Credentials) -> socket.socket:
+def greet(connection: socket.socket, credentials: PeerCredentials) -> socket.socket:
     """The client's side, likewise."""
     deadline = time.monotonic() + WITHIN
     with _told(credentials.tls), ExitStack() as undo:
@@ -89,15 +92,15 @@ def greet(connection: socket.socket, credentials: Credentials) -> socket.socket:
             _check_name(channel, credentials.tls)
         theirs = bytes(exactly(channel, NONCE, deadline))
         if theirs == BY_TLS:
-            raise Refused("it speaks TLS only, and this node has no certificates")
+            raise PeerRefused("it speaks TLS only, and this node has no certificates")
         mine = os.urandom(NONCE)
         channel.sendall(mine + _proof(credentials.token, b"client", theirs, mine))
         try:
             proof = bytes(exactly(channel, MAC, deadline))
         except ConnectionError as error:
-            raise Refused(f"{error}; is the token the same?") from error
+            raise PeerRefused(f"{error}; is the token the same?") from error
         if not hmac.compare_digest(proof, _proof(credentials.token, b"server", mine, theirs)):
-            raise Refused("it does not know this cluster's token")
+            raise PeerRefused("it does not know this cluster's token")
         undo.pop_all()
     return channel
 
@@ -127,7 +130,7 @@ def _expect_hello(connection: socket.socket, deadline: float) -> None:
     said = exactly(connection, len(HELLO), deadline)
     if said[0] == _HANDSHAKE:
         connection.sendall(IN_CLEAR)
-        raise Refused("it speaks TLS only, and this node has no certificates")
+        raise PeerRefused("it speaks TLS only, and this node has no certificates")
     if said != HELLO:
         raise ConnectionError("it is no checkpoint daemon")
 
@@ -138,20 +141,20 @@ def _expect_tls(connection: socket.socket, deadline: float) -> None:
         if exactly(connection, len(HELLO), deadline) != HELLO:
             raise ConnectionError("it is no checkpoint daemon")
         connection.sendall(BY_TLS)
-        raise Refused("it speaks in the clear: has it certificates?")
+        raise PeerRefused("it speaks in the clear: has it certificates?")
 
 
-def _check_name(channel: ssl.SSLSocket, ours: Tls) -> None:
+def _check_name(channel: ssl.SSLSocket, ours: PeerTls) -> None:
     certificate = channel.getpeercert() or {}
     # A sequence of sets of pairs: (((key, value), …), …).
     subject = certificate.get("subject", ())
     names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
     if ours.name and names != [ours.name]:
-        raise Refused(f"its certificate is one of {', '.join(names)!r}, not of {ours.name!r}")
+        raise PeerRefused(f"its certificate is one of {', '.join(names)!r}, not of {ours.name!r}")
 
 
 @contextmanager
-def _told(ours: Tls | None) -> Iterator[None]:
+def _told(ours: PeerTls | None) -> Iterator[None]:
     """Errors of TLS in our own words."""
     try:
         yield
@@ -160,4 +163,4 @@ def _told(ours: Tls | None) -> Iterator[None]:
     except ssl.SSLError as error:
         if ours is None:
             raise
-        raise Refused(tls.refusal(error, ours)) from error
+        raise PeerRefused(tls.refusal(error, ours)) from error

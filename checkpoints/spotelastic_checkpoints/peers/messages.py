@@ -1,8 +1,8 @@
-"""Pure: what daemons ask each other for, in frames as in `wire.py`."""
+"""Pure: what daemons ask each other for, framed as in `framing.py`."""
 
 import msgspec
 
-from spotelastic_checkpoints.wire import Item, Value
+from spotelastic_checkpoints.types import Item, Value
 
 
 class Inventory(Value, frozen=True, tag="inventory"):

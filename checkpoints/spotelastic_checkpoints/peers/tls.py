@@ -17,7 +17,7 @@ class Contexts:
     client: ssl.SSLContext
 
 
-class Tls:
+class PeerTls:
     """Who has a certificate of the authority `cacert` is let in, if its common name is `name`; any
     is, where that is empty. Addresses are not looked at: nodes get theirs after their certificate.
 
@@ -70,7 +70,7 @@ def reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).rpartition("ALERT_")[2].replace("_", " ").lower()
 
 
-def refusal(error: ssl.SSLError, tls: Tls) -> str:
+def refusal(error: ssl.SSLError, tls: PeerTls) -> str:
     """Why there is no connection, for whoever can do something about it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate: {error.verify_message} (by {tls.cacert})"

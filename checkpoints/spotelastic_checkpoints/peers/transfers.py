@@ -14,12 +14,12 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from spotelastic_checkpoints import addresses, wire
+from spotelastic_checkpoints import addresses, framing
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot
 from spotelastic_checkpoints.peers import handshake, messages
-from spotelastic_checkpoints.peers.handshake import Credentials, Refused, exactly, fill
+from spotelastic_checkpoints.peers.handshake import PeerCredentials, PeerRefused, exactly, fill
 from spotelastic_checkpoints.peers.messages import Inventory, PeerRequest, Read, Shelf
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class PeerServer:
     def __init__(
         self,
         arena: Arena,
-        credentials: Credentials,
+        credentials: PeerCredentials,
         host: str,
         port: int,
         warn: Callable[[str], None] = lambda _: None,
@@ -92,7 +92,7 @@ class PeerServer:
             with self._admit(connection, host) as channel:
                 while True:
                     channel.settimeout(IDLE_FOR)
-                    (length,) = wire.FRAME.unpack(exactly(channel, wire.FRAME.size))
+                    (length,) = framing.FRAME.unpack(exactly(channel, framing.FRAME.size))
                     if length > LONGEST_REQUEST:
                         return
                     ident, request = messages.decode_request(bytes(exactly(channel, length)))
@@ -102,7 +102,7 @@ class PeerServer:
     def _admit(self, connection: socket.socket, host: str) -> socket.socket:
         try:
             channel = handshake.admit(connection, self._credentials)
-        except Refused as error:
+        except PeerRefused as error:
             self._refuse(host, str(error))
             raise
         self._refused.pop(host, None)
@@ -119,17 +119,17 @@ class PeerServer:
     def _answer(self, connection: socket.socket, ident: int, request: PeerRequest) -> None:
         try:
             if isinstance(request, Inventory):
-                answer = wire.frame(ident, "", self._inventory(request))
+                answer = framing.frame(ident, "", self._inventory(request))
             else:
-                answer = wire.frame(ident, "", self._send(connection, ident, request))
+                answer = framing.frame(ident, "", self._send(connection, ident, request))
         except CheckpointsError as error:
-            answer = wire.frame(ident, str(error), None)
+            answer = framing.frame(ident, str(error), None)
         connection.sendall(answer)
 
     def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
         """The bytes; returns their checksum."""
         slot = self._slot(request)
-        connection.sendall(wire.frame(ident, "", request.length))
+        connection.sendall(framing.frame(ident, "", request.length))
         if isinstance(connection, ssl.SSLSocket):
             data = slot.data[request.offset :][: request.length]
             for begun in range(0, len(data), ENCRYPTED_AT_ONCE):
@@ -171,13 +171,13 @@ def _overwritten(request: Read) -> RestoreFailed:
 class Peer:
     """A connection to another node's daemon. One thread; every wait has a deadline."""
 
-    def __init__(self, address: str, credentials: Credentials) -> None:
+    def __init__(self, address: str, credentials: PeerCredentials) -> None:
         self.address = address
         try:
             connection = socket.create_connection(addresses.split(address), ANSWER_WITHIN)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = handshake.greet(connection, credentials)
-        except Refused as error:
+        except PeerRefused as error:
             raise RestoreFailed(f"the checkpoint daemon at {address}: {error}") from error
         except (OSError, ValueError) as error:
             raise RestoreFailed(f"no checkpoint daemon answers at {address}: {error}") from error
@@ -209,20 +209,20 @@ class Peer:
 
     def _call(self, request: object, kind: type[T]) -> T:
         try:
-            self._socket.sendall(wire.frame(0, request))
+            self._socket.sendall(framing.frame(0, request))
         except OSError as broken:
             raise self._lost(broken) from None
         return self._receive(kind)
 
     def _receive(self, kind: type[T]) -> T:
         try:
-            (length,) = wire.FRAME.unpack(exactly(self._socket, wire.FRAME.size))
-            _, error, result = wire.decode_reply(bytes(exactly(self._socket, length)))
+            (length,) = framing.FRAME.unpack(exactly(self._socket, framing.FRAME.size))
+            _, error, result = framing.decode_reply(bytes(exactly(self._socket, length)))
         except OSError as broken:
             raise self._lost(broken) from None
         if error:
             raise RestoreFailed(f"{self.address}: {error}")
-        return wire.decode_result(result, kind)
+        return framing.decode_result(result, kind)
 
     def _lost(self, error: OSError) -> RestoreFailed:
         return RestoreFailed(f"lost the checkpoint daemon at {self.address}: {error}")

@@ -9,24 +9,20 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from spotelastic_checkpoints.errors import DaemonUnavailable
-from spotelastic_checkpoints.protocol.connection import Connection
-from spotelastic_checkpoints.wire import (
+from spotelastic_checkpoints.messages import (
     Begin,
-    Claim,
     ClaimEpoch,
     Closed,
     DaemonEvent,
-    DaemonStatus,
     End,
     Flush,
     GetStatus,
-    Hurry,
-    RoundInfo,
-    Schedule,
+    SetDeadline,
     SetTarget,
     Subscribe,
-    WorkerStep,
 )
+from spotelastic_checkpoints.protocol.connection import Connection
+from spotelastic_checkpoints.types import DaemonStatus, EpochClaim, RoundInfo, Schedule, WorkerStep
 
 T = TypeVar("T")
 
@@ -51,13 +47,13 @@ class DaemonClient:
         """
         self._call(Begin(round), type(None))
 
-    def claim(self, owner: str, *, timeout: float, take_over: bool = False) -> Claim:
+    def claim(self, owner: str, *, timeout: float, take_over: bool = False) -> EpochClaim:
         """Claim the store for a new epoch (docs/protocols.md, Commit).
 
         Raises `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the store
         belongs to another owner, unless `take_over`.
         """
-        return self._call_alone(ClaimEpoch(owner, timeout, take_over), Claim, timeout)
+        return self._call_alone(ClaimEpoch(owner, timeout, take_over), EpochClaim, timeout)
 
     def status(self) -> DaemonStatus:
         return self._call(GetStatus(), DaemonStatus)
@@ -81,7 +77,7 @@ class DaemonClient:
 
     def hurry(self, deadline: float) -> None:
         """This node will be gone at the deadline (epoch seconds): upload the newest sealed save."""
-        self._call(Hurry(deadline), type(None))
+        self._call(SetDeadline(deadline), type(None))
 
     def subscribe(self, sink: Callable[[DaemonEvent], None]) -> None:
         """Events from now on, in order, from a thread of their own; `Closed` is the last."""

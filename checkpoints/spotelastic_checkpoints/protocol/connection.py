@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import framing, messages
 from spotelastic_checkpoints.errors import BY_NAME, CheckpointsError, DaemonUnavailable
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ class Connection:
         self._name = name
         self._last_id = 0
         self._replies: dict[int, tuple[str, msgspec.Raw]] = {}
-        self._events: deque[wire.DaemonEvent] = deque()
+        self._events: deque[messages.DaemonEvent] = deque()
 
     @classmethod
     def unix(cls, path: str, timeout: float) -> "Connection":
@@ -41,7 +41,7 @@ class Connection:
         """Returns the id under which `receive` gives the answer."""
         self._last_id += 1
         try:
-            self._socket.sendall(wire.frame(self._last_id, request))
+            self._socket.sendall(framing.frame(self._last_id, request))
         except OSError as error:
             raise self._broken(error) from error
         return self._last_id
@@ -59,7 +59,7 @@ class Connection:
         if error:
             name, _, message = error.partition(": ")
             raise BY_NAME.get(name, CheckpointsError)(message)
-        return wire.decode_result(result, kind)
+        return framing.decode_result(result, kind)
 
     def call(self, request: object, kind: type[T], timeout: float) -> T:
         ident = self.send(request)
@@ -72,7 +72,7 @@ class Connection:
                 f"{type(request).__name__} within {timeout:g} s"
             ) from None
 
-    def events(self, sink: Callable[[wire.DaemonEvent], None]) -> None:
+    def events(self, sink: Callable[[messages.DaemonEvent], None]) -> None:
         """Delivers pushed events until the connection ends."""
         while True:
             while self._events:
@@ -87,15 +87,15 @@ class Connection:
         self._socket.close()
 
     def _take(self, deadline: float | None) -> None:
-        header = self._read(wire.FRAME.size, deadline, partial=False)
-        (length,) = wire.FRAME.unpack(header)
+        header = self._read(framing.FRAME.size, deadline, partial=False)
+        (length,) = framing.FRAME.unpack(header)
         # A frame that has begun is read to its end: giving up half-way would lose the thread.
         body = self._read(length, None, partial=True)
-        ident, error, result = wire.decode_reply(body)
+        ident, error, result = framing.decode_reply(body)
         if ident:
             self._replies[ident] = error, result
         else:
-            self._events.append(wire.decode_event(result))
+            self._events.append(messages.decode_event(result))
 
     def _read(self, length: int, deadline: float | None, *, partial: bool) -> bytes:
         parts = bytearray()

@@ -13,14 +13,23 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from spotelastic_checkpoints import crash_points, wire
+from spotelastic_checkpoints import crash_points, messages
 from spotelastic_checkpoints.crash_points import Stage
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, DaemonUnavailable
 from spotelastic_checkpoints.memory import fence
 from spotelastic_checkpoints.memory.arena import Slot, SlotHeader
 from spotelastic_checkpoints.memory.prefault import populate
-from spotelastic_checkpoints.memory.worker_page import Page
+from spotelastic_checkpoints.memory.worker_page import WorkerPage
 from spotelastic_checkpoints.protocol.connection import Connection
+from spotelastic_checkpoints.types import (
+    Commit,
+    DaemonStatus,
+    Moved,
+    Range,
+    RestoreSet,
+    Resume,
+    SlotGrant,
+)
 
 T = TypeVar("T")
 
@@ -39,7 +48,7 @@ def ignored(path: str, memory: memoryview) -> None:
     pass
 
 
-def quietly(status: wire.DaemonStatus | None) -> None:
+def quietly(status: DaemonStatus | None) -> None:
     pass
 
 
@@ -75,9 +84,9 @@ class WorkerClient:
     def __init__(self, socket: str, *, round: str, rank: int, local_rank: int) -> None:
         fence.accept()
         self._socket = socket
-        self._attach = wire.Attach(round, rank, local_rank)
-        self._prepare: wire.Prepare | None = None
-        self._sealing: wire.Sealing | None = None
+        self._attach = messages.Attach(round, rank, local_rank)
+        self._prepare: messages.Prepare | None = None
+        self._sealing: messages.Sealing | None = None
         """The last one: a daemon that has taken over is told of it again."""
         self._reservation = 0
         """Id of the request for the next slot; 0: none is asked for."""
@@ -89,25 +98,25 @@ class WorkerClient:
         self.ready = threading.Event()
         """All slots are in memory and mapped: a save costs one warm copy from now on."""
         self._connection, page = self._insisted()
-        self.page = Page(Path(page))
+        self.page = WorkerPage(Path(page))
 
     # -- restoring --------------------------------------------------------------------------------
 
-    def open(self, resume: wire.Resume, timeout: float) -> wire.RestoreSet:
+    def open(self, resume: Resume, timeout: float) -> RestoreSet:
         """What the named source holds; raises `RestoreFailed` where it is not whole."""
-        found = self._insist(wire.Open(resume), wire.RestoreSet, timeout)
+        found = self._insist(messages.OpenRestoreSet(resume), RestoreSet, timeout)
         crash_points.reached(Stage.RESTORE_OPENED)
         return found
 
     def fetch(
         self,
         ident: int,
-        ranges: Sequence[wire.Range],
+        ranges: Sequence[Range],
         timeout: float,
         *,
-        ahead: Sequence[wire.Range] = (),
+        ahead: Sequence[Range] = (),
         passed: int | None = None,
-    ) -> tuple[wire.Moved, ...]:
+    ) -> tuple[Moved, ...]:
         """Returns once these bytes of the restore set's file are there, and verified; what is
         `ahead` begins to come.
 
@@ -116,24 +125,24 @@ class WorkerClient:
         them. After `DaemonUnavailable` it is to be opened anew: the next daemon knows nothing of
         it.
         """
-        moved: tuple[wire.Moved, ...] = ()
+        moved: tuple[Moved, ...] = ()
         if ranges or ahead:
-            request = wire.Fetch(ident, tuple(ranges), tuple(ahead), passed)
-            moved = self._connection.call(request, wire.Fetched, timeout).moved
+            request = messages.Fetch(ident, tuple(ranges), tuple(ahead), passed)
+            moved = self._connection.call(request, messages.Fetched, timeout).moved
         crash_points.reached(Stage.RESTORE_FETCHED)
         return moved
 
     def find(
-        self, timeout: float, *, step: int | None = None, before: wire.Commit | None = None
-    ) -> wire.Commit | None:
+        self, timeout: float, *, step: int | None = None, before: Commit | None = None
+    ) -> Commit | None:
         """The newest commit in the store: at `step` alone, and older than `before`, where told."""
-        request = wire.FindCommit(step, before)
-        return self._insist(request, wire.Commit | None, timeout)  # type: ignore[arg-type]
+        request = messages.FindCommit(step, before)
+        return self._insist(request, Commit | None, timeout)  # type: ignore[arg-type]
 
     def restored(self, ident: int) -> None:
         """This worker has read the restore set with this id. A new daemon knows of none."""
         try:
-            self._connection.call(wire.Restored(ident), type(None), ANSWER_WITHIN)
+            self._connection.call(messages.Restored(ident), type(None), ANSWER_WITHIN)
         except DaemonUnavailable:
             self._reconnect(REPLACED_WITHIN)
         crash_points.reached(Stage.RESTORE_READ)
@@ -146,7 +155,7 @@ class WorkerClient:
         `mapped` is told, from another thread, the path and memory of each slot once it is mapped;
         the slot may hold a save, and is not to be written.
         """
-        self._prepare = wire.Prepare(nbytes)
+        self._prepare = messages.Prepare(nbytes)
         self._written.clear()
         self.ready.clear()
         try:
@@ -184,10 +193,10 @@ class WorkerClient:
 
     def sealed(self, slot: OpenSlot, step: int, *, waiting: bool, due: bool) -> None:
         """Tell the daemon, and ask for the next slot. Never waits for it."""
-        self._sealing = wire.Sealing(step, slot.path, waiting, due)
+        self._sealing = messages.Sealing(step, slot.path, waiting, due)
         try:
             self._connection.send(self._sealing)
-            self._reservation = self._connection.send(wire.Reserve())
+            self._reservation = self._connection.send(messages.Reserve())
         except DaemonUnavailable:
             self._reconnect(0.0)
         crash_points.reached(Stage.SLOT_REPORTED)
@@ -196,7 +205,7 @@ class WorkerClient:
         """Block at the target `step`, which is sealed, until the target is another."""
         while self.page.target == step:
             try:
-                ident = self._connection.send(wire.Await(step))
+                ident = self._connection.send(messages.Await(step))
                 self._connection.receive(ident, int, None)
             except DaemonUnavailable:
                 self._reconnect(RECONNECT_EVERY)
@@ -209,7 +218,7 @@ class WorkerClient:
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             try:
-                ident = self._connection.send(wire.Flush(left))
+                ident = self._connection.send(messages.Flush(left))
                 return self._connection.receive(ident, bool, left + 1.0)
             except TimeoutError:
                 return False
@@ -218,7 +227,7 @@ class WorkerClient:
         return False
 
     def finish(
-        self, patience: float, waits: Callable[[wire.DaemonStatus | None], None] = quietly
+        self, patience: float, waits: Callable[[DaemonStatus | None], None] = quietly
     ) -> bool:
         """The same for as long as it takes; False when nothing went up for `patience` seconds, or
         when it will never be committed. `waits` hears every few seconds how far it is."""
@@ -236,10 +245,10 @@ class WorkerClient:
                 return False  # the time is over, or the daemon has said so before it was
             waits(status)
 
-    def status(self) -> wire.DaemonStatus | None:
+    def status(self) -> DaemonStatus | None:
         """Of the daemon; None where it does not answer: the next flush looks for another."""
         try:
-            return self._connection.call(wire.GetStatus(), wire.DaemonStatus, ANSWER_WITHIN)
+            return self._connection.call(messages.GetStatus(), DaemonStatus, ANSWER_WITHIN)
         except DaemonUnavailable:
             return None
 
@@ -247,15 +256,15 @@ class WorkerClient:
 
     def urge(self) -> None:
         """What was saved last, to be committed, is uploaded even where not every save is."""
-        self._tell(wire.Urge())
+        self._tell(messages.Urge())
 
     def complain(self, message: str) -> None:
-        self._tell(wire.Complain(message))
+        self._tell(messages.Complain(message))
 
     def leave(self, *, clean: bool) -> None:
         self.page.leave()
         try:
-            request = wire.Leave(self.page.read(0).step, clean)
+            request = messages.Leave(self.page.read(0).step, clean)
             self._connection.call(request, type(None), ANSWER_WITHIN)
         except DaemonUnavailable:
             pass
@@ -274,7 +283,7 @@ class WorkerClient:
         """Beside training: the first save into each slot is to cost no more than the others."""
         try:
             connection = Connection.unix(self._socket, ANSWER_WITHIN)
-            request = wire.AwaitSlots(self._attach.local_rank)
+            request = messages.AwaitSlots(self._attach.local_rank)
             for path in connection.call(request, tuple[str, ...], FURNISHED_WITHIN):
                 slot = self._mapped(path)
                 populate(slot.memory)
@@ -285,13 +294,13 @@ class WorkerClient:
             # Slots are mapped as they are granted; the daemon has said why it has none.
             pass
 
-    def _tell(self, request: wire.Request) -> None:
+    def _tell(self, request: messages.Request) -> None:
         try:
             self._connection.send(request)
         except DaemonUnavailable:
             pass
 
-    def _insist(self, request: wire.Request, kind: type[T], timeout: float) -> T:
+    def _insist(self, request: messages.Request, kind: type[T], timeout: float) -> T:
         """Asks the next daemon when this one dies."""
         deadline = time.monotonic() + timeout
         while True:
@@ -302,26 +311,26 @@ class WorkerClient:
                 if left <= 0 or not self._reconnect(min(left, REPLACED_WITHIN)):
                     raise
 
-    def _ask_for_slots(self, prepare: wire.Prepare) -> None:
+    def _ask_for_slots(self, prepare: messages.Prepare) -> None:
         """Raises `ArenaFull` where they do not fit."""
         self._reservation = 0
         self._connection.call(prepare, type(None), ANSWER_WITHIN)
-        self._reservation = self._connection.send(wire.Reserve())
+        self._reservation = self._connection.send(messages.Reserve())
 
     def _tell_once(self, problem: str) -> None:
         if not self._told:
             self.complain(problem)
         self._told = problem
 
-    def _granted(self, patience: float, *, urgent: bool) -> wire.SlotGrant:
+    def _granted(self, patience: float, *, urgent: bool) -> SlotGrant:
         if not self._reservation and self._prepare is not None:
             self._ask_for_slots(self._prepare)
         if urgent:
             try:
                 return self._granted(GIVES_WAY_AFTER, urgent=False)
             except TimeoutError:
-                self._reservation = self._connection.send(wire.Reserve(urgent=True))
-        grant = self._connection.receive(self._reservation, wire.SlotGrant, patience)
+                self._reservation = self._connection.send(messages.Reserve(urgent=True))
+        grant = self._connection.receive(self._reservation, SlotGrant, patience)
         self._reservation = 0
         return grant
 
@@ -358,7 +367,7 @@ class WorkerClient:
                 time.sleep(RECONNECT_EVERY)
 
 
-def _sent(status: wire.DaemonStatus | None) -> tuple[int, int, int]:
+def _sent(status: DaemonStatus | None) -> tuple[int, int, int]:
     """How far the upload is: epoch, step, bytes. Zeros where none is under way."""
     upload = status.upload if status is not None else None
     return (upload.epoch, upload.step, upload.done) if upload is not None else (0, 0, 0)

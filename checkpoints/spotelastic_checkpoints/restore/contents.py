@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.memory.arena import HEADER, Slot
-from spotelastic_checkpoints.wire import Item, RestoreSet
+from spotelastic_checkpoints.types import Item, RestoreSet
 
 
 class Piece(NamedTuple):

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import zip_longest
 
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
-from spotelastic_checkpoints.restore.fetch_units import Request
+from spotelastic_checkpoints.restore.fetch_units import FetchRequest
 
 LATE = 2.0
 """Seconds after which a request is made of another source as well."""
 
 
-class Work:
+class FetchQueue:
     """`lanes` tells how many each source has, `clock` the time in seconds."""
 
     def __init__(self, lanes: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
@@ -26,17 +26,17 @@ class Work:
         self._clock = clock
         self._idle = list(lanes)
         """Lanes, by source, that have ended or were never begun."""
-        self._queues: dict[int, deque[Request]] = defaultdict(deque)
+        self._queues: dict[int, deque[FetchRequest]] = defaultdict(deque)
         """By source; what is under way or done already is passed over."""
-        self._begun: dict[Request, float] = {}
+        self._begun: dict[FetchRequest, float] = {}
         """When a request under way was last given to somebody,"""
-        self._given: dict[Request, set[int]] = {}
+        self._given: dict[FetchRequest, set[int]] = {}
         """and to whom, of those that have not done it."""
         self._lost: dict[int, str] = {}
         """Sources that are not asked any more, and why."""
         self._error: CheckpointsError | None = None
 
-    def add(self, requests: Iterable[Request]) -> list[int]:
+    def add(self, requests: Iterable[FetchRequest]) -> list[int]:
         """The sources whose lanes are to begin, each as often as it has lanes for this."""
         with self._changed:
             asked: set[int] = set()
@@ -48,7 +48,7 @@ class Work:
             self._changed.notify_all()
             return self._to_begin(asked - self._lost.keys())
 
-    def take(self, source: int) -> Request | None:
+    def take(self, source: int) -> FetchRequest | None:
         """The next for a lane of this source; the lane ends with None. Waits while what others have
         begun may yet have to be asked of this one."""
         with self._changed:
@@ -57,13 +57,13 @@ class Work:
                 self._idle[source] += 1
             return request
 
-    def done(self, request: Request) -> None:
+    def done(self, request: FetchRequest) -> None:
         with self._changed:
             self._begun.pop(request, None)
             self._given.pop(request, None)
             self._changed.notify_all()
 
-    def is_done(self, request: Request) -> bool:
+    def is_done(self, request: FetchRequest) -> bool:
         with self._changed:
             return request not in self._given
 
@@ -85,7 +85,7 @@ class Work:
             self._error = self._error or error
             self._changed.notify_all()
 
-    def wait(self, requests: Collection[Request]) -> None:
+    def wait(self, requests: Collection[FetchRequest]) -> None:
         """Until these are done; raises the error that ended everything."""
         with self._changed:
             self._changed.wait_for(
@@ -94,7 +94,7 @@ class Work:
             if self._error is not None:
                 raise self._error
 
-    def _next(self, source: int) -> Request | None:
+    def _next(self, source: int) -> FetchRequest | None:
         while self._error is None and source not in self._lost:
             queue = self._queues[source]
             while queue:
@@ -124,16 +124,16 @@ class Work:
             turns.append([source] * count)
         return [source for turn in zip_longest(*turns) for source in turn if source is not None]
 
-    def _look_for_somebody(self, request: Request) -> None:
+    def _look_for_somebody(self, request: FetchRequest) -> None:
         if not request.sources - self._lost.keys():
             reasons = "; ".join(self._lost[source] for source in sorted(request.sources))
             self._error = self._error or RestoreFailed(reasons)
 
-    def _queue(self, request: Request) -> None:
+    def _queue(self, request: FetchRequest) -> None:
         for source in request.sources:
             self._queues[source].append(request)
 
-    def _give(self, request: Request, source: int) -> Request:
+    def _give(self, request: FetchRequest, source: int) -> FetchRequest:
         self._begun[request] = self._clock()
         self._given[request].add(source)
         return request

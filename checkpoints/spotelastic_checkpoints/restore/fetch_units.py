@@ -14,13 +14,13 @@ from typing import NamedTuple
 from spotelastic_checkpoints.format import manifest
 from spotelastic_checkpoints.format.layout import ALIGNMENT, aligned
 from spotelastic_checkpoints.format.manifest import DIGITS
-from spotelastic_checkpoints.wire import Item, Range
+from spotelastic_checkpoints.types import Item, Range
 
 GAP = 32 << 10
 """Bytes between two cells that are read along rather than asked around."""
 
 
-class Place(NamedTuple):
+class CopyLocation(NamedTuple):
     """Where a copy of something lies. `source` is a number, `file` the source's own name."""
 
     source: int
@@ -29,15 +29,15 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class LocatedItem:
     """An item at its offset in the file that it is copied to, and all places it can come from."""
 
     item: Item
-    places: tuple[Place, ...]
+    places: tuple[CopyLocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class FetchUnit:
     """Bytes `start` to `end` of the target file."""
 
     start: int
@@ -45,25 +45,25 @@ class Cell:
     checksum: str
     """Empty where the source itself vouches for what it sends."""
     fqn: str
-    places: tuple[Place, ...]
+    places: tuple[CopyLocation, ...]
 
     @property
     def length(self) -> int:
         return self.end - self.start
 
-    def place(self, source: int) -> Place:
+    def place(self, source: int) -> CopyLocation:
         return next(place for place in self.places if place.source == source)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class FetchRequest:
     """Cells that all lie in the same sources, as neighbours in the first of them."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[FetchUnit, ...]
     sources: frozenset[int]
 
 
-def placed(items: Iterable[tuple[Item, tuple[Place, ...]]]) -> list[Placed]:
+def placed(items: Iterable[tuple[Item, tuple[CopyLocation, ...]]]) -> list[LocatedItem]:
     """Laid out one after the other, in the order given; aligned in memory as they were."""
     found = []
     end = 0
@@ -75,22 +75,22 @@ def placed(items: Iterable[tuple[Item, tuple[Place, ...]]]) -> list[Placed]:
             item.fqn, item.path, item.dtype, item.shape, item.offsets, item.sizes, item.rank,
             offset, item.length, item.checksum, item.blocks,
         )  # fmt: skip
-        found.append(Placed(moved, places))
+        found.append(LocatedItem(moved, places))
         end = offset + item.length
     return found
 
 
-def cells_of(placed: Placed) -> Iterator[Cell]:
+def cells_of(placed: LocatedItem) -> Iterator[FetchUnit]:
     item = placed.item
     undivided = item.checksum and not item.blocks
     bounds = [(0, item.length)] if undivided else manifest.blocks(item)
     for number, (start, end) in enumerate(bounds):
         checksum = item.blocks[number * DIGITS :][:DIGITS] or item.checksum
         places = tuple(place._replace(offset=place.offset + start) for place in placed.places)
-        yield Cell(item.offset + start, item.offset + end, checksum, item.fqn, places)
+        yield FetchUnit(item.offset + start, item.offset + end, checksum, item.fqn, places)
 
 
-def touched(items: Sequence[Placed], ranges: Iterable[Range]) -> Iterator[Cell]:
+def touched(items: Sequence[LocatedItem], ranges: Iterable[Range]) -> Iterator[FetchUnit]:
     """The cells of these items (in order of their offsets) that ranges of the target touch."""
     done = 0
     for start, end in sorted(ranges):
@@ -104,10 +104,10 @@ def touched(items: Sequence[Placed], ranges: Iterable[Range]) -> Iterator[Cell]:
                     done = cell.end
 
 
-def requests(cells: Iterable[Cell], most: int) -> list[Request]:
+def requests(cells: Iterable[FetchUnit], most: int) -> list[FetchRequest]:
     """Each of at most `most` bytes, or of one cell; files take turns, in the order of their
     offsets: stores send several objects faster than several ranges of one."""
-    alike: dict[tuple[object, frozenset[int]], list[Cell]] = defaultdict(list)
+    alike: dict[tuple[object, frozenset[int]], list[FetchUnit]] = defaultdict(list)
     for cell in cells:
         sources = frozenset(place.source for place in cell.places)
         alike[cell.places[0][:2], sources].append(cell)
@@ -115,26 +115,26 @@ def requests(cells: Iterable[Cell], most: int) -> list[Request]:
     return [found for turn in zip_longest(*files) for found in turn if found is not None]
 
 
-def _cut(cells: list[Cell], sources: frozenset[int], most: int) -> Iterator[Request]:
+def _cut(cells: list[FetchUnit], sources: frozenset[int], most: int) -> Iterator[FetchRequest]:
     """Of cells that lie in one file."""
     cells.sort(key=lambda cell: cell.places[0].offset)
-    run: list[Cell] = []
+    run: list[FetchUnit] = []
     begun = end = 0
     for cell in cells:
         offset = cell.places[0].offset
         if run and (offset > end + GAP or offset + cell.length - begun > most):
-            yield Request(tuple(run), sources)
+            yield FetchRequest(tuple(run), sources)
             run = []
         if not run:
             begun = offset
         run.append(cell)
         end = offset + cell.length
-    yield Request(tuple(run), sources)
+    yield FetchRequest(tuple(run), sources)
 
 
-def runs(cells: Iterable[Cell], source: int, most: int) -> Iterator[list[Cell]]:
+def runs(cells: Iterable[FetchUnit], source: int, most: int) -> Iterator[list[FetchUnit]]:
     """Pure: as the cells lie in one source: neighbours there together, at most `most` bytes."""
-    run: list[Cell] = []
+    run: list[FetchUnit] = []
     for cell in sorted(cells, key=lambda cell: _order(cell.place(source))):
         place = cell.place(source)
         if run:
@@ -148,5 +148,5 @@ def runs(cells: Iterable[Cell], source: int, most: int) -> Iterator[list[Cell]]:
         yield run
 
 
-def _order(place: Place) -> tuple[str, int]:
+def _order(place: CopyLocation) -> tuple[str, int]:
     return str(place.file), place.offset

@@ -30,10 +30,10 @@ from spotelastic_checkpoints.format.layout import ALIGNMENT
 from spotelastic_checkpoints.memory.extents import Extents, Lease
 from spotelastic_checkpoints.memory.free_memory import mib, room
 from spotelastic_checkpoints.restore import fetch_units
-from spotelastic_checkpoints.restore.fetch_queue import Work
-from spotelastic_checkpoints.restore.fetch_units import Cell, Placed, Request
+from spotelastic_checkpoints.restore.fetch_queue import FetchQueue
+from spotelastic_checkpoints.restore.fetch_units import FetchRequest, FetchUnit, LocatedItem
 from spotelastic_checkpoints.storage.hanging import forget_frames
-from spotelastic_checkpoints.wire import Moved, Range
+from spotelastic_checkpoints.types import Moved, Range
 
 MOST_LANES = 16
 ASKED = 64
@@ -56,7 +56,7 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-class Source(Protocol):
+class RangeSource(Protocol):
     """`lanes` connections at a time, reads of at most `most` bytes."""
 
     @property
@@ -88,16 +88,20 @@ class Fetcher:
     """
 
     def __init__(
-        self, path: Path, items: Sequence[Placed], sources: Sequence[Source], readers: int = 1
+        self,
+        path: Path,
+        items: Sequence[LocatedItem],
+        sources: Sequence[RangeSource],
+        readers: int = 1,
     ) -> None:
         self.path = path
         self._items = items
         self._sources = sources
         self._readers = readers
         self._lock = threading.Lock()
-        self._asked: dict[int, Request] = {}
+        self._asked: dict[int, FetchRequest] = {}
         """With whom cells come that were asked for, by their start."""
-        self._brought: dict[Request, _Brought] = {}
+        self._brought: dict[FetchRequest, _Brought] = {}
         self._passing: list[tuple[int, int]] = []
         """Ends and starts of cells that were asked for, a heap."""
         self._kept: set[int] = set()
@@ -113,7 +117,7 @@ class Fetcher:
         self._connected: dict[int, list[Reader]] = defaultdict(list)
         """By source, those that no lane uses."""
         self._working: list[Reader] = []
-        self._work = Work([source.lanes for source in sources])
+        self._work = FetchQueue([source.lanes for source in sources])
         self._pool = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="fetch")
         end = items[-1].item.offset + items[-1].item.length if items else 0
         try:
@@ -182,7 +186,7 @@ class Fetcher:
 
     # -- what is there ----------------------------------------------------------------------------
 
-    def _ask(self, ranges: Iterable[Range], *, keep: bool) -> Sequence[Cell]:
+    def _ask(self, ranges: Iterable[Range], *, keep: bool) -> Sequence[FetchUnit]:
         """In the order of their offsets."""
         wanted = self._touched(tuple(ranges))
         new = [cell for cell in wanted if cell.start not in self._asked]
@@ -222,7 +226,7 @@ class Fetcher:
         for lease in brought.leases:
             self._extents.give_back(lease)
 
-    def _moved(self, wanted: Iterable[Cell]) -> Iterator[Moved]:
+    def _moved(self, wanted: Iterable[FetchUnit]) -> Iterator[Moved]:
         left = [cell for cell in wanted if cell.start not in self._settled]
         at = {c.start: self._brought[self._asked[c.start]].at[c.start] for c in left}
         for start, end, lease, begun in _stretches(left, at):
@@ -329,7 +333,7 @@ class Fetcher:
             else:
                 reader.close()
 
-    def _bring(self, request: Request, number: int, reader: Reader) -> _Brought:
+    def _bring(self, request: FetchRequest, number: int, reader: Reader) -> _Brought:
         brought = _Brought([], {})
         try:
             for run in fetch_units.runs(request.cells, number, self._sources[number].most):
@@ -345,7 +349,9 @@ class Fetcher:
             raise
         return brought
 
-    def _fill(self, memory: memoryview, run: Sequence[Cell], number: int, reader: Reader) -> None:
+    def _fill(
+        self, memory: memoryview, run: Sequence[FetchUnit], number: int, reader: Reader
+    ) -> None:
         """With cells that are neighbours in the source; one that is longer than what is read at
         once counts once the last byte has come and all of it matches."""
         first, most = run[0].place(number), self._sources[number].most
@@ -359,7 +365,7 @@ class Fetcher:
             if damaged_before:
                 raise self._damaged(damaged, number)
 
-    def _place(self, request: Request, brought: _Brought) -> None:
+    def _place(self, request: FetchRequest, brought: _Brought) -> None:
         """It is there, for all; what stays, in its own place."""
         settled: set[int] = set()
         while not self._published(request, brought, settled):
@@ -369,7 +375,9 @@ class Fetcher:
             settled.update(cell.start for cell in kept)
         crash_points.reached(Stage.FETCH_WROTE)
 
-    def _published(self, request: Request, brought: _Brought, settled: Collection[int]) -> bool:
+    def _published(
+        self, request: FetchRequest, brought: _Brought, settled: Collection[int]
+    ) -> bool:
         """False where more of it is to stay by now."""
         with self._lock:
             if any(c.start in self._kept and c.start not in settled for c in request.cells):
@@ -387,7 +395,7 @@ class Fetcher:
             self._work.done(request)
             return True
 
-    def _settle(self, wanted: Iterable[Cell]) -> None:
+    def _settle(self, wanted: Iterable[FetchUnit]) -> None:
         """What had come before anybody kept it goes to its own place."""
         with self._settling:
             with self._lock:
@@ -402,7 +410,7 @@ class Fetcher:
             with self._lock:
                 self._settled.update(at)
 
-    def _write(self, wanted: Iterable[Cell], at: Mapping[int, tuple[Lease, int]]) -> None:
+    def _write(self, wanted: Iterable[FetchUnit], at: Mapping[int, tuple[Lease, int]]) -> None:
         """Each to its own place. Neighbours in both go at once."""
         for start, end, lease, begun in _stretches(wanted, at):
             data, offset = lease.memory[begun : begun + end - start], start
@@ -410,14 +418,14 @@ class Fetcher:
                 count = os.pwrite(self._file.fileno(), data, offset)
                 data, offset = data[count:], offset + count
 
-    def _damaged(self, cell: Cell, number: int) -> RestoreFailed:
+    def _damaged(self, cell: FetchUnit, number: int) -> RestoreFailed:
         place = cell.place(number)
         return RestoreFailed(
             f"{self._sources[number].name}/{place.file}: {cell.fqn} does not match its checksum"
         )
 
 
-def _matches(cell: Cell, number: int, begun: int, data: memoryview) -> bool:
+def _matches(cell: FetchUnit, number: int, begun: int, data: memoryview) -> bool:
     if not cell.checksum:
         return True
     start = cell.place(number).offset - begun
@@ -425,7 +433,7 @@ def _matches(cell: Cell, number: int, begun: int, data: memoryview) -> bool:
 
 
 def _stretches(
-    wanted: Iterable[Cell], at: Mapping[int, tuple[Lease, int]]
+    wanted: Iterable[FetchUnit], at: Mapping[int, tuple[Lease, int]]
 ) -> Iterator[tuple[int, int, Lease, int]]:
     """Start and end of what lies together in a lease, and where it begins there."""
     found: tuple[int, int, Lease, int] | None = None

@@ -7,22 +7,23 @@ from dataclasses import dataclass, field
 import msgspec
 
 from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed
+from spotelastic_checkpoints.messages import Fetch, Fetched
 from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.fetcher import END, Fetcher
-from spotelastic_checkpoints.restore.sources import Opened, Surroundings
-from spotelastic_checkpoints.wire import Commit, Fetch, Fetched, RestoreSet, Resume
+from spotelastic_checkpoints.restore.sources import OpenSource, SourceContext
+from spotelastic_checkpoints.types import Commit, RestoreSet, Resume
 
 
 @dataclass
 class _Restore:
     """Under way or done."""
 
-    task: "asyncio.Task[Opened]"
+    task: "asyncio.Task[OpenSource]"
     read_by: set[int] = field(default_factory=set)
     """Local ranks that are done with it."""
 
     @property
-    def opened(self) -> Opened | None:
+    def opened(self) -> OpenSource | None:
         task = self.task
         good = task.done() and not task.cancelled() and task.exception() is None
         return task.result() if good else None
@@ -31,10 +32,10 @@ class _Restore:
 class Restores:
     """Lives in the daemon's event loop."""
 
-    def __init__(self, ranks: int, surroundings: Callable[[], Surroundings]) -> None:
+    def __init__(self, ranks: int, surroundings: Callable[[], SourceContext]) -> None:
         self._ranks = ranks
         self._surroundings = surroundings
-        self._around: Surroundings | None = None
+        self._around: SourceContext | None = None
         """Of this round's restores: what they wait for ends with it."""
         self._restores: dict[bytes, _Restore] = {}
         self._shortages: dict[int, str] = {}
@@ -102,7 +103,7 @@ class Restores:
         self._restores.clear()
         self._shortages.clear()
 
-    def _of_round(self) -> Surroundings:
+    def _of_round(self) -> SourceContext:
         if self._around is None:
             self._around = self._surroundings()
         return self._around
@@ -115,6 +116,6 @@ def _fetch(fetcher: Fetcher, request: Fetch, local_rank: int) -> Fetched:
     return Fetched(tuple(fetcher.fetch(request.ranges, ahead=request.ahead, keep=keep)))
 
 
-def _remove_copies(task: "asyncio.Task[Opened]") -> None:
+def _remove_copies(task: "asyncio.Task[OpenSource]") -> None:
     if not task.cancelled() and task.exception() is None:
         task.result().fetcher.remove()

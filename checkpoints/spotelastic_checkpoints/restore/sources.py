@@ -15,14 +15,14 @@ from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.memory import slots
 from spotelastic_checkpoints.memory.arena import Arena, SlotHeader
 from spotelastic_checkpoints.peers import transfers
-from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import Inventory, Read, Shelf
 from spotelastic_checkpoints.peers.transfers import Peer
 from spotelastic_checkpoints.restore import fetch_units
-from spotelastic_checkpoints.restore.fetch_units import Place, Placed
-from spotelastic_checkpoints.restore.fetcher import Fetcher, Reader, Source
-from spotelastic_checkpoints.storage.outage_retry import Patience
-from spotelastic_checkpoints.wire import Commit, Holder, Item, RestoreSet, Resume
+from spotelastic_checkpoints.restore.fetch_units import CopyLocation, LocatedItem
+from spotelastic_checkpoints.restore.fetcher import Fetcher, RangeSource, Reader
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
+from spotelastic_checkpoints.types import Commit, Holder, Item, RestoreSet, Resume
 
 STORE_RANGE, STORE_AT_ONCE = 8 << 20, 8
 """Bytes per request to the store, and requests in flight."""
@@ -35,28 +35,28 @@ Key = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SourceContext:
     """Where a node can read from."""
 
     arena: Arena
     commits: Callable[[], Commits]
     node: str
-    credentials: Credentials
+    credentials: PeerCredentials
     warn: Callable[[str], None]
     """Told, in any thread, whom a restore does without, and why."""
-    patience: Patience
+    patience: OutageRetry
     """With the store."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenSource:
     """A source that is being read by local ranks."""
 
     restore_set: RestoreSet
     fetcher: Fetcher
 
 
-def open_source(ident: int, resume: Resume, around: Surroundings) -> Opened:
+def open_source(ident: int, resume: Resume, around: SourceContext) -> OpenSource:
     """Synchronous; raises `RestoreFailed`, or `StorageUnavailable` when the store stays away."""
     if resume.kind == "store":
         return _open_commit(ident, Commit(resume.epoch, resume.step), around)
@@ -68,19 +68,19 @@ def _opened(
     step: int,
     world_size: int,
     slots: Sequence[str],
-    items: Iterable[tuple[Item, tuple[Place, ...]]],
-    sources: Sequence[Source],
-    around: Surroundings,
-) -> Opened:
+    items: Iterable[tuple[Item, tuple[CopyLocation, ...]]],
+    sources: Sequence[RangeSource],
+    around: SourceContext,
+) -> OpenSource:
     placed = fetch_units.placed(items)
     path = around.arena.folder / f"restore-{ident}"
     fetcher = Fetcher(path, placed, sources, readers=around.arena.workers)
     there = tuple(_described(found) for found in placed)
     described = RestoreSet(ident, step, world_size, tuple(slots), str(fetcher.path), there)
-    return Opened(described, fetcher)
+    return OpenSource(described, fetcher)
 
 
-def _described(placed: Placed) -> Item:
+def _described(placed: LocatedItem) -> Item:
     """Checksums are the daemon's business."""
     item = placed.item
     return Item(
@@ -93,12 +93,12 @@ def _described(placed: Placed) -> Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class CommitSource:
     """A commit's folder, as a source and as each of its readers."""
 
     commits: Commits
     name: str
-    patience: Patience
+    patience: OutageRetry
     lanes: int = STORE_AT_ONCE
     most: int = STORE_RANGE
 
@@ -118,19 +118,19 @@ class Store:
         """It is shared."""
 
 
-def _open_commit(ident: int, commit: Commit, around: Surroundings) -> Opened:
+def _open_commit(ident: int, commit: Commit, around: SourceContext) -> OpenSource:
     manifests = around.patience.ask(lambda: around.commits().checkpoint(commit))
     items = [
-        (item, (Place(0, shard.name, item.offset),))
+        (item, (CopyLocation(0, shard.name, item.offset),))
         for content in manifests
         for shard in content.shards
         for item in sorted(shard.items, key=lambda item: item.offset)
     ]
-    source = Store(around.commits(), folder(commit), around.patience)
+    source = CommitSource(around.commits(), folder(commit), around.patience)
     return _opened(ident, commit.step, manifests[0].world_size, (), items, [source], around)
 
 
-def find_commit(step: int | None, before: Commit | None, around: Surroundings) -> Commit | None:
+def find_commit(step: int | None, before: Commit | None, around: SourceContext) -> Commit | None:
     """The newest in the store: at `step` alone, and older than `before`, where told."""
     return around.patience.ask(lambda: around.commits().newest(step=step, before=before))
 
@@ -145,11 +145,11 @@ def forget_copies(arena: Arena) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class PeerSource:
     """Another node's daemon, as a source. Its files are slots: (rank, generation)."""
 
     name: str
-    credentials: Credentials
+    credentials: PeerCredentials
     lanes: int = PEER_AT_ONCE
     most: int = transfers.RANGE
 
@@ -173,7 +173,7 @@ class _PeerReader:
         self._peer.close()
 
 
-def _open_memory(ident: int, resume: Resume, around: Surroundings) -> Opened:
+def _open_memory(ident: int, resume: Resume, around: SourceContext) -> OpenSource:
     """Own slots for what is there, the holders that are left for the rest."""
     save = Inventory(resume.incarnation, resume.step, resume.layout)
     own = slots.members(around.arena.sealed(), save.incarnation, save.step, save.layout)
@@ -193,7 +193,7 @@ def _open_memory(ident: int, resume: Resume, around: Surroundings) -> Opened:
     if not shared or found < shared:
         reason = "; ".join(complaints) or "its holders have overwritten it"
         raise RestoreFailed(f"step {resume.step} is no longer whole in memory: {reason}")
-    sources = [Holding(address, around.credentials) for address in holders]
+    sources = [PeerSource(address, around.credentials) for address in holders]
     return _opened(ident, resume.step, world_size, paths, items, sources, around)
 
 
@@ -204,7 +204,7 @@ def _are_whole(headers: Sequence[SlotHeader]) -> bool:
 
 
 def _shelves(
-    resume: Resume, save: Inventory, around: Surroundings
+    resume: Resume, save: Inventory, around: SourceContext
 ) -> tuple[list[tuple[str, Shelf]], list[str]]:
     """What the holders have, with their addresses, and why some have nothing."""
 
@@ -225,14 +225,14 @@ def _shelves(
 
 def copies(
     shelves: Sequence[tuple[int, Shelf]], have: Iterable[Key] = ()
-) -> list[tuple[Item, tuple[Place, ...]]]:
+) -> list[tuple[Item, tuple[CopyLocation, ...]]]:
     """Pure: every item that is not there yet, and who holds it; neighbours in the first holder's
     slot stay neighbours."""
     known = set(have)
-    places: dict[Key, tuple[Item, list[Place]]] = {}
+    places: dict[Key, tuple[Item, list[CopyLocation]]] = {}
     for source, shelf in shelves:
         for item in sorted(shelf.items, key=lambda item: item.offset):
             if item.key not in known:
                 _, copies = places.setdefault(item.key, (item, []))
-                copies.append(Place(source, (shelf.rank, shelf.generation), item.offset))
+                copies.append(CopyLocation(source, (shelf.rank, shelf.generation), item.offset))
     return [(item, tuple(copies)) for item, copies in places.values()]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from spotelastic_checkpoints.storage.outage_retry import Patience
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.storage.port import Blob, Storage, unseen
 
 
@@ -13,7 +13,7 @@ class Asked:
     one looks what is there then.
     """
 
-    def __init__(self, storage: Storage, patience: Patience) -> None:
+    def __init__(self, storage: Storage, patience: OutageRetry) -> None:
         self.url = storage.url
         self.weaker = storage.weaker
         self._storage = storage

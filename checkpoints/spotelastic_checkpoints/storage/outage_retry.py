@@ -20,7 +20,7 @@ RETRY_FIRST, RETRY_MOST = 0.2, 5.0
 """Seconds between attempts. An outage that has lasted until the longest is worth a word."""
 
 
-class Patience:
+class OutageRetry:
     """For all that a round restores on this node; thread-safe. `tell` hears of an outage once.
 
     Others than a restore say who waits, for how many seconds at most, and from which time between

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.open import folder_of
-from spotelastic_checkpoints.wire import RoundInfo
+from spotelastic_checkpoints.types import RoundInfo
 
 SLACK = 1 << 20
 """Bytes of a slot that are no contents, at most: a smaller difference says nothing."""

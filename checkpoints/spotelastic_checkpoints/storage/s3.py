@@ -152,7 +152,7 @@ class S3Storage:
         self._small = self._store(self._access, ANSWER_WITHIN)
         self._bulk = self._store(self._access, PART_WITHIN)
 
-    def _store(self, access: s3_access.Access, within: float) -> S3Store:
+    def _store(self, access: s3_access.S3Access, within: float) -> S3Store:
         options: dict[str, Any] = {
             "allow_http": True,
             "connect_timeout": "3s",

@@ -19,7 +19,7 @@ _DEFAULT_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class S3Access:
     config: dict[str, Any]
     """For obstore's S3Store."""
     provider: Callable[[], Any] | None = None
@@ -31,7 +31,7 @@ class Access:
         return self.config.get("endpoint") or f"https://s3.{self.config['region']}.amazonaws.com"
 
 
-def find(bucket: str) -> Access:
+def find(bucket: str) -> S3Access:
     config: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
@@ -49,7 +49,7 @@ def find(bucket: str) -> Access:
     if not region:
         region = _DEFAULT_REGION if endpoint else _region_of(bucket)
     config["region"] = region
-    return Access(config, provider)
+    return S3Access(config, provider)
 
 
 def _has_profile() -> bool:

@@ -24,7 +24,7 @@ LOAD_WITHIN = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildEnded:
     """A child's own process has ended, with this code (negative: by that signal).
 
     Told a second time when it was not `gone` at first: now nothing that it left behind lives.
@@ -36,7 +36,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class ChildFailing:
     """A worker has written of its failure, and will end by itself with this code."""
 
     id: str
@@ -75,7 +75,7 @@ class Children:
     def add(self, pid: int, name: str, *, worker: bool, errors: str = "") -> None:
         self._known[pid] = _Child(name, worker, errors)
 
-    def failing(self) -> list[Failing]:
+    def failing(self) -> list[ChildFailing]:
         """Those that have told of it since this was last asked."""
         news = []
         for child in self._known.values():
@@ -83,7 +83,7 @@ class Children:
                 code = reported(child.errors)
                 if code:
                     child.failing = True
-                    news.append(Failing(child.id, code))
+                    news.append(ChildFailing(child.id, code))
         return news
 
     def end(self, names: Sequence[str], sig: int) -> None:
@@ -95,7 +95,7 @@ class Children:
                 if child.code is None:
                     send(pid, sig)
 
-    def settle(self) -> list[Ended]:
+    def settle(self) -> list[ChildEnded]:
         """Reap who has ended, and end what they left behind; news for the agent."""
         self._reap()
         self._loading = {pid: at for pid, at in self._loading.items() if cleans(pid) is None}
@@ -114,7 +114,7 @@ class Children:
                 del self._known[pid]
             if not left or not child.told:
                 child.told = True
-                news.append(Ended(child.id, child.code or 0, gone=not left))
+                news.append(ChildEnded(child.id, child.code or 0, gone=not left))
         return news
 
     def end_all(self, wake: int, within: float) -> None:

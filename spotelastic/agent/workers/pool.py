@@ -20,7 +20,7 @@ from typing import Any
 
 from spotelastic_checkpoints.isolated import command
 
-from spotelastic.agent.workers.zygote import MODULE, PACKET, Plan
+from spotelastic.agent.workers.zygote import MODULE, PACKET, ZygotePlan
 from spotelastic.linux import END_WITHIN, end_marked, send
 
 
@@ -49,18 +49,18 @@ class ZygoteGone:
 
 
 @dataclass(frozen=True, slots=True)
-class Failing:
+class WorkerFailing:
     """A worker has told of its failure, and will end by itself with this code."""
 
     id: str
     code: int
 
 
-PoolEvent = Warm | Exited | Failing | ZygoteGone
+PoolEvent = Warm | Exited | WorkerFailing | ZygoteGone
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class StartOrder:
     """What to start. `host` and `port` are only for a store; `port` 0: a new one."""
 
     id: str
@@ -86,7 +86,7 @@ class Zygote:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ZygotePlan,
         env: Mapping[str, str],
         mark: Mapping[str, str],
         sink: Callable[[PoolEvent], None],
@@ -117,7 +117,7 @@ class Zygote:
     def pid(self) -> int:
         return self._process.pid
 
-    def start(self, order: Order, *output: int) -> None:
+    def start(self, order: StartOrder, *output: int) -> None:
         """Ask for a child that writes to `output`: one descriptor, or stdout's and stderr's.
 
         They stay the caller's.
@@ -175,7 +175,7 @@ class Zygote:
                 with self._lock:
                     self._pids[message["started"]["id"]] = message["started"]["pid"]
             elif "failing" in message:
-                self._sink(Failing(**message["failing"]))
+                self._sink(WorkerFailing(**message["failing"]))
             elif "ended" in message:
                 self._ended(Exited(**message["ended"]))
         stuck = end_marked(self._mark, END_WITHIN)

@@ -54,7 +54,7 @@ _SETTLE_WITHIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ZygotePlan:
     """What a zygote is for. `path` is where the script's own modules are."""
 
     agent: int
@@ -75,7 +75,7 @@ class Plan:
 
 def main() -> None:
     """Serve until the agent is gone. In a forked child: run what it was forked for."""
-    fd, plan = int(sys.argv[1]), Plan(**json.loads(sys.argv[2]))
+    fd, plan = int(sys.argv[1]), ZygotePlan(**json.loads(sys.argv[2]))
     die_with_parent(plan.agent)
     name_process("se-zygote")
     os.set_inheritable(fd, False)
@@ -102,7 +102,7 @@ def main() -> None:
     child.run(order)
 
 
-def _import_base(plan: Plan, failed: dict[str, str]) -> None:
+def _import_base(plan: ZygotePlan, failed: dict[str, str]) -> None:
     """What failed is left to the workers."""
     # Modules that only ask whether there is a GPU leave the driver alone then.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -110,7 +110,7 @@ def _import_base(plan: Plan, failed: dict[str, str]) -> None:
         _import(module, failed)
 
 
-def _shadowed(plan: Plan) -> dict[str, str]:
+def _shadowed(plan: ZygotePlan) -> dict[str, str]:
     """The modules imported so far that the script would find elsewhere, were it started afresh."""
     if not (plan.warm and plan.script):
         return {}
@@ -118,7 +118,7 @@ def _shadowed(plan: Plan) -> dict[str, str]:
     return shadows.shadowed(folders, shadows.loaded_at_the_start())
 
 
-def _preload(plan: Plan, failed: dict[str, str]) -> str:
+def _preload(plan: ZygotePlan, failed: dict[str, str]) -> str:
     """Import what the user names; which of these keeps this process from being forked, and why."""
     sys.path[:] = [plan.path, *search_path()]
     threads = _threads()
@@ -168,13 +168,13 @@ def _more_threads_than(count: int) -> bool:
     return False
 
 
-def _start_over(fd: int, plan: Plan) -> None:
+def _start_over(fd: int, plan: ZygotePlan) -> None:
     """A new program in this process, without what was imported."""
     os.set_inheritable(fd, True)
     os.execv(sys.executable, command(MODULE, str(fd), json.dumps(asdict(plan))))
 
 
-def _describe(failed: dict[str, str], plan: Plan) -> dict[str, Any]:
+def _describe(failed: dict[str, str], plan: ZygotePlan) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     return {
         "python": ".".join(map(str, sys.version_info[:3])),

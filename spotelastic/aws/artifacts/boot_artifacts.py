@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from spotelastic.aws.artifacts import downloads, wheel
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.errors import Unavailable
 
 CURRENT = "boot/current"
@@ -28,7 +28,7 @@ PROGRAMS = ("etcd", "etcdutl")
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class BootRelease:
     """An official release of etcd, for the one kind of machine that control nodes are."""
 
     version: str
@@ -48,12 +48,12 @@ class Release:
         return f"boot/{self.folder}.tar.gz"
 
 
-ETCD = Release("3.5.21", "adddda4b06718e68671ffabff2f8cee48488ba61ad82900e639d108f2148501c")
+ETCD = BootRelease("3.5.21", "adddda4b06718e68671ffabff2f8cee48488ba61ad82900e639d108f2148501c")
 """Members of a cluster need 3.5.6 at least (etcd issue 13766)."""
 RELEASES = {ETCD.version: ETCD}
 
 
-def ship(objects: Objects, etcd: Release | None, say: Callable[[str], None]) -> None:
+def ship(objects: BucketObjects, etcd: BootRelease | None, say: Callable[[str], None]) -> None:
     """What is there already is not sent again. Without `etcd` the nodes have one of their own."""
     built = wheel.build()
     name = f"{built.sha256[:16]}/{built.file}"
@@ -71,7 +71,7 @@ def ship(objects: Objects, etcd: Release | None, say: Callable[[str], None]) -> 
         say(f"{error}; each control node will try for itself")
 
 
-def install(objects: Objects, etcd: Release, folder: Path) -> None:
+def install(objects: BucketObjects, etcd: BootRelease, folder: Path) -> None:
     """Puts etcd's programs into `folder`: from the bucket, else from where it is published."""
     if all((folder / program).exists() for program in PROGRAMS):
         return
@@ -106,10 +106,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def fetch(etcd: Release) -> bytes:
+def fetch(etcd: BootRelease) -> bytes:
     """Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file."""
     return _checked(etcd, downloads.fetch(etcd.url), etcd.url)
 
 
-def _checked(etcd: Release, data: bytes, where: str) -> bytes:
+def _checked(etcd: BootRelease, data: bytes, where: str) -> bytes:
     return downloads.checked(data, etcd.sha256, f"etcd {etcd.version}", where)

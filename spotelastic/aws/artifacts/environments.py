@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spotelastic.aws.artifacts import micromamba
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, told
 from spotelastic.model.job import Environment
@@ -56,7 +56,7 @@ class BuildFailed(EnvironmentFailure):
 class Environments:
     """The environments of one cluster, as one node uses them. `home` is where they are kept."""
 
-    objects: Objects
+    objects: BucketObjects
     home: Path
     node: str
     say: Say
@@ -75,7 +75,7 @@ class Environments:
     def _obtain(self, wanted: Environment, tag: str, code: Path, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # of a try that was killed
         folder.mkdir(parents=True)
-        watched = _Watched()
+        watched = _WatchedClaim()
         while True:
             if self.objects.has(f"environments/{tag}.tar.gz"):
                 self._fetch(tag, folder)
@@ -160,14 +160,14 @@ class Environments:
         self.say(f"the environment is fetched ({steady() - began:.0f} s)")
 
 
-def forget_failures(objects: Objects, wanted: Environment) -> None:
+def forget_failures(objects: BucketObjects, wanted: Environment) -> None:
     """So that nodes try again what could not be built before."""
     for name in objects.names(f"environments/{wanted.key[:24]}"):
         if name.endswith(".failed"):
             objects.delete(name)
 
 
-class _Watched:
+class _WatchedClaim:
     """A claim, as one that waits sees it: it is stale if it does not change for `STALE` seconds."""
 
     def __init__(self) -> None:

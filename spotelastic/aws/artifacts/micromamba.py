@@ -19,7 +19,7 @@ PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class MicromambaRelease:
     """For x86_64, as all workers are."""
 
     version: str
@@ -31,10 +31,12 @@ class Release:
         return f"{self.site}/{self.version}/micromamba-linux-64"
 
 
-RELEASE = Release("2.9.0-0", "366cd9cd8be14df1ab8ed50352a82111082a36686b2d389fdb79a92c3fafb3e3")
+RELEASE = MicromambaRelease(
+    "2.9.0-0", "366cd9cd8be14df1ab8ed50352a82111082a36686b2d389fdb79a92c3fafb3e3"
+)
 
 
-def ensure(folder: Path, release: Release) -> Path:
+def ensure(folder: Path, release: MicromambaRelease) -> Path:
     """The program in `folder`, which is fetched unless it is there.
 
     Raises `Unavailable` when it cannot be had, `EnvironmentFailure` when it is another file.

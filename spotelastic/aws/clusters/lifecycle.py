@@ -29,11 +29,11 @@ from spotelastic.aws.messaging.bucket import (
     STATUS,
     STOPPING,
     USAGE,
-    Objects,
+    BucketObjects,
 )
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning import dry_run
-from spotelastic.aws.planning.plan import Plan, Request, packed, plan_of
+from spotelastic.aws.planning.plan import ClusterSpec, LaunchPlan, packed, plan_of
 from spotelastic.aws.security import certificates
 from spotelastic.aws.security import secrets as user_secrets
 from spotelastic.clock import wall
@@ -56,11 +56,11 @@ class Cluster:
         return self.spec.cluster
 
     @property
-    def objects(self) -> Objects:
-        return Objects(self.aws, self.bucket, self.name)
+    def objects(self) -> BucketObjects:
+        return BucketObjects(self.aws, self.bucket, self.name)
 
 
-def create(request: Request, say: Say, aws: Aws | None = None) -> Cluster:
+def create(request: ClusterSpec, say: Say, aws: Aws | None = None) -> Cluster:
     """Brings a cluster up and starts its job; returns when all instances are asked for.
 
     What is there already stays, and is changed where the request differs, so that an `up` that was
@@ -116,7 +116,7 @@ def _check_owner(known: Mapping[str, Any], cluster: str) -> None:
 
 
 def _bring_up(
-    request: Request, plan: Plan, aws: Aws, say: Say, maker: str, *, new: bool
+    request: ClusterSpec, plan: LaunchPlan, aws: Aws, say: Say, maker: str, *, new: bool
 ) -> Cluster:
     its = Names(request.name)
     service_role = account.ensure_service_role(aws)
@@ -141,7 +141,7 @@ def _bring_up(
     say(f"workers {group}: {size} {purchase} {instances} of {request.instance_types[0]}")
     worker_groups.ensure(
         aws,
-        worker_groups.Workers(
+        worker_groups.WorkerGroups(
             names=its,
             types=request.instance_types,
             size=size,
@@ -162,7 +162,7 @@ def _bring_up(
     return cluster
 
 
-def _start(request: Request) -> int:
+def _start(request: ClusterSpec) -> int:
     """How many nodes are launched before a controller leads: none where that takes its judgement of
     prices, and those only that are not to be bought on demand."""
     capacity = request.capacity
@@ -171,12 +171,12 @@ def _start(request: Request) -> int:
     return request.settings.max_nodes - min(capacity.base, request.settings.max_nodes)
 
 
-def _first(request: Request, plan: Plan) -> tuple[str, ...]:
+def _first(request: ClusterSpec, plan: LaunchPlan) -> tuple[str, ...]:
     """The zone that workers are packed into to begin with; none where they are spread."""
     return () if request.capacity.zones == "spread" else packed(request, plan.worker_zones)
 
 
-def _subnets(plan: Plan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:
+def _subnets(plan: LaunchPlan, outputs: Mapping[str, str], zones: Sequence[str]) -> tuple[str, ...]:
     """Those of the workers in these zones."""
     pairs = zip(plan.parameters["Zones"].split(","), outputs["Subnets"].split(","), strict=True)
     return tuple(subnet for zone, subnet in pairs if zone in zones)
@@ -212,7 +212,7 @@ def change(cluster: Cluster, how: Callable[[JobSpec], JobSpec], archive: bytes =
     return replace(cluster, spec=spec)
 
 
-def _prepare(objects: Objects, spec: JobSpec, archive: bytes) -> JobSpec:
+def _prepare(objects: BucketObjects, spec: JobSpec, archive: bytes) -> JobSpec:
     """What it names is in the bucket before it is."""
     code = f"code/{spec.code}.tar.gz"
     if archive and not objects.has(code):
@@ -228,7 +228,7 @@ def find(name: str, aws: Aws | None = None) -> Cluster | None:
     if cloudformation.describe(aws, Names(name).stack) is None:
         return None
     bucket = teardown.bucket_of(aws, Names(name))
-    spec = Objects(aws, bucket, name).job()
+    spec = BucketObjects(aws, bucket, name).job()
     return None if spec is None else Cluster(aws, spec, bucket)
 
 
@@ -241,7 +241,7 @@ def all_names(aws: Aws | None = None) -> tuple[str, ...]:
 delete = teardown.delete
 
 
-def _ship(cluster: Cluster, request: Request, *, new: bool) -> Cluster:
+def _ship(cluster: Cluster, request: ClusterSpec, *, new: bool) -> Cluster:
     """Secrets, code and job: what an instance reads when it boots."""
     aws, spec, objects = cluster.aws, cluster.spec, cluster.objects
     its = Names(spec.cluster)

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, Objects
+from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
-    cluster: Objects
+class StoredData:
+    cluster: BucketObjects
     """Code, job, status, report."""
-    run: Objects
+    run: BucketObjects
     """Its checkpoints."""
 
     @property
@@ -36,14 +36,14 @@ class Data:
         return self.cluster.size("") - self.cluster.size(CHECKPOINTS)
 
 
-def of(aws: Aws, bucket: str, cluster: str) -> Data:
+def of(aws: Aws, bucket: str, cluster: str) -> StoredData:
     """Of a cluster that is there, or was; without a job its run has its own name."""
-    its = Objects(aws, bucket, cluster)
+    its = BucketObjects(aws, bucket, cluster)
     job = its.job()
-    return Data(its, Objects(aws, bucket, job.run if job is not None else cluster))
+    return StoredData(its, BucketObjects(aws, bucket, job.run if job is not None else cluster))
 
 
-def delete(data: Data, say: Say) -> None:
+def delete(data: StoredData, say: Say) -> None:
     """Checkpoints first: what tells the run's name goes last. May be run again at any point."""
     deleted = 0
     for objects, folder in ((data.run, CHECKPOINTS), (data.cluster, "")):

@@ -15,7 +15,7 @@ from spotelastic.aws.base.names import MEMBERS, Names
 from spotelastic.aws.base.waiting import until
 from spotelastic.aws.clusters import stored_data
 from spotelastic.aws.compute import autoscaling, worker_groups
-from spotelastic.aws.messaging.bucket import STOPPING, Objects
+from spotelastic.aws.messaging.bucket import STOPPING, BucketObjects
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.node import etcd_identity
 from spotelastic.errors import UsageError
@@ -43,7 +43,7 @@ def delete(
     """
     aws = aws or Aws()
     its = Names(name)
-    objects = Objects(aws, bucket_of(aws, its, bucket), name)
+    objects = BucketObjects(aws, bucket_of(aws, its, bucket), name)
     say(f"ending the instances of {name}")
     _note(objects)
     worker_groups.delete(aws, its)
@@ -62,7 +62,7 @@ def delete(
 def dissolve(aws: Aws, name: str, bucket: str, service_role: str) -> None:
     """What the leader does on a control node: it ends with the stack, which goes without it."""
     its = Names(name)
-    _note(Objects(aws, bucket, name))
+    _note(BucketObjects(aws, bucket, name))
     worker_groups.delete(aws, its)
     _end_instances(aws, name, "worker")
     worker_groups.delete_template(aws, its)
@@ -84,7 +84,7 @@ def bucket_of(aws: Aws, its: Names, otherwise: str = "") -> str:
     return given or otherwise or account.default_bucket(aws)
 
 
-def _note(objects: Objects) -> None:
+def _note(objects: BucketObjects) -> None:
     try:
         objects.put(STOPPING, b"")
     except Rejected as error:

@@ -13,7 +13,7 @@ GONE = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GroupMember:
     """An instance's place in its group."""
 
     instance: str
@@ -27,10 +27,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ScalingGroup:
     name: str
     desired: int
-    places: tuple[Place, ...]
+    places: tuple[GroupMember, ...]
     subnets: tuple[str, ...] = ()
     """Those that it launches in, of"""
     offered: tuple[str, ...] = ()
@@ -48,12 +48,12 @@ class Group:
         """How many more it has been asked for, and will launch."""
         return max(0, self.desired - self.staying)
 
-    def place(self, instance: str) -> Place | None:
+    def place(self, instance: str) -> GroupMember | None:
         return next((place for place in self.places if place.instance == instance), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Instance:
     """An instance as EC2 describes it."""
 
     id: str
@@ -76,11 +76,11 @@ class Machine:
 # -- observe -------------------------------------------------------------------------------------
 
 
-def group(aws: Aws, name: str) -> Group | None:
+def group(aws: Aws, name: str) -> ScalingGroup | None:
     return groups(aws, (name,)).get(name)
 
 
-def groups(aws: Aws, names: Sequence[str]) -> dict[str, Group]:
+def groups(aws: Aws, names: Sequence[str]) -> dict[str, ScalingGroup]:
     """By name; those that AWS knows, in one call."""
     with calling(f"describe the worker groups {', '.join(names)}"):
         answer = aws.autoscaling.describe_auto_scaling_groups(AutoScalingGroupNames=list(names))
@@ -91,14 +91,14 @@ def groups(aws: Aws, names: Sequence[str]) -> dict[str, Group]:
     }
 
 
-def _group(item: dict[str, Any]) -> Group:
+def _group(item: dict[str, Any]) -> ScalingGroup:
     places = [
-        Place(each["InstanceId"], each["LifecycleState"], each["HealthStatus"] == "Healthy")
+        GroupMember(each["InstanceId"], each["LifecycleState"], each["HealthStatus"] == "Healthy")
         for each in item.get("Instances", ())
     ]
     places.sort(key=lambda place: place.instance)
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
-    return Group(
+    return ScalingGroup(
         item["AutoScalingGroupName"],
         item["DesiredCapacity"],
         tuple(places),
@@ -118,7 +118,7 @@ def subnets_of(listed: str) -> tuple[str, ...]:
     return tuple(filter(None, listed.split(",")))
 
 
-def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Machine, ...]:
+def machines(aws: Aws, cluster: str, role: str = "") -> tuple[Instance, ...]:
     """All instances of the cluster that EC2 still knows, terminated ones included."""
     filters = [{"Name": f"tag:{CLUSTER}", "Values": [cluster]}]
     if role:
@@ -156,9 +156,9 @@ def clusters(aws: Aws) -> frozenset[str]:
     )
 
 
-def _machine(item: dict[str, Any]) -> Machine:
+def _machine(item: dict[str, Any]) -> Instance:
     tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
-    return Machine(
+    return Instance(
         id=item["InstanceId"],
         role=tags.get(ROLE, ""),
         state=item["State"]["Name"],

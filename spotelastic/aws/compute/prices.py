@@ -53,7 +53,7 @@ def shipped_table() -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListPrice:
     """An on-demand price."""
 
     usd: float
@@ -71,7 +71,7 @@ class PriceList:
         self._table = table or shipped_table()
         self._clock = clock
         self._lock = threading.Lock()
-        self._listed: dict[str, Listed] = {}
+        self._listed: dict[str, ListPrice] = {}
         self._silent_until = float("-inf")
 
     def prepare(self, types: Iterable[str]) -> None:
@@ -98,15 +98,15 @@ class PriceList:
         for type in types:
             self.on_demand(type)
 
-    def _ask(self, type: str, now: float) -> Listed:
+    def _ask(self, type: str, now: float) -> ListPrice:
         if now >= self._silent_until:
             try:
                 usd, date = _latest_listed(self._aws, type)
-                return Listed(usd, date, now + LISTED_FOR)
+                return ListPrice(usd, date, now + LISTED_FOR)
             except (SpotelasticError, LookupError, ValueError, TypeError):
                 self._silent_until = now + ASKED_AGAIN_AFTER
         usd = self._table.usd_per_hour.get(type, 0.0)
-        return Listed(usd, self._table.date, self._silent_until)
+        return ListPrice(usd, self._table.date, self._silent_until)
 
 
 def _latest_listed(aws: Aws, type: str) -> tuple[float, str]:

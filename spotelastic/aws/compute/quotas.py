@@ -77,14 +77,14 @@ class Allowance:
         )
 
 
-class Allowed(Protocol):
+class QuotaLookup(Protocol):
     """What the quota leaves for a type; None where that is not known."""
 
     def __call__(self, type: str, /, *, spot: bool) -> Allowance | None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeDemand:
     """How many a job needs, and how many it may have of each purchase."""
 
     least: int
@@ -116,20 +116,24 @@ class Share:
         return allowance.describe(kind, self.wanted)
 
 
-def shares(kinds: Sequence[InstanceType], allowed: Allowed, nodes: Nodes) -> tuple[Share, Share]:
+def shares(
+    kinds: Sequence[InstanceType], allowed: QuotaLookup, nodes: NodeDemand
+) -> tuple[Share, Share]:
     """Of spot, and on demand."""
     spot = _share(kinds, allowed, nodes.spot, spot=True)
     return spot, _share(kinds, allowed, nodes.on_demand, spot=False)
 
 
-def refusal(found: Sequence[Share], nodes: Nodes) -> str:
+def refusal(found: Sequence[Share], nodes: NodeDemand) -> str:
     """Which quotas allow too few nodes together; "" where they allow enough."""
     if sum(share.had for share in found) >= nodes.least:
         return ""
     return "; and ".join(share.text for share in found if share.wanted and share.left)
 
 
-def _share(kinds: Sequence[InstanceType], allowed: Allowed, wanted: int, *, spot: bool) -> Share:
+def _share(
+    kinds: Sequence[InstanceType], allowed: QuotaLookup, wanted: int, *, spot: bool
+) -> Share:
     """A quota of which nothing is wanted is not asked for."""
     left = [(allowed(kind.name, spot=spot), kind) for kind in kinds] if wanted else []
     known = [(allowance, kind) for allowance, kind in left if allowance is not None]

@@ -44,7 +44,7 @@ UNHEARD_OF = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class WorkerGroups:
     """What a cluster's worker groups are made of."""
 
     names: Names
@@ -74,7 +74,7 @@ class Workers:
     """US dollars an hour above which there is no spot node of any type; None: as on demand."""
 
 
-def ensure(aws: Aws, wanted: Workers) -> None:
+def ensure(aws: Aws, wanted: WorkerGroups) -> None:
     """Makes the launch template and both groups as they are wanted, the one in use last."""
     version = _ensure_template(aws, wanted)
     in_use, other = wanted.names.workers, wanted.names.on_demand
@@ -117,7 +117,7 @@ def allow(aws: Aws, group: str, size: int) -> None:
 # -- the launch template -------------------------------------------------------------------------
 
 
-def _ensure_template(aws: Aws, wanted: Workers) -> str:
+def _ensure_template(aws: Aws, wanted: WorkerGroups) -> str:
     """The version that is as wanted; a new one is made where none is."""
     name, data = wanted.names.workers, _launch(wanted)
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
@@ -160,7 +160,7 @@ def _latest(aws: Aws, name: str) -> dict[str, Any]:
     return latest
 
 
-def _launch(wanted: Workers) -> dict[str, Any]:
+def _launch(wanted: WorkerGroups) -> dict[str, Any]:
     tags = {
         CLUSTER: wanted.names.cluster,
         ROLE: "worker",
@@ -203,7 +203,7 @@ def _launch(wanted: Workers) -> dict[str, Any]:
     return data
 
 
-def _card(index: int, wanted: Workers) -> dict[str, Any]:
+def _card(index: int, wanted: WorkerGroups) -> dict[str, Any]:
     """One EFA interface per network card; only the first one of an instance has device index 0."""
     card = {
         "NetworkCardIndex": index,
@@ -228,7 +228,7 @@ def _passes(error: Rejected | Busy) -> bool:
     return bool(unheard) or error.code == "ResourceContention"
 
 
-def _ensure_group(aws: Aws, wanted: Workers, name: str, start: int, version: str) -> None:
+def _ensure_group(aws: Aws, wanted: WorkerGroups, name: str, start: int, version: str) -> None:
     """The switch stands before the group may launch anything.
 
     One that is there keeps its size, which is the controller's: smaller, AWS would choose who goes;
@@ -275,7 +275,7 @@ def _set_group(aws: Aws, name: str, size: int, **changes: Any) -> None:
         aws.autoscaling.update_auto_scaling_group(AutoScalingGroupName=name, **changes)
 
 
-def _launched_in(wanted: Workers, found: dict[str, Any] | None) -> tuple[str, ...]:
+def _launched_in(wanted: WorkerGroups, found: dict[str, Any] | None) -> tuple[str, ...]:
     """A group that is there stays where the controller has put it."""
     if not wanted.first:
         return wanted.subnets
@@ -284,7 +284,7 @@ def _launched_in(wanted: Workers, found: dict[str, Any] | None) -> tuple[str, ..
 
 
 @patient(_passes)
-def _tag_subnets(aws: Aws, wanted: Workers, name: str, found: dict[str, Any]) -> None:
+def _tag_subnets(aws: Aws, wanted: WorkerGroups, name: str, found: dict[str, Any]) -> None:
     tag = _subnets_tag(wanted)
     if any(each["Key"] == SUBNETS and each["Value"] == tag["Value"] for each in found["Tags"]):
         return
@@ -301,7 +301,7 @@ def _tag_subnets(aws: Aws, wanted: Workers, name: str, found: dict[str, Any]) ->
         )
 
 
-def _subnets_tag(wanted: Workers) -> dict[str, str]:
+def _subnets_tag(wanted: WorkerGroups) -> dict[str, str]:
     return {"Key": SUBNETS, "Value": ",".join(wanted.subnets)}
 
 
@@ -312,7 +312,7 @@ def _group(aws: Aws, name: str) -> dict[str, Any] | None:
 
 
 @patient(_passes)
-def _create_group(aws: Aws, wanted: Workers, name: str, policy: dict[str, Any]) -> None:
+def _create_group(aws: Aws, wanted: WorkerGroups, name: str, policy: dict[str, Any]) -> None:
     with calling(f"create the group {name}"):
         aws.autoscaling.create_auto_scaling_group(
             AutoScalingGroupName=name,
@@ -339,7 +339,7 @@ def _create_group(aws: Aws, wanted: Workers, name: str, policy: dict[str, Any]) 
         )
 
 
-def _policy(wanted: Workers, version: str, *, spot: bool) -> dict[str, Any]:
+def _policy(wanted: WorkerGroups, version: str, *, spot: bool) -> dict[str, Any]:
     # AWS keeps a limit that an update does not name: the empty one takes it away.
     limit = "" if wanted.max_price is None else f"{max(LEAST_LIMIT, wanted.max_price):f}"
     return {

@@ -32,7 +32,7 @@ _OVERTAKEN = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "NoS
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
+class BucketObjects:
     """Reads answer None for an object that is not there. All raise `Unavailable` on trouble."""
 
     aws: Aws
@@ -141,7 +141,7 @@ class Objects:
                     keys = [{"Key": item["Key"]} for item in page.get("Contents", ())]
                     if keys:
                         answer = self.aws.s3.delete_objects(
-                            Bucket=self.bucket, Delete={"Objects": keys, "Quiet": True}
+                            Bucket=self.bucket, Delete={"BucketObjects": keys, "Quiet": True}
                         )
                         self._check_deleted(answer.get("Errors", ()))
                     deleted += len(keys)

@@ -11,7 +11,7 @@ import msgspec
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.names import Names
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.command import Answer, Command
 
@@ -50,11 +50,11 @@ def read(item: Mapping[str, Any]) -> tuple[Command | None, float]:
         return None, sent_at
 
 
-def put_answer(objects: Objects, answer: Answer) -> None:
+def put_answer(objects: BucketObjects, answer: Answer) -> None:
     objects.put(_name(answer.id), msgspec.json.encode(answer))
 
 
-def answer_to(objects: Objects, id: str) -> Answer | None:
+def answer_to(objects: BucketObjects, id: str) -> Answer | None:
     """None while there is none."""
     data = objects.get(_name(id))
     return None if data is None else msgspec.json.decode(data, type=Answer)

@@ -39,7 +39,7 @@ Step = Literal["done", "attach", "detach", "wait"]
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class VolumeHolder:
     """The instance that has it, in EC2's own words for how far the attachment and the instance are.
 
     `attachment` is the id of an interface's attachment; a volume's has none.
@@ -52,7 +52,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemberIdentity:
     """What makes an instance the member."""
 
     volume: str
@@ -60,7 +60,7 @@ class Place:
     """What is written to the disk goes below it."""
 
 
-def step(holder: Holder | None, me: str) -> Step:
+def step(holder: VolumeHolder | None, me: str) -> Step:
     """Pure: what to do next to have it."""
     if holder is None:
         return "attach"
@@ -71,7 +71,9 @@ def step(holder: Holder | None, me: str) -> Step:
     return "wait"
 
 
-def take(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]) -> Place:
+def take(
+    aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str], None]
+) -> MemberIdentity:
     """Attaches the interface and the disk of `member` to this instance; idempotent.
 
     Raises `Unavailable` when the instance before does not end.
@@ -100,7 +102,7 @@ def take(aws: Aws, cluster: str, member: str, me: Identity, say: Callable[[str],
             VolumeId=volume, InstanceId=holder.instance, Force=True
         ),
     )
-    return Place(volume, hardware.mounted(volume))
+    return MemberIdentity(volume, hardware.mounted(volume))
 
 
 def disks(aws: Aws, cluster: str) -> tuple[str, ...]:
@@ -152,9 +154,9 @@ def _attach(
     what: str,
     me: Identity,
     say: Callable[[str], None],
-    look: Callable[[], Holder | None],
+    look: Callable[[], VolumeHolder | None],
     attach: Callable[[], object],
-    detach: Callable[[Holder], object],
+    detach: Callable[[VolumeHolder], object],
 ) -> None:
     told = ""
 
@@ -182,24 +184,26 @@ def _attach(
     until(attached, f"{what} could not be attached to {me.instance}", ATTACH_TIMEOUT, longest=1.0)
 
 
-def _holder_of_interface(aws: Aws, interface: str) -> Holder | None:
+def _holder_of_interface(aws: Aws, interface: str) -> VolumeHolder | None:
     with calling(f"describe the network interface {interface}"):
         answer = aws.ec2.describe_network_interfaces(NetworkInterfaceIds=[interface])
     held: Mapping[str, Any] = answer["NetworkInterfaces"][0].get("Attachment") or {}
     return _holder(aws, held, str(held.get("Status", "")), str(held.get("AttachmentId", "")))
 
 
-def _holder_of_volume(aws: Aws, volume: str) -> Holder | None:
+def _holder_of_volume(aws: Aws, volume: str) -> VolumeHolder | None:
     with calling(f"describe the volume {volume}"):
         answer = aws.ec2.describe_volumes(VolumeIds=[volume])
     held: Mapping[str, Any] = next(iter(answer["Volumes"][0].get("Attachments") or ()), {})
     return _holder(aws, held, str(held.get("State", "")))
 
 
-def _holder(aws: Aws, held: Mapping[str, Any], how: str, attachment: str = "") -> Holder | None:
+def _holder(
+    aws: Aws, held: Mapping[str, Any], how: str, attachment: str = ""
+) -> VolumeHolder | None:
     if not (instance := str(held.get("InstanceId", ""))) or how == "detached":
         return None
-    return Holder(instance, how, _state(aws, instance), attachment)
+    return VolumeHolder(instance, how, _state(aws, instance), attachment)
 
 
 def _state(aws: Aws, instance: str) -> str:

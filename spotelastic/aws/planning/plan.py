@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from spotelastic.aws.artifacts.boot_artifacts import Release
+from spotelastic.aws.artifacts.boot_artifacts import BootRelease
 from spotelastic.aws.base import account, names
 from spotelastic.aws.base.clients import Aws, Rejected, calling
 from spotelastic.aws.base.infra_files import boot_script
@@ -44,7 +44,7 @@ _NETWORK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ClusterSpec:
     """What `up` asks for."""
 
     name: str
@@ -72,7 +72,7 @@ class Request:
     subnets: tuple[str, ...] = ()
     """those of its subnets that nodes may be in, one a zone."""
     control_type: str = names.CONTROL_TYPE
-    etcd: Release | None = None
+    etcd: BootRelease | None = None
     """What control nodes install; by default they have one."""
     container: str = ""
     """The container image that workers run in; by default in none."""
@@ -95,7 +95,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """What a request comes to in this account: everything that is looked up, nothing made."""
 
     bucket: str
@@ -109,7 +109,7 @@ class Plan:
     efa_cards: int
 
 
-def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan:
+def plan_of(request: ClusterSpec, aws: Aws, known: Mapping[str, Any] | None) -> LaunchPlan:
     kinds = types.describe(aws, request.instance_types)
     if not request.image:
         types.check_fit(kinds)
@@ -146,11 +146,11 @@ def plan_of(request: Request, aws: Aws, known: Mapping[str, Any] | None) -> Plan
         "ControlType": request.control_type,
         "BootScript": boot_script(),
     }
-    return Plan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
+    return LaunchPlan(bucket, bucket != shared, spec, parameters, image, worker_zones, cards)
 
 
 def _spec(
-    request: Request,
+    request: ClusterSpec,
     kind: InstanceType,
     bucket: str,
     run: str,
@@ -191,7 +191,7 @@ def _spec(
 
 
 def _placed(
-    request: Request,
+    request: ClusterSpec,
     worker_zones: tuple[str, ...],
     kinds: Sequence[InstanceType],
     known: Mapping[str, Any] | None,
@@ -211,14 +211,14 @@ def _placed(
     return next(iter(packed(request, worker_zones)), "")
 
 
-def _run(request: Request, known: Mapping[str, Any] | None) -> str:
+def _run(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
     """The one that a cluster which is there already trains: nodes of two runs know nothing of each
     other, and may not write each other's checkpoints."""
     its = cloudformation.parameters(known)["Run"] if known is not None else ""
     return its or request.run or request.name
 
 
-def _bucket(request: Request, known: Mapping[str, Any] | None) -> str:
+def _bucket(request: ClusterSpec, known: Mapping[str, Any] | None) -> str:
     """The one of a cluster that is there already, or of the user's; "" for the account's own."""
     its = cloudformation.parameters(known)["Bucket"] if known is not None else ""
     if request.bucket and its not in ("", request.bucket):
@@ -231,7 +231,7 @@ def _bucket(request: Request, known: Mapping[str, Any] | None) -> str:
 
 def _network(
     aws: Aws,
-    request: Request,
+    request: ClusterSpec,
     offered: zones.Offers,
     known: Mapping[str, Any] | None,
     cards: int,
@@ -260,13 +260,13 @@ def _network(
     return dict(zip(_NETWORK, values, strict=True))
 
 
-def packed(request: Request, worker_zones: tuple[str, ...]) -> tuple[str, ...]:
+def packed(request: ClusterSpec, worker_zones: tuple[str, ...]) -> tuple[str, ...]:
     """The best of the zones."""
     best = [zone for zone in request.zones if zone in worker_zones]
     return (*best, *worker_zones)[:1]
 
 
-def _data(aws: Aws, bucket: str, request: Request) -> dict[str, str]:
+def _data(aws: Aws, bucket: str, request: ClusterSpec) -> dict[str, str]:
     """What workers may reach besides, as the stack takes it.
 
     A folder of the cluster's own is always among it: a policy cannot be about nothing.
@@ -298,7 +298,7 @@ def _prefixes(folder: str) -> tuple[str, ...]:
     return (f"{folder}*",) if folder.endswith("/") else (folder, f"{folder}/*")
 
 
-def _offers(aws: Aws, request: Request) -> zones.Offers:
+def _offers(aws: Aws, request: ClusterSpec) -> zones.Offers:
     wanted = {*request.instance_types, request.control_type}
     return offers.zones(aws, wanted)
 

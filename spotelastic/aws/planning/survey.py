@@ -14,7 +14,7 @@ from spotelastic.aws.compute import offers, quotas
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.prices import PriceList
-from spotelastic.aws.compute.quotas import Nodes, Quotas
+from spotelastic.aws.compute.quotas import NodeDemand, Quotas
 from spotelastic.aws.compute.zone_ranking import Zone, Zones, ranked
 from spotelastic.aws.network import cloudformation, existing_vpc, zones
 from spotelastic.aws.network.existing_vpc import Network
@@ -24,7 +24,7 @@ from spotelastic.errors import EnvironmentFailure, UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SurveyQuery:
     """What the survey is for."""
 
     cluster: str
@@ -78,7 +78,7 @@ class Survey:
     """Date of the on-demand prices."""
 
 
-def survey(aws: Aws, wish: Wish) -> Survey:
+def survey(aws: Aws, wish: SurveyQuery) -> Survey:
     """Raises `UsageError` and `EnvironmentFailure` for what cannot be had in this region."""
     kinds, options, short = _types(aws, wish)
     _check_container(wish, kinds)
@@ -106,7 +106,7 @@ def survey(aws: Aws, wish: Wish) -> Survey:
 
 
 def _types(
-    aws: Aws, wish: Wish
+    aws: Aws, wish: SurveyQuery
 ) -> tuple[tuple[InstanceType, ...], tuple[Option, ...], tuple[str, ...]]:
     """Of the workers; what they were chosen from; and what the quotas leave too few of."""
     known = Quotas(aws, wish.cluster)
@@ -123,14 +123,14 @@ def _types(
         return kinds, (), (f"the quotas are not known: {error}",)
 
 
-def _options(aws: Aws, known: Quotas, wish: Wish) -> tuple[Option, ...]:
+def _options(aws: Aws, known: Quotas, wish: SurveyQuery) -> tuple[Option, ...]:
     if wish.types:
         return ()
-    nodes = Nodes(wish.minimum, min(wish.minimum, wish.spot), wish.on_demand)
+    nodes = NodeDemand(wish.minimum, min(wish.minimum, wish.spot), wish.on_demand)
     return type_selection.survey(aws, wish.requirement, nodes, known.allowance)
 
 
-def _kinds(aws: Aws, wish: Wish, options: tuple[Option, ...]) -> tuple[InstanceType, ...]:
+def _kinds(aws: Aws, wish: SurveyQuery, options: tuple[Option, ...]) -> tuple[InstanceType, ...]:
     if not wish.types:
         return type_selection.best(options, wish.requirement, aws.region).types
     kinds = types.describe(aws, wish.types)
@@ -144,7 +144,7 @@ def names_of(kinds: tuple[InstanceType, ...]) -> tuple[str, ...]:
     return tuple(kind.name for kind in kinds)
 
 
-def _check_container(wish: Wish, kinds: tuple[InstanceType, ...]) -> None:
+def _check_container(wish: SurveyQuery, kinds: tuple[InstanceType, ...]) -> None:
     """Each node would find out by itself, and be paid for until then."""
     for kind in kinds:
         if wish.container and not kind.gpus:
@@ -154,9 +154,11 @@ def _check_container(wish: Wish, kinds: tuple[InstanceType, ...]) -> None:
             )
 
 
-def _shortages(aws: Aws, known: Quotas, kinds: tuple[InstanceType, ...], wish: Wish) -> list[str]:
+def _shortages(
+    aws: Aws, known: Quotas, kinds: tuple[InstanceType, ...], wish: SurveyQuery
+) -> list[str]:
     """Of workers, of each purchase; and of control nodes."""
-    nodes = Nodes(wish.minimum, wish.spot, wish.on_demand)
+    nodes = NodeDemand(wish.minimum, wish.spot, wish.on_demand)
     spot, on_demand = found = quotas.shares(kinds, known.allowance, nodes)
     if refusal := quotas.refusal(found, nodes):
         raise EnvironmentFailure(f"too few for --min {wish.minimum}: {refusal}")
@@ -176,7 +178,7 @@ def _shortages(aws: Aws, known: Quotas, kinds: tuple[InstanceType, ...], wish: W
 
 
 def _zones(
-    aws: Aws, wish: Wish, names: tuple[str, ...], network: Network | None
+    aws: Aws, wish: SurveyQuery, names: tuple[str, ...], network: Network | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """All of the cluster, and those for workers."""
     offered: zones.Offers = offers.zones(aws, (*names, wish.control_type))
@@ -188,7 +190,7 @@ def _zones(
 
 
 def _of_network(
-    wish: Wish, network: Network | None, its_zones: tuple[str, ...], cards: int
+    wish: SurveyQuery, network: Network | None, its_zones: tuple[str, ...], cards: int
 ) -> Iterator[str]:
     """What speaks against a network of the user's."""
     if network is not None:
@@ -197,7 +199,7 @@ def _of_network(
 
 
 def _estimate(
-    wish: Wish,
+    wish: SurveyQuery,
     worker: str,
     price: float,
     listed: PriceList,
@@ -217,7 +219,7 @@ def _estimate(
     return _with_base(usual, wish, listed.on_demand(worker)) if wish.base else usual
 
 
-def _with_base(usual: Estimate, wish: Wish, usd: float) -> Estimate:
+def _with_base(usual: Estimate, wish: SurveyQuery, usd: float) -> Estimate:
     """The workers of a base, which come first, at what they cost on demand."""
     workers, *others = usual.lines
     low, high = min(wish.base, workers.low), min(wish.base, workers.high)
@@ -241,7 +243,7 @@ def _addresses(
 
 
 def _ranking(
-    aws: Aws, wish: Wish, names: tuple[str, ...], types: tuple[str, ...]
+    aws: Aws, wish: SurveyQuery, names: tuple[str, ...], types: tuple[str, ...]
 ) -> tuple[Zone, ...]:
     zones = Zones(aws)
     return ranked(zones.offers(zones.named(names), types, wish.maximum))

@@ -13,7 +13,7 @@ from spotelastic.aws.compute import instance_types as types
 from spotelastic.aws.compute import offers, quotas
 from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.aws.compute.prices import shipped_table
-from spotelastic.aws.compute.quotas import Allowed, Nodes
+from spotelastic.aws.compute.quotas import NodeDemand, QuotaLookup
 from spotelastic.errors import EnvironmentFailure, UsageError
 
 DEARER_AT_MOST = 2.0
@@ -59,7 +59,7 @@ class Option:
 
 
 def options(
-    kinds: Iterable[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: Nodes
+    kinds: Iterable[InstanceType], usd: Mapping[str, float], allowed: QuotaLookup, nodes: NodeDemand
 ) -> tuple[Option, ...]:
     """What there is to choose from, best first (pure). Types without a known price are left out."""
     alike: dict[tuple[object, ...], list[InstanceType]] = {}
@@ -71,7 +71,7 @@ def options(
 
 
 def _option(
-    kinds: Sequence[InstanceType], usd: Mapping[str, float], allowed: Allowed, nodes: Nodes
+    kinds: Sequence[InstanceType], usd: Mapping[str, float], allowed: QuotaLookup, nodes: NodeDemand
 ) -> Option:
     """Of one kind, the cheapest first. The quotas must allow what the job needs of its types."""
     cheapest = usd[kinds[0].name]
@@ -106,7 +106,7 @@ def check(kinds: Iterable[InstanceType], requirement: Requirement) -> None:
 
 
 def survey(
-    aws: Aws, requirement: Requirement, nodes: Nodes, allowed: Allowed
+    aws: Aws, requirement: Requirement, nodes: NodeDemand, allowed: QuotaLookup
 ) -> tuple[Option, ...]:
     """The options of this region today, best first."""
     names = _fitting(aws, requirement) if str(requirement) else _usual(aws)

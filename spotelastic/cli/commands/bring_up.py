@@ -17,27 +17,26 @@ from spotelastic.aws.artifacts.boot_artifacts import ETCD
 from spotelastic.aws.base.names import MEMBERS
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.planning.plan import Request as ClusterRequest
-from spotelastic.aws.planning.survey import Survey, Wish, survey
+from spotelastic.aws.planning.plan import ClusterSpec
+from spotelastic.aws.planning.survey import Survey, SurveyQuery, survey
 from spotelastic.aws.security import secrets
 from spotelastic.cli.commands import earlier_run, failure_report
-from spotelastic.cli.commands.detach import Staying
-from spotelastic.cli.commands.watch import Outcome, ended, outcome, training, watch
+from spotelastic.cli.commands.detach import LeftRunning
+from spotelastic.cli.commands.watch import JobOutcome, ended, outcome, training, watch
 from spotelastic.cli.render import list_prices, loss_curve, tables
 from spotelastic.cli.render import plan as render_plan
 from spotelastic.cli.render.progress import view
 from spotelastic.client import confirmation, local_data, preflight
 from spotelastic.client.capacity_policy import kept
-from spotelastic.client.job_config import Checked, Request, check
-from spotelastic.client.target import Place, aws_is_configured
+from spotelastic.client.job_config import JobRequest, ValidatedJob, check
+from spotelastic.client.target import CloudTarget, aws_is_configured
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
 from spotelastic.local import cloud as local
 from spotelastic.local import joining
-from spotelastic.local.drill import Drill
-from spotelastic.local.drill import Plan as DrillPlan
-from spotelastic.local.fault_client import Faults
-from spotelastic.local.joining import Use
+from spotelastic.local.drill import Drill, DrillPlan
+from spotelastic.local.fault_client import FaultClient
+from spotelastic.local.joining import CloudUse
 from spotelastic.model.counting import counted
 from spotelastic.model.job import Capacity
 from spotelastic.model.progress import Status
@@ -46,7 +45,7 @@ from spotelastic.signals import Signals
 Say = Callable[[str], None]
 
 
-def launch(request: Request) -> int:
+def launch(request: JobRequest) -> int:
     """Returns the command's exit code."""
     checked = check(request, Path.cwd())
     if request.plan and not request.local and not aws_is_configured():
@@ -71,11 +70,13 @@ def launch(request: Request) -> int:
 # -- from nothing to the report ------------------------------------------------------------------
 
 
-def _carry_through(request: Request, checked: Checked, undo: ExitStack, signals: Signals) -> int:
+def _carry_through(
+    request: JobRequest, checked: ValidatedJob, undo: ExitStack, signals: Signals
+) -> int:
     with view() as shown:
         say = _to_stderr if request.as_json else shown.say
         region = None if request.local else request.region
-        stays = Staying(checked.name, checked.linger, undo, signals, shown.say, region)
+        stays = LeftRunning(checked.name, checked.linger, undo, signals, shown.say, region)
         place = _place(request, stays, say)
         stays = replace(stays, use=place.use)
         known = preflight.find(place, request, checked)
@@ -141,7 +142,7 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _confirm_cost(request: Request, checked: Checked, found: Survey, say: Say) -> None:
+def _confirm_cost(request: JobRequest, checked: ValidatedJob, found: Survey, say: Say) -> None:
     """Before the first dollar is spent. Where nobody can be asked the command is carried out."""
     if request.yes or not confirmation.somebody_is_there():
         return
@@ -183,11 +184,11 @@ class _FirstStep:
             self._say(f"first step {steady() - self._began:.0f} s after the command")
 
 
-def _wish(request: Request, checked: Checked, known: Cluster | None) -> Wish:
+def _wish(request: JobRequest, checked: ValidatedJob, known: Cluster | None) -> SurveyQuery:
     types = request.types
     if known is not None and not types:
         types = known.spec.instance_types
-    return Wish(
+    return SurveyQuery(
         cluster=checked.name,
         types=types,
         minimum=request.minimum,
@@ -210,11 +211,11 @@ def _on_demand(capacity: Capacity, minimum: int) -> int:
     return capacity.base or (minimum if capacity.on_demand == "fallback" else 0)
 
 
-def _place(request: Request, stays: Staying, say: Say) -> Place:
+def _place(request: JobRequest, stays: LeftRunning, say: Say) -> CloudTarget:
     """AWS, or the local cloud: a new one, or that which others use already. It lives as long as
     somebody does."""
     if not request.local:
-        return Place.find(False, request.region)
+        return CloudTarget.find(False, request.region)
     use, new = joining.join(lambda: say("starting the local cloud"))
     last = _to_stderr if request.as_json else wrapping.say
     stays.undo.callback(_undoing(stays.signals, lambda: _leave(use, last)))
@@ -222,26 +223,26 @@ def _place(request: Request, stays: Staying, say: Say) -> Place:
         say(f"local cloud at {use.info.endpoint}: {', '.join(use.info.zones)}")
     else:
         say(f"using the local cloud that runs already ({use.info.endpoint})")
-    return replace(Place.of(use.info), use=use)
+    return replace(CloudTarget.of(use.info), use=use)
 
 
-def _leave(use: Use, say: Say) -> None:
+def _leave(use: CloudUse, say: Say) -> None:
     """With its cluster, if that is not to stay and nobody else works on it."""
     if use.leave(say) != "nothing" and use.cluster:
         local_data.tell(use.cluster, say)
 
 
 def _bring_up(
-    request: Request,
-    checked: Checked,
+    request: JobRequest,
+    checked: ValidatedJob,
     found: Survey,
     known: Cluster | None,
-    place: Place,
-    stays: Staying,
+    place: CloudTarget,
+    stays: LeftRunning,
     say: Say,
 ) -> Cluster:
     """A new cluster, or the known one with what differs changed."""
-    wanted = ClusterRequest(
+    wanted = ClusterSpec(
         name=checked.name,
         script=checked.script,
         args=request.args,
@@ -286,7 +287,13 @@ def _bring_up(
 
 
 def _bring_up_here(
-    request: Request, wanted: ClusterRequest, place: Place, use: Use, say: Say, *, new: bool
+    request: JobRequest,
+    wanted: ClusterSpec,
+    place: CloudTarget,
+    use: CloudUse,
+    say: Say,
+    *,
+    new: bool,
 ) -> Cluster:
     """In the local cloud, which takes the cluster down when the command ends, however that is."""
     with local.making(lambda: say("waiting until another `up` has made its cluster")):
@@ -298,7 +305,9 @@ def _bring_up_here(
     return cluster
 
 
-def _other_secrets(place: Place, checked: Checked, known: Cluster | None) -> Collection[str]:
+def _other_secrets(
+    place: CloudTarget, checked: ValidatedJob, known: Cluster | None
+) -> Collection[str]:
     """Those that the known cluster has not, or with another value."""
     return () if known is None else secrets.differing(place.aws, checked.name, checked.secrets)
 
@@ -311,17 +320,21 @@ def _undoing(signals: Signals, undo: Callable[[], None]) -> Callable[[], None]:
     return undone
 
 
-def _drill(request: Request, place: Place, say: Say) -> Drill | None:
+def _drill(request: JobRequest, place: CloudTarget, say: Say) -> Drill | None:
     if not request.drill or place.cloud is None:
         return None
-    return Drill(DrillPlan(nodes=request.maximum), Faults(place.cloud), say)
+    return Drill(DrillPlan(nodes=request.maximum), FaultClient(place.cloud), say)
 
 
 # -- the end -------------------------------------------------------------------------------------
 
 
 def _conclude(
-    request: Request, result: Outcome, log: Path | None, drill: Drill | None, cluster: Staying
+    request: JobRequest,
+    result: JobOutcome,
+    log: Path | None,
+    drill: Drill | None,
+    cluster: LeftRunning,
 ) -> int:
     """Reports first, so that a failing clean-up cannot cost the report."""
     tables.display(tables.report_table(result.report))
@@ -347,7 +360,7 @@ def _conclude(
     return 0 if written and not missed else 1
 
 
-def _write(request: Request, result: Outcome) -> bool:
+def _write(request: JobRequest, result: JobOutcome) -> bool:
     """The files that were asked for; False if one could not be written."""
     try:
         if request.report:

@@ -23,7 +23,13 @@ from spotelastic.model.counting import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint, Entry, Progress, Tensor
+    from spotelastic_checkpoints.catalog.catalog import (
+        Catalog,
+        Checkpoint,
+        Progress,
+        StepEntry,
+        Tensor,
+    )
 
 app = typer.Typer(
     help="Look at checkpoints, check them, and carry them in and out.",
@@ -287,7 +293,7 @@ def _progress(what: str, total: int) -> Iterator["Progress"]:
         yield lambda nbytes: shown.advance(task, nbytes)
 
 
-def _entries_table(entries: "list[Entry]") -> "RenderableType":
+def _entries_table(entries: "list[StepEntry]") -> "RenderableType":
     from rich.text import Text
 
     from spotelastic.cli.render.tables import table_of

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint
     from spotelastic_checkpoints.commit.commit_protocol import Commits
     from spotelastic_checkpoints.storage.port import Storage
-    from spotelastic_checkpoints.wire import Commit
+    from spotelastic_checkpoints.types import Commit
 
 WITHIN = 30.0
 """Seconds that the store may be away while a command runs."""
@@ -49,7 +49,7 @@ class Named:
     @property
     def commit(self) -> "Commit":
         """Of the step that was named, be it damaged or never committed."""
-        from spotelastic_checkpoints.wire import Commit
+        from spotelastic_checkpoints.types import Commit
 
         entries = self.catalog.entries()
         found = [e for e in entries if e.step == self.step and self.epoch in (None, e.epoch)]
@@ -85,16 +85,16 @@ def storage(url: str) -> Iterator["Storage"]:
     not configured, S3 is that of the local cloud: while none runs, the folder of its buckets."""
     from spotelastic_checkpoints.storage.asked import Asked
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
-    from spotelastic_checkpoints.storage.outage_retry import Patience
+    from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
     url, is_local = _address_of(url)
     if is_local:
         with suppress(UsageError):
-            Place.find(True)
+            CloudTarget.find(True)
     tell = partial(typer.echo, err=True)
-    patience = Patience(tell, "this command", WITHIN, WORTH_A_WORD)
+    patience = OutageRetry(tell, "this command", WITHIN, WORTH_A_WORD)
     with _explained():
         there: Storage
         if folder_of(url) is not None:
@@ -139,12 +139,12 @@ def _storage_of(cluster: str) -> str:
     """What the cluster writes to, or wrote to before it went."""
     from spotelastic.aws.base.names import Names
     from spotelastic.client import local_data
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
     why = ""
     try:
         Names(cluster)
-        place = Place.find(None)
+        place = CloudTarget.find(None)
         why = ", and "
         return place.told(cluster, lambda _: None).spec.storage
     except UsageError as error:

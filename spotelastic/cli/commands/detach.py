@@ -8,12 +8,12 @@ from spotelastic.aws.base.clients import SignedOut
 from spotelastic.cli.render.plan import lingers
 from spotelastic.client.target import CloudEnded
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
-from spotelastic.local.joining import Use
+from spotelastic.local.joining import CloudUse
 from spotelastic.signals import Signals
 
 
 @dataclass(frozen=True, slots=True)
-class Staying:
+class LeftRunning:
     """Whatever ends the command, its user reads that the cluster is up, and how to come back."""
 
     name: str
@@ -25,7 +25,7 @@ class Staying:
     say: Callable[[str], None]
     region: str | None = None
     """Where `up` was told one: other commands look elsewhere otherwise."""
-    use: Use | None = None
+    use: CloudUse | None = None
     """Of the local cloud."""
     owned: bool = False
     """A local cluster that ends with the commands that work on it."""

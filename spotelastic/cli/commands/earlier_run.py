@@ -4,15 +4,15 @@ begins afresh."""
 from collections.abc import Callable
 
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import CHECKPOINTS, Objects
-from spotelastic.client.job_config import Checked, Request
-from spotelastic.client.target import Place
+from spotelastic.aws.messaging.bucket import CHECKPOINTS, BucketObjects
+from spotelastic.client.job_config import JobRequest, ValidatedJob
+from spotelastic.client.target import CloudTarget
 from spotelastic.errors import UsageError
 
 Say = Callable[[str], None]
 
 
-def check(request: Request, known: Cluster | None) -> None:
+def check(request: JobRequest, known: Cluster | None) -> None:
     """Raises `UsageError` where --fresh has no meaning."""
     if request.fresh and request.resume:
         raise UsageError(f"--fresh and --resume {request.resume}: give one of them")
@@ -23,21 +23,21 @@ def check(request: Request, known: Cluster | None) -> None:
         )
 
 
-def begin(place: Place, request: Request, checked: Checked, say: Say) -> None:
+def begin(place: CloudTarget, request: JobRequest, checked: ValidatedJob, say: Say) -> None:
     """Says what a new cluster goes on from. With --fresh nothing that is there counts any more; it
     is not deleted."""
     from spotelastic_checkpoints.commit.commit_protocol import LATEST
-    from spotelastic_checkpoints.provenance import Kept, ago, without_secrets
+    from spotelastic_checkpoints.provenance import StoredRun, ago, without_secrets
 
     from spotelastic.cli.commands import ckpt_target
 
     bucket, run = request.bucket or place.bucket, request.resume or checked.name
-    left = Objects(place.aws, bucket, run)
+    left = BucketObjects(place.aws, bucket, run)
     if not left.has(CHECKPOINTS + LATEST):
         return
     url = left.url(CHECKPOINTS.rstrip("/"))
     with ckpt_target.storage(url) as there:
-        kept = Kept(there, run)
+        kept = StoredRun(there, run)
         commit = kept.commits.begin_afresh() if request.fresh else kept.commits.latest()
         if commit is None:
             return

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.cli.commands.watch import Outcome
+from spotelastic.cli.commands.watch import JobOutcome
 from spotelastic.client.logs import Wanted, tail
 from spotelastic.clock import steady
 from spotelastic.errors import SpotelasticError
@@ -17,11 +17,11 @@ PATIENCE = 5.0
 """Seconds that the last lines may take to arrive."""
 
 
-def failed(result: Outcome) -> bool:
+def failed(result: JobOutcome) -> bool:
     return result.status.state != "succeeded"
 
 
-def describe(result: Outcome, log: Path | None) -> str:
+def describe(result: JobOutcome, log: Path | None) -> str:
     """Why the job did not succeed: the first failing rank, its traceback, where its log is."""
     lines = [f"the job {result.status.state}: {result.status.reason.rstrip()}"]
     if log is not None:
@@ -29,7 +29,7 @@ def describe(result: Outcome, log: Path | None) -> str:
     return "\n".join(lines)
 
 
-def keep_log(cluster: Cluster, result: Outcome) -> Path | None:
+def keep_log(cluster: Cluster, result: JobOutcome) -> Path | None:
     """Saves what the first failing rank wrote in the user's folder: its node is about to end.
 
     Returns the file; None where no rank failed, or nothing could be read or written.

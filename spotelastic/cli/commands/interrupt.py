@@ -55,10 +55,10 @@ def interrupt(
     """
     from spotelastic.cli.render import tables
     from spotelastic.client import interrupt as client_interrupt
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    what = client_interrupt.Interruption(node, kind, seconds)
-    place = Place.find(where, region)
+    what = client_interrupt.InterruptionRequest(node, kind, seconds)
+    place = CloudTarget.find(where, region)
     told = client_interrupt.interrupt(place, place.cluster(name), what)
     typer.echo(tables.to_json(client_interrupt.caused(place, what)) if json else told)
 
@@ -76,10 +76,10 @@ def drill(
     """Interrupt nodes of a job one after the other, as a plan says."""
     from spotelastic.cli.render import tables
     from spotelastic.client import drill_plan
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
     wanted = drill_plan.read(plan)
-    place = Place.find(where, region)
+    place = CloudTarget.find(where, region)
     cluster = place.cluster(name)
     done = drill_plan.run(place, cluster, wanted, seed, lambda line: typer.echo(line, err=json))
     if json:
@@ -103,13 +103,13 @@ def down(
 
     Those of a local cluster stay on this machine, in ~/.spotelastic/s3.
     """
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
     if delete_data and name is None:
         raise UsageError("--delete-data: name the cluster whose checkpoints are to be deleted")
     if delete_data and name is not None and where is not False and _delete_here(name, where):
         return
-    place = Place.find(where, region)
+    place = CloudTarget.find(where, region)
     if delete_data and name is not None:
         data = place.data(name, bucket)
         _confirm(data.run.cluster, data.url)

@@ -12,8 +12,8 @@ from spotelastic.errors import Unavailable
 from spotelastic.wrapping import note
 
 if TYPE_CHECKING:
-    from spotelastic.client.commands import Done
-    from spotelastic.client.target import Place
+    from spotelastic.client.commands import CommandResult
+    from spotelastic.client.target import CloudTarget
 
 STOP_EXAMPLES = """[bold]Examples[/]
 
@@ -50,9 +50,9 @@ def stop(
     `spotelastic restart` goes on from that step.
     """
     from spotelastic.client import commands
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    place = Place.find(where, region)
+    place = CloudTarget.find(where, region)
     cluster = place.cluster(name)
     _tell(lambda: commands.stop(cluster, wait=wait, say=_say), place, cluster.name, as_json=json)
 
@@ -75,9 +75,9 @@ def restart(
 ) -> None:
     """Let a job that has ended go on from its newest checkpoint, with the code of this folder."""
     from spotelastic.client import commands
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    place = Place.find(where, region)
+    place = CloudTarget.find(where, region)
     cluster = place.cluster(name)
     _tell(
         lambda: commands.restart(
@@ -109,9 +109,9 @@ def scale(
 ) -> None:
     """Change how many nodes a job has, while it trains."""
     from spotelastic.client import commands
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    place = Place.find(where, region)
+    place = CloudTarget.find(where, region)
     cluster, local = place.cluster(name), place.cloud is not None
     _tell(
         lambda: commands.scale(cluster, minimum, maximum, local=local, say=_say),
@@ -121,7 +121,9 @@ def scale(
     )
 
 
-def _tell(carry_out: "Callable[[], Done]", place: "Place", name: str, *, as_json: bool) -> None:
+def _tell(
+    carry_out: "Callable[[], CommandResult]", place: "CloudTarget", name: str, *, as_json: bool
+) -> None:
     from spotelastic.cli.render import tables
 
     try:

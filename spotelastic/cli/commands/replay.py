@@ -15,11 +15,11 @@ from spotelastic.validation import size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from spotelastic_checkpoints.types import Schedule
 
     from spotelastic.model.job import Capacity
-    from spotelastic.model.round import Schedule
-    from spotelastic.replay.outcome import Outcome
-    from spotelastic.replay.scenario import Machines, Scenario
+    from spotelastic.replay.outcome import ReplayOutcome
+    from spotelastic.replay.scenario import NodeTimings, Scenario
     from spotelastic.replay.trace import Trace
 
 EXAMPLES = """[bold]Examples[/]
@@ -166,7 +166,7 @@ def _notes(trace: "Trace", scenario: "Scenario", asked: int) -> Iterator[str]:
 
 
 def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Schedule | None":
-    from spotelastic.model.round import Schedule
+    from spotelastic_checkpoints.types import Schedule
 
     snapshots = snapshot_every or checkpoint_every
     if snapshots is None:
@@ -174,9 +174,9 @@ def _schedule(snapshot_every: int | None, checkpoint_every: int | None) -> "Sche
     return Schedule(snapshots, checkpoint_every or snapshots)
 
 
-def _machines(type_: str, spot_price: float | None, boot: float, start: float) -> "Machines":
+def _machines(type_: str, spot_price: float | None, boot: float, start: float) -> "NodeTimings":
     from spotelastic.aws.compute.prices import shipped_table
-    from spotelastic.replay.scenario import Machines
+    from spotelastic.replay.scenario import NodeTimings
 
     on_demand = shipped_table().usd_per_hour.get(type_)
     if on_demand is None and spot_price is None:
@@ -184,13 +184,15 @@ def _machines(type_: str, spot_price: float | None, boot: float, start: float) -
             f"--instance-type {type_}: its price is not known here; give one with --spot-price"
         )
     spot = SPOT_SHARE * (on_demand or 0.0) if spot_price is None else spot_price
-    return Machines(boot=boot, start=start, spot_usd=spot, on_demand_usd=on_demand or spot)
+    return NodeTimings(boot=boot, start=start, spot_usd=spot, on_demand_usd=on_demand or spot)
 
 
 # -- what is shown -------------------------------------------------------------------------------
 
 
-def _with_sizes(outcome: "Outcome", scenario: "Scenario", maximum: int | None) -> dict[str, object]:
+def _with_sizes(
+    outcome: "ReplayOutcome", scenario: "Scenario", maximum: int | None
+) -> dict[str, object]:
     """For programs: with how many nodes it was played, and what --max was, if it was given."""
     import msgspec
 
@@ -201,7 +203,7 @@ def _with_sizes(outcome: "Outcome", scenario: "Scenario", maximum: int | None) -
 def _show(
     trace: "Trace",
     scenario: "Scenario",
-    outcomes: "Sequence[Outcome]",
+    outcomes: "Sequence[ReplayOutcome]",
     type_: str,
     *,
     estimated: bool,
@@ -225,7 +227,7 @@ def _show(
     tables.display(_table(outcomes, allows=allows))
 
 
-def _table(outcomes: "Sequence[Outcome]", *, allows: bool) -> "RenderableType":
+def _table(outcomes: "Sequence[ReplayOutcome]", *, allows: bool) -> "RenderableType":
     """`allows`: whether the trace alone ever has enough nodes for the job."""
     from spotelastic.cli.render import tables
 

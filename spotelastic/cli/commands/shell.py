@@ -8,7 +8,7 @@ import typer
 from spotelastic.cli.options.common import Region
 
 if TYPE_CHECKING:
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
 SHELL_EXAMPLES = """[bold]Example[/]
 
@@ -48,12 +48,12 @@ def forward(
     _become(sessions.forward(place.aws, node, port, to or port))
 
 
-def _place(node: str, name: str | None, region: str | None) -> "Place":
+def _place(node: str, name: str | None, region: str | None) -> "CloudTarget":
     """On AWS. Raises `UsageError` for the local cloud, and for a node that is not there."""
-    from spotelastic.client.target import Place, status_of
+    from spotelastic.client.target import CloudTarget, status_of
     from spotelastic.errors import UsageError
 
-    place = Place.find(None, region)
+    place = CloudTarget.find(None, region)
     found = {each.id: each for each in status_of(place.cluster(name)).nodes}
     if node not in found:
         raise UsageError(f"there is no node {node}; there is {', '.join(found) or 'none'}")

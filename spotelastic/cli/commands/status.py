@@ -52,9 +52,9 @@ spotelastic cost demo --json | jq .total_usd
 def ls(where: Where = None, region: Region = None, json: AsJson = False) -> None:
     """List the clusters, and how their jobs stand."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    tables.show(Place.find(where, region).listing(), tables.listing_table, as_json=json)
+    tables.show(CloudTarget.find(where, region).listing(), tables.listing_table, as_json=json)
 
 
 def status(
@@ -62,9 +62,9 @@ def status(
 ) -> None:
     """Show how a job stands: its round, step and loss, and every node."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import Place, status_of
+    from spotelastic.client.target import CloudTarget, status_of
 
-    cluster = Place.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).told(name, note)
     tables.show(status_of(cluster), tables.status_table, as_json=json)
     if warning := cluster.spec.validity.warning(cluster.name, wall()):
         typer.echo(f"warning: {warning}", err=True)
@@ -80,9 +80,9 @@ def logs(
 ) -> None:
     """Print what the workers wrote."""
     from spotelastic.client.logs import Wanted, tail
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    cluster = Place.find(where, region).cluster(name)
+    cluster = CloudTarget.find(where, region).cluster(name)
     for line in tail(cluster, Wanted(rank, node), follow=follow, note=note):
         typer.echo(line)
 
@@ -92,9 +92,9 @@ def events(
 ) -> None:
     """List what happened: notices, losses, rounds, replacements."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    cluster = Place.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).told(name, note)
     tables.show(cluster.objects.events(), tables.events_table, as_json=json)
 
 
@@ -103,9 +103,9 @@ def report(
 ) -> None:
     """Show what every interruption cost, the goodput and the bill."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import Place
+    from spotelastic.client.target import CloudTarget
 
-    cluster = Place.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).told(name, note)
     made = cluster.objects.report()
     if made is None:
         raise UsageError(f"{cluster.name} has no report yet: no round has begun")
@@ -117,7 +117,7 @@ def cost(
 ) -> None:
     """Show what a cluster costs now and has cost, and its workers would have cost on demand."""
     from spotelastic.cli.render import tables
-    from spotelastic.client.target import Place, cost_of
+    from spotelastic.client.target import CloudTarget, cost_of
 
-    cluster = Place.find(where, region).told(name, note)
+    cluster = CloudTarget.find(where, region).told(name, note)
     tables.show(cost_of(cluster), tables.cost_table, as_json=json)

@@ -102,11 +102,11 @@ def up(
     is left but the checkpoints.
     """
     from spotelastic.cli.commands.bring_up import launch
-    from spotelastic.client.job_config import Request
+    from spotelastic.client.job_config import JobRequest
 
     if json and not plan:
         raise UsageError("--json goes with --plan; of a job, `spotelastic status --json` tells")
-    request = Request(
+    request = JobRequest(
         script=script or _usual_script(),
         args=_script_args(context, args or ()),
         local=local,

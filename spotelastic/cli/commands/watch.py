@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.cli.render.progress import View
+from spotelastic.cli.render.progress import ProgressView
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.model.job import ENDED
@@ -25,7 +25,7 @@ REPORT_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """How the job ended, and its last account of itself."""
 
     status: Status
@@ -36,7 +36,7 @@ class Outcome:
 
 def watch(
     cluster: Cluster,
-    view: View,
+    view: ProgressView,
     *,
     until: Callable[[Status], bool],
     look: Callable[[Status], None],
@@ -107,7 +107,7 @@ def training(status: Status) -> bool:
     return ended(status) or any(node.state == "training" for node in status.nodes)
 
 
-def outcome(cluster: Cluster, status: Status) -> Outcome:
+def outcome(cluster: Cluster, status: Status) -> JobOutcome:
     """The report of a job that has ended; the controller writes it last."""
     deadline = steady() + REPORT_TIMEOUT
     while (report := cluster.objects.report()) is None or report.job.state not in ENDED:
@@ -118,4 +118,4 @@ def outcome(cluster: Cluster, status: Status) -> Outcome:
             )
         threading.Event().wait(EVERY)
     objects = cluster.objects
-    return Outcome(status, report, tuple(objects.curve()), tuple(objects.events()))
+    return JobOutcome(status, report, tuple(objects.curve()), tuple(objects.events()))

@@ -6,7 +6,7 @@ from spotelastic.aws.base.names import CONTROL_TYPE, MEMBERS
 from spotelastic.aws.compute.estimate import Estimate, Line, estimate
 from spotelastic.aws.compute.prices import Table, shipped_table
 from spotelastic.cli.render.plan import Planned, price_table
-from spotelastic.client.job_config import Checked, Request
+from spotelastic.client.job_config import JobRequest, ValidatedJob
 from spotelastic.errors import UsageError
 
 GPU_FAMILIES = ("g", "p")
@@ -17,7 +17,7 @@ UNKNOWN = (
 )
 
 
-def planned(request: Request, checked: Checked) -> Planned:
+def planned(request: JobRequest, checked: ValidatedJob) -> Planned:
     """Raises `UsageError` where only an account knows which types are meant."""
     table = shipped_table()
     types = request.types or (_cheapest(request, checked, table),)
@@ -54,7 +54,7 @@ def shown(plan: Planned) -> Iterator[str]:
     yield f"would make the cluster {plan.name}; nothing was made"
 
 
-def _cheapest(request: Request, checked: Checked, table: Table) -> str:
+def _cheapest(request: JobRequest, checked: ValidatedJob, table: Table) -> str:
     """`up` takes the cheapest GPU type in quota where nothing is said."""
     if str(checked.requirement):
         flag = "--gpus" if request.gpus else "--gpu-memory"
@@ -66,7 +66,7 @@ def _cheapest(request: Request, checked: Checked, table: Table) -> str:
     return min((name for name in prices if name.startswith(GPU_FAMILIES)), key=prices.__getitem__)
 
 
-def _estimate(request: Request, worker: str, table: Table) -> Estimate:
+def _estimate(request: JobRequest, worker: str, table: Table) -> Estimate:
     prices, nodes = table.usd_per_hour, (request.minimum, request.maximum)
     costs = estimate(
         nodes=nodes,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from spotelastic.aws.artifacts.left_out import LeftOut
 from spotelastic.aws.compute.estimate import AS_OF, Estimate, Line
 from spotelastic.aws.planning.survey import Survey
-from spotelastic.client.job_config import Checked, Request
+from spotelastic.client.job_config import JobRequest, ValidatedJob
 from spotelastic.controller.decisions import limits
-from spotelastic.controller.model.observation import Policy
+from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.errors import UsageError
 from spotelastic.model.counting import size
 from spotelastic.model.job import Capacity, JobSpec
@@ -26,7 +26,7 @@ EMULATED = (
 )
 
 
-def headline(request: Request, checked: Checked, found: Survey) -> Iterator[str]:
+def headline(request: JobRequest, checked: ValidatedJob, found: Survey) -> Iterator[str]:
     """Script, types, zones, price; then what is worth a warning.
 
     Raises `UsageError`, before anything is said, for limits that contradict what there is.
@@ -66,7 +66,7 @@ def not_shipped(left: LeftOut) -> str:
     )
 
 
-def _check_kept(checked: Checked) -> None:
+def _check_kept(checked: ValidatedJob) -> None:
     if checked.capacity.keep_failed and checked.linger == 0:
         raise UsageError(
             "--keep-failed: with --linger 0 the cluster ends with its job, and the node that "
@@ -77,7 +77,7 @@ def _check_kept(checked: Checked) -> None:
 def _check_cost(minimum: int, limit: float | None, found: Survey) -> None:
     """An error where a job would be stopped before it has trained: its nodes boot, and what it
     takes to end is set aside. Prices that are not known contradict nothing."""
-    an_hour, policy = found.estimate.low, Policy()
+    an_hour, policy = found.estimate.low, ControllerPolicy()
     least = limits.needed(an_hour, policy)
     if limit is None or not found.price or limit >= least:
         return
@@ -130,8 +130,8 @@ class Planned:
 
 
 def planned(
-    request: Request,
-    checked: Checked,
+    request: JobRequest,
+    checked: ValidatedJob,
     found: Survey,
     known: JobSpec | None,
     secrets: Collection[str],
@@ -154,7 +154,7 @@ def planned(
 
 
 def plan(
-    checked: Checked, found: Survey, planned: Planned, *, emulated: bool = False
+    checked: ValidatedJob, found: Survey, planned: Planned, *, emulated: bool = False
 ) -> Iterator[str]:
     """What `--plan` shows; `emulated`: of the local cloud, where nothing costs money."""
     yield ""
@@ -187,7 +187,11 @@ def lingers(seconds: float | None) -> str:
 
 
 def changes(
-    request: Request, checked: Checked, found: Survey, known: JobSpec, secrets: Collection[str]
+    request: JobRequest,
+    checked: ValidatedJob,
+    found: Survey,
+    known: JobSpec,
+    secrets: Collection[str],
 ) -> Iterator[str]:
     """What differs from the job that the cluster has."""
     pairs = {
@@ -213,7 +217,7 @@ Pairs = Mapping[str, tuple[object, object]]
 """By flag: what the cluster has, and what is asked for."""
 
 
-def _of_the_job(request: Request, checked: Checked, found: Survey, known: JobSpec) -> Pairs:
+def _of_the_job(request: JobRequest, checked: ValidatedJob, found: Survey, known: JobSpec) -> Pairs:
     old, new = known.settings, checked.settings
     return {
         "max-restarts": (old.max_restarts, new.max_restarts),
@@ -233,7 +237,7 @@ def _of_the_job(request: Request, checked: Checked, found: Survey, known: JobSpe
     }
 
 
-def _of_its_nodes(checked: Checked, found: Survey, known: JobSpec) -> Pairs:
+def _of_its_nodes(checked: ValidatedJob, found: Survey, known: JobSpec) -> Pairs:
     old, new = known.capacity, checked.capacity
     types = tuple(kind.name for kind in found.types)
     return {
@@ -262,7 +266,7 @@ def _shown(value: object) -> str:
     return "none" if value in ("", None) else str(value)
 
 
-def _choice(checked: Checked, found: Survey) -> Iterator[str]:
+def _choice(checked: ValidatedJob, found: Survey) -> Iterator[str]:
     """What the types were chosen from, and why."""
     if not found.options:
         return

@@ -20,7 +20,7 @@ RECENT = 200
 """Lines that are kept for a terminal that gets another size."""
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Shows progress between entering and leaving it."""
 
     def __enter__(self) -> Self: ...
@@ -43,7 +43,7 @@ class View(Protocol):
         ...
 
 
-def view() -> View:
+def view() -> ProgressView:
     return Live() if sys.stdout.isatty() else Plain(lambda line: print(line, flush=True))
 
 

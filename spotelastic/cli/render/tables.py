@@ -15,7 +15,15 @@ from rich.text import Text
 
 from spotelastic.model.counting import counted, size
 from spotelastic.model.job import ENDED
-from spotelastic.model.progress import Cost, Event, Interruption, Listed, Report, Status, Upload
+from spotelastic.model.progress import (
+    ClusterSummary,
+    Cost,
+    Event,
+    Interruption,
+    Report,
+    Status,
+    Upload,
+)
 
 T = TypeVar("T")
 KINDS = {
@@ -161,7 +169,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else "".join(map(str, ranks))
 
 
-def listing_table(clusters: Sequence[Listed]) -> RenderableType:
+def listing_table(clusters: Sequence[ClusterSummary]) -> RenderableType:
     if not clusters:
         return Text("no clusters")
     table = table_of("cluster", "job", "nodes", "step", right=("nodes", "step"))

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from statistics import median
 
+from spotelastic_checkpoints.types import Resume
+
 from spotelastic.model.job import Job
 from spotelastic.model.progress import Point
-from spotelastic.model.round import Resume, Round, RoundRecord
+from spotelastic.model.round import Round, RoundRecord
 
 STRAYS = 10
 """Steps of the round before that may seem to lie in a round, because clocks differ a little. They

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
-from spotelastic.aws.compute.autoscaling import ALIVE, Machine
+from spotelastic.aws.compute.autoscaling import ALIVE, Instance
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.model.job import ENDED
@@ -21,7 +21,7 @@ NO_MESSAGES: Mapping[Fate, int] = {}
 def status(
     cluster: str,
     records: Records,
-    machines: Mapping[str, Machine],
+    machines: Mapping[str, Instance],
     etcd_leader: str,
     now: float,
     fates: Mapping[Fate, int] = NO_MESSAGES,
@@ -117,7 +117,7 @@ def _reason(records: Records) -> str:
     return "\n".join(filter(None, (job.reason or where, failure.traceback or failure.message)))
 
 
-def _nodes(records: Records, machines: Mapping[str, Machine]) -> Iterable[NodeStatus]:
+def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeStatus]:
     """One row per instance that lives or still counts; workers first."""
     ordered = sorted(machines.values(), key=lambda m: (m.role == "control", m.launched_at, m.id))
     for machine in ordered:
@@ -131,17 +131,17 @@ def _nodes(records: Records, machines: Mapping[str, Machine]) -> Iterable[NodeSt
             yield _row(machine, "worker", node_state, ranks)
 
 
-def _row(machine: Machine, role: NodeRole, state: str, ranks: tuple[int, ...] = ()) -> NodeStatus:
+def _row(machine: Instance, role: NodeRole, state: str, ranks: tuple[int, ...] = ()) -> NodeStatus:
     return NodeStatus(machine.id, role, state, machine.zone, machine.address, ranks)
 
 
-def _control_state(records: Records, machine: Machine) -> str:
+def _control_state(records: Records, machine: Instance) -> str:
     if machine.id == records.leader:
         return "leading"
     return "standing by" if machine.id in records.controllers else "joining"
 
 
-def _worker_state(records: Records, machine: Machine) -> str:
+def _worker_state(records: Records, machine: Instance) -> str:
     if machine.state == "pending":
         return "pending"
     if machine.state not in ALIVE:
@@ -159,7 +159,7 @@ def _worker_state(records: Records, machine: Machine) -> str:
     return "training" if records.round.phase == "started" else "joining"
 
 
-def _away(records: Records, machine: Machine) -> str:
+def _away(records: Records, machine: Instance) -> str:
     """An instance that lives, and has no agent just now."""
     left = records.left.get(machine.id)
     if left is None:
@@ -175,6 +175,6 @@ def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
     return round_.ranks(member)
 
 
-def _instance_of_member(machines: Iterable[Machine], member: str) -> str:
+def _instance_of_member(machines: Iterable[Instance], member: str) -> str:
     """The running control instance of that etcd member ("a", "b", "c")."""
     return next((m.id for m in machines if m.member == member and m.state in ALIVE), "")

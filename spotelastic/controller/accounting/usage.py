@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spotelastic.aws.compute.autoscaling import GONE, Machine
+from spotelastic.aws.compute.autoscaling import GONE, Instance
 from spotelastic.aws.compute.prices import Prices
 from spotelastic.controller.model.observation import Money
 from spotelastic.model.progress import Cost, Report
@@ -93,7 +93,7 @@ class Split:
 
 def account(
     bill: Bill,
-    machines: Iterable[Machine],
+    machines: Iterable[Instance],
     prices: Prices,
     now: float,
     last: float = 0.0,
@@ -166,7 +166,7 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
     )
 
 
-def _charged(known: Usage | None, machine: Machine, prices: Prices, now: float) -> Usage:
+def _charged(known: Usage | None, machine: Instance, prices: Prices, now: float) -> Usage:
     """One machine's place on the bill, as it is seen now."""
     known = _priced(known or _opened(machine, prices), machine, prices, now)
     besides = prices.besides(machine.role, public=machine.public)
@@ -177,7 +177,7 @@ def _charged(known: Usage | None, machine: Machine, prices: Prices, now: float) 
     return known if known.end is not None else replace(known, end=max(known.start, now))
 
 
-def _opened(machine: Machine, prices: Prices) -> Usage:
+def _opened(machine: Instance, prices: Prices) -> Usage:
     # One whose price nobody knows is not free: spot costs as much as on demand at most.
     on_demand = prices.on_demand(machine.type)
     return Usage(
@@ -194,7 +194,7 @@ def _opened(machine: Machine, prices: Prices) -> Usage:
     )
 
 
-def _priced(item: Usage, machine: Machine, prices: Prices, now: float) -> Usage:
+def _priced(item: Usage, machine: Instance, prices: Prices, now: float) -> Usage:
     """At its spot price, as soon as there is one, and as it changes: that is what AWS charges."""
     changes = item.provisional or (item.spot and machine.state not in GONE)
     spot = prices.spot(machine.type, machine.zone) if changes else 0.0

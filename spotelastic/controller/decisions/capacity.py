@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
-from spotelastic.aws.compute.autoscaling import Group
+from spotelastic.aws.compute.autoscaling import ScalingGroup
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import (
     Action,
-    Failed,
-    Policy,
+    ControllerPolicy,
+    LaunchFailures,
+    Observation,
     Remove,
     Replace,
-    Resume,
-    Seen,
+    ResumeLaunches,
     SetDesired,
     Tell,
     account,
@@ -37,12 +37,12 @@ TOO_COSTLY = "max-cost"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    group: Group
+    group: ScalingGroup
     wanted: int
     reason: str
 
 
-def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
+def sizes(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Size, ...]:
     """Of every group that there is. Those on demand are paid for first, as the job needs them; and
     what cannot be had of them is asked for of spot."""
     if seen.ended:
@@ -62,23 +62,23 @@ def sizes(seen: Seen, now: float, policy: Policy) -> tuple[Size, ...]:
     return tuple(found)
 
 
-def _standing(seen: Seen) -> str:
+def _standing(seen: Observation) -> str:
     return f"the job is {seen.job.state if seen.job else 'starting'}"
 
 
-def wanting(seen: Seen, policy: Policy) -> int:
+def wanting(seen: Observation, policy: ControllerPolicy) -> int:
     """How many nodes are missing, that which is to be spared included."""
     there = sum(group.staying for group in seen.groups)
     return max(0, seen.desired + _spare(seen, policy) - there)
 
 
-def _spare(seen: Seen, policy: Policy) -> int:
+def _spare(seen: Observation, policy: ControllerPolicy) -> int:
     """In a job of fixed size a node that can be spared is what one on demand is given back for."""
     fixed = seen.desired == seen.least and not seen.hopeless
     return int(fixed and _held_for_spot(seen, policy))
 
 
-def kept(seen: Seen, policy: Policy) -> frozenset[str]:
+def kept(seen: Observation, policy: ControllerPolicy) -> frozenset[str]:
     """Instances that outlive the job, for a look at why it failed."""
     job = seen.job
     if not policy.capacity.keep_failed or job is None or job.failure is None:
@@ -86,12 +86,12 @@ def kept(seen: Seen, policy: Policy) -> frozenset[str]:
     return frozenset({job.failure.node})
 
 
-def _names(group: Group) -> set[str]:
+def _names(group: ScalingGroup) -> set[str]:
     """Of those that stay."""
     return {place.instance for place in group.places if not place.leaving}
 
 
-def _on_demand(seen: Seen, now: float, policy: Policy) -> int:
+def _on_demand(seen: Observation, now: float, policy: ControllerPolicy) -> int:
     capacity = policy.capacity
     base = min(capacity.base, seen.desired)
     if capacity.on_demand != "fallback" or seen.on_demand is None:
@@ -103,7 +103,7 @@ def _on_demand(seen: Seen, now: float, policy: Policy) -> int:
     return min(seen.desired, max(base, missing, held))
 
 
-def _held_for_spot(seen: Seen, policy: Policy) -> bool:
+def _held_for_spot(seen: Observation, policy: ControllerPolicy) -> bool:
     """Whether there are on-demand nodes that are to go once spot is back."""
     capacity, group = policy.capacity, seen.on_demand
     if capacity.on_demand != "fallback" or group is None:
@@ -112,7 +112,12 @@ def _held_for_spot(seen: Seen, policy: Policy) -> bool:
 
 
 def _reached(
-    seen: Seen, group: Group, wanted: int, promised: float, now: float, policy: Policy
+    seen: Observation,
+    group: ScalingGroup,
+    wanted: int,
+    promised: float,
+    now: float,
+    policy: ControllerPolicy,
 ) -> Size:
     """No more than the group has, while more cannot be had; and no more than can be paid beside
     what is `promised`, in US dollars an hour."""
@@ -129,7 +134,9 @@ def _reached(
     return Size(group, wanted, _standing(seen))
 
 
-def _payable(seen: Seen, group: Group, asked: int, promised: float, policy: Policy) -> int:
+def _payable(
+    seen: Observation, group: ScalingGroup, asked: int, promised: float, policy: ControllerPolicy
+) -> int:
     """How many nodes more the money is left for; as many as anybody may want where their price is
     not known."""
     limit, usd = policy.capacity.max_cost, _an_hour(seen, group)
@@ -139,30 +146,36 @@ def _payable(seen: Seen, group: Group, asked: int, promised: float, policy: Poli
     return limits.payable(money, limit, usd, asked, policy)
 
 
-def _an_hour(seen: Seen, group: Group) -> float:
+def _an_hour(seen: Observation, group: ScalingGroup) -> float:
     """US dollars of one node more; 0: its price is not known."""
     return seen.money.spot if group is seen.group else seen.money.on_demand
 
 
-def _promised(seen: Seen, found: Iterable[Size]) -> float:
+def _promised(seen: Observation, found: Iterable[Size]) -> float:
     """US dollars an hour of the nodes that are asked for beside those that are there."""
     return sum(
         max(0, size.wanted - size.group.staying) * _an_hour(seen, size.group) for size in found
     )
 
 
-def _too_costly(policy: Policy) -> str:
+def _too_costly(policy: ControllerPolicy) -> str:
     return f"another node would hardly train before --max-cost {policy.capacity.max_cost:g}"
 
 
-def held(seen: Seen, group: Group, now: float, policy: Policy, promised: float = 0.0) -> str:
+def held(
+    seen: Observation,
+    group: ScalingGroup,
+    now: float,
+    policy: ControllerPolicy,
+    promised: float = 0.0,
+) -> str:
     """Why the group asks for no more than it has for now; "" where it may."""
     if why := _refused(seen, group, now, policy):
         return why
     return "" if _payable(seen, group, 0, promised, policy) else _too_costly(policy)
 
 
-def _refused(seen: Seen, group: Group, now: float, policy: Policy) -> str:
+def _refused(seen: Observation, group: ScalingGroup, now: float, policy: ControllerPolicy) -> str:
     """Why the group can have no more, whatever money is left; "" where it can."""
     if group is seen.group and (why := too_dear(seen, policy)):
         return why
@@ -172,7 +185,7 @@ def _refused(seen: Seen, group: Group, now: float, policy: Policy) -> str:
     return ""
 
 
-def too_dear(seen: Seen, policy: Policy) -> str:
+def too_dear(seen: Observation, policy: ControllerPolicy) -> str:
     """Why no spot node may be launched now; "" where it may."""
     limit, price = policy.capacity.max_price, seen.money.spot
     if limit is None or price <= limit:
@@ -181,7 +194,7 @@ def too_dear(seen: Seen, policy: Policy) -> str:
 
 
 def within_reach(
-    seen: Seen, actions: Iterable[Action], now: float, policy: Policy
+    seen: Observation, actions: Iterable[Action], now: float, policy: ControllerPolicy
 ) -> Iterator[Action]:
     """Nobody takes the place of who goes while its group may not ask for more: it is smaller then,
     and asked for more again. It would else be made smaller while it launches, and AWS would choose
@@ -201,7 +214,7 @@ def within_reach(
 
 
 def _tell_of_price(
-    seen: Seen, found: tuple[Size, ...], now: float, policy: Policy
+    seen: Observation, found: tuple[Size, ...], now: float, policy: ControllerPolicy
 ) -> Iterator[Tell]:
     """Once that the price holds spot nodes out, and once that it does so no more.
 
@@ -224,7 +237,7 @@ def _tell_of_price(
 
 
 def _tell_of_cost(
-    seen: Seen, found: tuple[Size, ...], now: float, policy: Policy
+    seen: Observation, found: tuple[Size, ...], now: float, policy: ControllerPolicy
 ) -> Iterator[Tell]:
     """Once in a life of the job and of its limit."""
     money, limit = seen.money, policy.capacity.max_cost
@@ -240,17 +253,17 @@ def _tell_of_cost(
         yield Tell(Event(now, "limit", text, data=data))
 
 
-def _which(seen: Seen, kind: str, times: int) -> dict[str, object]:
+def _which(seen: Observation, kind: str, times: int) -> dict[str, object]:
     """The same for as long as the job's life and the number of times before are."""
     life = seen.job.at if seen.job else 0.0
     return {"kind": kind, "incarnation": f"{life}-{times}"}
 
 
-def _is_told(seen: Seen, data: dict[str, object]) -> bool:
+def _is_told(seen: Observation, data: dict[str, object]) -> bool:
     return account(Event(0.0, "limit", "", data=data)) in seen.told
 
 
-def _dear(seen: Seen, price: float, limit: float | None) -> str:
+def _dear(seen: Observation, price: float, limit: float | None) -> str:
     """What a spot node costs, and may; and what that is of."""
     if limit is None:
         return "there is no --max-price any more"
@@ -261,7 +274,7 @@ def _dear(seen: Seen, price: float, limit: float | None) -> str:
     return f"{cheapest} in {where} costs ${price:.4g} an hour (--max-price {limit:g})"
 
 
-def refused_until(failed: Failed, policy: Policy) -> float:
+def refused_until(failed: LaunchFailures, policy: ControllerPolicy) -> float:
     """Until when a group asks that pool for no more than it has; 0: it may ask."""
     if failed.count < policy.refused_after:
         return 0.0
@@ -269,7 +282,7 @@ def refused_until(failed: Failed, policy: Policy) -> float:
     return failed.at + min(policy.refused_at_most, doubled)
 
 
-def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
     """Brings the groups to their sizes. Who goes is named: a group that is merely made smaller
     ends whomever AWS chooses. At the end of the job that makes no difference where all go."""
     surplus: list[Remove] = []
@@ -291,16 +304,18 @@ def change_sizes(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
         yield from _give_back(seen, now, policy)
 
 
-def _resume(group: Group, now: float) -> Iterator[Action]:
+def _resume(group: ScalingGroup, now: float) -> Iterator[Action]:
     """AWS gives up on a group all of whose launches have failed for a day, and says so nowhere."""
-    resumes = Resume(group.name)
+    resumes = ResumeLaunches(group.name)
     yield resumes
     yield Tell(
         Event(now, "resume", f"AWS had suspended the launches of {group.name}"), "", (resumes,)
     )
 
 
-def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Iterator[Remove]:
+def _surplus(
+    seen: Observation, group: ScalingGroup, count: int, stays: frozenset[str]
+) -> Iterator[Remove]:
     """Those that train least: without a node, then those that a smaller round leaves out, so that
     it need not change once more."""
     if count <= 0:
@@ -319,7 +334,7 @@ def _surplus(seen: Seen, group: Group, count: int, stays: frozenset[str]) -> Ite
         yield Remove(instance, "the job should have fewer nodes", seen.warning(instance))
 
 
-def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
     """One on-demand node after each commit, for as long as min nodes are left without it."""
     group = seen.on_demand
     if group is None or not seen.newly_committed(seen.given_back_at):
@@ -340,7 +355,7 @@ def _give_back(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     yield Tell(Event(now, "give-back", text, node, data), after=(gives,))
 
 
-def wakes(seen: Seen, policy: Policy) -> Iterator[float]:
+def wakes(seen: Observation, policy: ControllerPolicy) -> Iterator[float]:
     """When the sizes may change without anything happening."""
     if seen.short_since is not None and policy.capacity.on_demand == "fallback":
         yield seen.short_since + policy.capacity.spot_patience
@@ -348,6 +363,6 @@ def wakes(seen: Seen, policy: Policy) -> Iterator[float]:
         yield refused_until(failed, policy)
 
 
-def _launched_at(seen: Seen, instance: str) -> float:
+def _launched_at(seen: Observation, instance: str) -> float:
     machine = seen.machines.get(instance)
     return machine.launched_at if machine is not None else 0.0

@@ -12,12 +12,12 @@ from spotelastic.aws.messaging.command_queue import LIFETIME
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
-    Order,
+    Observation,
+    PendingCommand,
     Replace,
     Reply,
     Rescale,
     Revive,
-    Seen,
     Tell,
 )
 from spotelastic.model.command import Answer, Command
@@ -26,7 +26,7 @@ from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.progress import Event
 
 
-def read(seen: Seen, now: float) -> Iterator[Action]:
+def read(seen: Observation, now: float) -> Iterator[Action]:
     for order in seen.orders:
         command = order.command
         if command is None or command.id in seen.answered or now - order.sent_at > LIFETIME:
@@ -39,11 +39,11 @@ def read(seen: Seen, now: float) -> Iterator[Action]:
             return
 
 
-def _reply(order: Order, command: Command, now: float, text: str, accepted: bool) -> Reply:
+def _reply(order: PendingCommand, command: Command, now: float, text: str, accepted: bool) -> Reply:
     return Reply(order, Answer(command.id, now, text, accepted), command.id)
 
 
-def _holds(seen: Seen, command: Command) -> bool:
+def _holds(seen: Observation, command: Command) -> bool:
     """Whether what is asked for is so already, as far as a command without effect can tell."""
     match command.kind:
         case "stop":
@@ -54,7 +54,7 @@ def _holds(seen: Seen, command: Command) -> bool:
             return seen.wanted is not None and command.sizes(seen.wanted) == _sizes(seen.wanted)
 
 
-def _carry_out(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
     """What is answered, and what is to be done."""
     match command.kind:
         case "stop":
@@ -65,7 +65,7 @@ def _carry_out(seen: Seen, command: Command, now: float) -> tuple[str, list[Acti
             return _scale(seen, command, now)
 
 
-def _stop(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+def _stop(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
     if seen.job is not None and seen.ended:
         return f"has {seen.job.state} already", []
     if seen.ending is not None:
@@ -75,7 +75,7 @@ def _stop(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
     return "stops once its last step is committed", [ends, Tell(event, command.id, (ends,))]
 
 
-def _restart(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+def _restart(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
     """Nodes that are left from before have nothing running on them any more: others come."""
     if seen.job is None or not seen.ended:
         if seen.ending is not None:
@@ -93,7 +93,7 @@ def _restart(seen: Seen, command: Command, now: float) -> tuple[str, list[Action
     ]
 
 
-def _scale(seen: Seen, command: Command, now: float) -> tuple[str, list[Action]]:
+def _scale(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
     if seen.wanted is None:
         return "has no description any more", []
     low, high = command.sizes(seen.wanted)

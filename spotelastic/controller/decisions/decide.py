@@ -14,32 +14,32 @@ import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
-from spotelastic.aws.compute.autoscaling import ALIVE, GONE, Group, Machine
+from spotelastic.aws.compute.autoscaling import ALIVE, GONE, Instance, ScalingGroup
 from spotelastic.controller.decisions import capacity, commands, interruptions, limits, zone_packing
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
     CompleteDrain,
+    ControllerPolicy,
     Discard,
-    EndJob,
+    DrainNode,
+    EndJobAtOnce,
     EndMachine,
     Forget,
-    Policy,
+    Observation,
     Remove,
     Replace,
     Reply,
     Resettle,
     Revive,
-    Seen,
     Tell,
-    WriteDrain,
     account,
 )
 from spotelastic.model.progress import Event
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ControllerDecision:
     actions: tuple[Action, ...]
     reason: str
     """One line for people; the same for as long as nothing changes."""
@@ -47,9 +47,9 @@ class Decision:
     """When to decide again even if nothing happens; None: no need."""
 
 
-def decide(seen: Seen, now: float, policy: Policy) -> Decision:
+def decide(seen: Observation, now: float, policy: ControllerPolicy) -> ControllerDecision:
     actions = list(interruptions.read(seen, now))
-    new = {a.drain.node: a.drain for a in actions if isinstance(a, WriteDrain)}
+    new = {a.drain.node: a.drain for a in actions if isinstance(a, DrainNode)}
     seen = replace(seen, drains={**new, **seen.drains})
     told = {account(a.event) for a in actions if isinstance(a, Tell)}
     seen = replace(seen, told=seen.told | told)
@@ -73,7 +73,9 @@ def decide(seen: Seen, now: float, policy: Policy) -> Decision:
         actions += _drained(seen, group, now, policy)
     actions = list(capacity.within_reach(seen, actions, now, policy))
     actions.sort(key=_rank)
-    return Decision(tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy))
+    return ControllerDecision(
+        tuple(actions), _reason(seen, now, policy), _wake_at(seen, now, policy)
+    )
 
 
 def _rank(action: Action) -> int:
@@ -86,7 +88,9 @@ def _rank(action: Action) -> int:
     return 0
 
 
-def urgent(seen: Seen, nodes: Set[str], now: float, policy: Policy) -> tuple[Action, ...]:
+def urgent(
+    seen: Observation, nodes: Set[str], now: float, policy: ControllerPolicy
+) -> tuple[Action, ...]:
     """What is done about these nodes and about the messages, whatever else is to be done once AWS
     has been looked at."""
     causes = {message.event.id for message in seen.messages}
@@ -98,25 +102,25 @@ def urgent(seen: Seen, nodes: Set[str], now: float, policy: Policy) -> tuple[Act
     return tuple(filter(concerns, decide(seen, now, policy).actions))
 
 
-def ends(seen: Seen, now: float, policy: Policy) -> tuple[Action, ...]:
+def ends(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Action, ...]:
     """What a limit asks for, whatever AWS answers: it is for etcd alone."""
     return tuple(_end(seen, now, policy)) if seen.groups else ()
 
 
-def _with_orders(seen: Seen, actions: Sequence[Action]) -> tuple[Seen, set[str]]:
+def _with_orders(seen: Observation, actions: Sequence[Action]) -> tuple[Observation, set[str]]:
     """As it is once these actions are done; and the instances that they end."""
     for action in actions:
         match action:
             case AskToEnd(ending):
                 seen = replace(seen, ending=ending)
-            case EndJob(job):
+            case EndJobAtOnce(job):
                 seen = replace(seen, job=job)
             case Revive(job):
                 seen = replace(seen, job=job, ending=None)
     return seen, {action.instance for action in actions if isinstance(action, Replace)}
 
 
-def _end(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+def _end(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
     """By a limit, or because the save for its end has had its time."""
     end = limits.verdict(seen, now, policy)
     if end is not None:
@@ -130,12 +134,12 @@ def _end(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
         seen = replace(seen, ending=end)
     job = limits.overdue(seen, now, policy)
     if job is not None:
-        over = EndJob(job)
+        over = EndJobAtOnce(job)
         yield over
         yield Tell(Event(now, "job", f"{job.state}: {job.reason}"), after=(over,))
 
 
-def _forgotten(seen: Seen) -> Iterator[Forget]:
+def _forgotten(seen: Observation) -> Iterator[Forget]:
     """EC2's word counts as much as the lease. A machine that is shutting down may still register
     again, one that is terminated does nothing any more."""
     for name, node in seen.nodes.items():
@@ -145,7 +149,7 @@ def _forgotten(seen: Seen) -> Iterator[Forget]:
 
 
 def _replacements(
-    seen: Seen, group: Group, removed: set[str], now: float, policy: Policy
+    seen: Observation, group: ScalingGroup, removed: set[str], now: float, policy: ControllerPolicy
 ) -> Iterator[Replace]:
     for place in group.places:
         machine = seen.machines.get(place.instance)
@@ -168,7 +172,9 @@ def _replacements(
             yield Replace(place.instance, "it runs, but its node does not answer")
 
 
-def _drained(seen: Seen, group: Group, now: float, policy: Policy) -> Iterator[CompleteDrain]:
+def _drained(
+    seen: Observation, group: ScalingGroup, now: float, policy: ControllerPolicy
+) -> Iterator[CompleteDrain]:
     """A terminating node is done when its registration is gone, by itself or by its lease; or when
     AWS should have taken it, and has not: it is replaced, and nobody counts on it any more."""
     for place in group.places:
@@ -181,7 +187,7 @@ def _drained(seen: Seen, group: Group, now: float, policy: Policy) -> Iterator[C
             yield CompleteDrain(place.instance, group.name)
 
 
-def _taken_by(seen: Seen, instance: str, policy: Policy) -> float:
+def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> float:
     """When a machine of which AWS has given notice is gone; infinity for another."""
     drain = seen.drains.get(instance)
     if drain is None or drain.notice.kind != "notice" or drain.notice.deadline is None:
@@ -189,7 +195,7 @@ def _taken_by(seen: Seen, instance: str, policy: Policy) -> float:
     return drain.notice.deadline + policy.taken_within
 
 
-def _strangers(seen: Seen, now: float, policy: Policy) -> Iterator[EndMachine]:
+def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[EndMachine]:
     placed = {place.instance for group in seen.groups for place in group.places}
     for machine in seen.machines.values():
         outside = machine.role == "worker" and machine.id not in placed
@@ -198,7 +204,7 @@ def _strangers(seen: Seen, now: float, policy: Policy) -> Iterator[EndMachine]:
             yield EndMachine(machine.id, "it belongs to no group")
 
 
-def _patience(seen: Seen, machine: Machine, policy: Policy) -> float:
+def _patience(seen: Observation, machine: Instance, policy: ControllerPolicy) -> float:
     """When a running machine without a registered node is given up; infinity with one."""
     if machine.id in seen.nodes:
         return math.inf
@@ -211,7 +217,7 @@ def _patience(seen: Seen, machine: Machine, policy: Policy) -> float:
     return max(left.at, seen.since) + policy.silent_for
 
 
-def _wake_at(seen: Seen, now: float, policy: Policy) -> float | None:
+def _wake_at(seen: Observation, now: float, policy: ControllerPolicy) -> float | None:
     moments = [
         _patience(seen, machine, policy)
         for machine in seen.machines.values()
@@ -229,7 +235,7 @@ def _wake_at(seen: Seen, now: float, policy: Policy) -> float | None:
     return min(later, default=None)
 
 
-def _reason(seen: Seen, now: float, policy: Policy) -> str:
+def _reason(seen: Observation, now: float, policy: ControllerPolicy) -> str:
     state = seen.job.state if seen.job else "pending"
     if not seen.groups:
         return f"job {state}, no worker group"
@@ -239,7 +245,7 @@ def _reason(seen: Seen, now: float, policy: Policy) -> str:
     return f"job {state}, {staying} of {wanted} worker nodes, {leaving} leaving"
 
 
-def settled(seen: Seen, now: float, policy: Policy) -> bool:
+def settled(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
     """Whether AWS holds what it should, and nothing is on its way."""
     return all(
         size.group.desired == size.wanted == len(size.group.places)

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from spotelastic.aws.compute.autoscaling import ALIVE, Machine
+from spotelastic.aws.compute.autoscaling import ALIVE, Instance
 from spotelastic.aws.compute.worker_groups import UNATTENDED
-from spotelastic.controller.model.observation import EndJob, Seen, Tell, account
+from spotelastic.controller.model.observation import EndJobAtOnce, Observation, Tell, account
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import Event
 
@@ -27,7 +27,7 @@ _VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class HousekeepingPolicy:
     """Seconds unless a name says otherwise."""
 
     unattended: float = UNATTENDED
@@ -48,8 +48,8 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What is known of the cluster besides `Seen`."""
+class ClusterState:
+    """What is known of the cluster besides `Observation`."""
 
     minimum: int
     """Nodes that the job needs."""
@@ -79,7 +79,7 @@ class Postpone:
 class Examine:
     """Put on record that an instance did not boot, with the end of its console."""
 
-    machine: Machine
+    machine: Instance
     why: str
     until: float
     """How long an empty console is waited for: AWS shows one some time after it was written."""
@@ -87,19 +87,19 @@ class Examine:
 
 
 @dataclass(frozen=True, slots=True)
-class Dissolve:
+class Teardown:
     """Take the whole cluster down, this controller included."""
 
     reason: str
     cause: str = ""
 
 
-Action = Postpone | Examine | Dissolve
+Action = Postpone | Examine | Teardown
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
-    actions: tuple[Action | EndJob | Tell, ...]
+class Housekeeping:
+    actions: tuple[Action | EndJobAtOnce | Tell, ...]
     desired: int
     """Worker nodes to have: fewer than asked for while none can be launched."""
     wake_at: float | None
@@ -107,29 +107,31 @@ class Upkeep:
     """None is launched for now."""
 
 
-def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:
+def upkeep(
+    seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
+) -> Housekeeping:
     """`seen.desired` is what was asked for."""
     job_ended = seen.job is not None and seen.job.state in ENDED
     if standing.stopping:
-        return Upkeep((Dissolve("the cluster is being taken down"),), 0, None)
+        return Housekeeping((Teardown("the cluster is being taken down"),), 0, None)
     if job_ended:
         return _after_the_job(seen, standing, now, policy)
     if _abandoned(seen, standing, now, policy):
         reason = f"`up` was not finished, nor run again, within {policy.up_within:g} s"
         event = Event(now, "down", f"the cluster is taken down: {reason}")
         told = () if account(event) in seen.told else (Tell(event),)
-        return Upkeep((*told, Dissolve(reason)), 0, None)
-    actions: list[Action | EndJob | Tell] = []
+        return Housekeeping((*told, Teardown(reason)), 0, None)
+    actions: list[Action | EndJobAtOnce | Tell] = []
     if seen.group is not None and now >= postpone_at(standing, policy):
         actions.append(Postpone(now + policy.unattended))
     actions += _examinations(seen, standing, now, policy)
     desired = seen.desired
     failed = hopeless(standing, seen.machines.values(), now, policy)
     if failed:
-        ends: tuple[EndJob, ...] = ()
+        ends: tuple[EndJobAtOnce, ...] = ()
         if len(seen.nodes) < standing.minimum:
             reason = _verdict(failed)
-            ends = (EndJob(Job("failed", now, reason)),)
+            ends = (EndJobAtOnce(Job("failed", now, reason)),)
             actions += ends
             event = Event(now, "job", f"failed: {reason}")
         else:
@@ -138,36 +140,42 @@ def upkeep(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep
             event = Event(now, "limit", line, data={"kind": BOOT, "source": failed[-1].node})
         actions += [] if account(event) in seen.told else [Tell(event, after=ends)]
     wake_at = postpone_at(standing, policy) if seen.group else None
-    return Upkeep(tuple(actions), desired, wake_at, bool(failed))
+    return Housekeeping(tuple(actions), desired, wake_at, bool(failed))
 
 
-def _abandoned(seen: Seen, standing: Standing, now: float, policy: Policy) -> bool:
+def _abandoned(
+    seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
+) -> bool:
     """Whether nothing but control nodes was ever made, and nobody makes the rest. A leader that
     has postponed the switch of a group has seen one: an answer of AWS's may leave it out."""
     begun = seen.job is not None or seen.groups or standing.joined or standing.switch_at
     return not begun and now >= max(seen.since, standing.asked_at) + policy.up_within
 
 
-def _after_the_job(seen: Seen, standing: Standing, now: float, policy: Policy) -> Upkeep:
+def _after_the_job(
+    seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
+) -> Housekeeping:
     """Until the end of its linger time; nodes that are kept so long are looked after, too."""
     assert seen.job is not None
     end = math.inf if policy.linger is None else seen.job.at + policy.linger
     if now >= end:
         reason = f"the job has {seen.job.state} {policy.linger:g} s ago"
-        return Upkeep((Dissolve(reason),), 0, None)
+        return Housekeeping((Teardown(reason),), 0, None)
     if not any(not place.leaving for group in seen.groups for place in group.places):
-        return Upkeep((), 0, end if end < math.inf else None)
+        return Housekeeping((), 0, end if end < math.inf else None)
     due = postpone_at(standing, policy)
     postponed = (Postpone(now + policy.unattended),) if now >= due else ()
-    return Upkeep(postponed, 0, min(end, due if now < due else now + policy.postpone_every))
+    return Housekeeping(postponed, 0, min(end, due if now < due else now + policy.postpone_every))
 
 
-def postpone_at(standing: Standing, policy: Policy) -> float:
+def postpone_at(standing: ClusterState, policy: HousekeepingPolicy) -> float:
     """When the dead man's switch is to be postponed next."""
     return standing.switch_at - policy.unattended + policy.postpone_every
 
 
-def _examinations(seen: Seen, standing: Standing, now: float, policy: Policy) -> Iterator[Examine]:
+def _examinations(
+    seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
+) -> Iterator[Examine]:
     told = standing.examined | {event.node for event in standing.boots}
     for machine in seen.machines.values():
         if machine.role != "worker" or machine.id in told or machine.id in standing.joined:
@@ -180,7 +188,7 @@ def _examinations(seen: Seen, standing: Standing, now: float, policy: Policy) ->
 
 
 def hopeless(
-    standing: Standing, machines: Iterable[Machine], now: float, policy: Policy
+    standing: ClusterState, machines: Iterable[Instance], now: float, policy: HousekeepingPolicy
 ) -> tuple[Event, ...]:
     """The last boots, if so many in a row have failed for one cause; else nothing."""
     once = {event.node: event for event in standing.boots}

@@ -22,11 +22,11 @@ from spotelastic.aws.messaging.eventbridge import (
 from spotelastic.controller.model.observation import (
     Action,
     Discard,
+    DrainNode,
     Fate,
     Message,
-    Seen,
+    Observation,
     Tell,
-    WriteDrain,
     account,
 )
 from spotelastic.model.notice import Drain, Notice
@@ -43,7 +43,7 @@ QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IG
 which one speaks of capacity."""
 
 
-def read(seen: Seen, now: float) -> Iterator[Action]:
+def read(seen: Observation, now: float) -> Iterator[Action]:
     """What the messages cause."""
     handled = set(seen.handled)
     done = {*seen.drains, *_told_lately(seen, now)}
@@ -61,11 +61,11 @@ def read(seen: Seen, now: float) -> Iterator[Action]:
         yield Discard(message, fate, event.id)
 
 
-def _once(seen: Seen, action: Action) -> str:
+def _once(seen: Observation, action: Action) -> str:
     """Of what is done once, whatever else asks for it: the node, or the group of a control node
     that cannot be launched; "" of all else."""
     match action:
-        case WriteDrain(drain):
+        case DrainNode(drain):
             return drain.node
         case Tell(event) if event.kind == "launch" and event.data.get("failed"):
             group = str(event.data["group"])
@@ -73,14 +73,14 @@ def _once(seen: Seen, action: Action) -> str:
     return ""
 
 
-def _told_lately(seen: Seen, now: float) -> Iterator[str]:
+def _told_lately(seen: Observation, now: float) -> Iterator[str]:
     """Groups, no launch of which has succeeded since."""
     for (group, _), failed in seen.failed.items():
         if now < failed.at + TOLD_AGAIN_AFTER:
             yield group
 
 
-def _is_control(seen: Seen, group: str) -> bool:
+def _is_control(seen: Observation, group: str) -> bool:
     """Whether it is a control node's, of this cluster: the bus brings those of clusters, too, whose
     names begin with this one's."""
     if seen.group is None:
@@ -89,7 +89,7 @@ def _is_control(seen: Seen, group: str) -> bool:
     return group in {f"{its}control-{member}" for member in MEMBERS}
 
 
-def _fate(seen: Seen, event: AwsEvent, handled: set[str]) -> Fate:
+def _fate(seen: Observation, event: AwsEvent, handled: set[str]) -> Fate:
     match event:
         case Malformed():
             return "malformed"
@@ -105,13 +105,13 @@ def _fate(seen: Seen, event: AwsEvent, handled: set[str]) -> Fate:
             return "handled" if event.instance in seen.machines else "foreign"
 
 
-def _is_lost_control(seen: Seen, event: LifecycleAction | GroupActivity) -> bool:
+def _is_lost_control(seen: Observation, event: LifecycleAction | GroupActivity) -> bool:
     """A control node could not be launched."""
     failed = isinstance(event, GroupActivity) and event.name == "launch" and not event.succeeded
     return failed and _is_control(seen, event.group)
 
 
-def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
+def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
     """What one message about this cluster causes.
 
     What only says that AWS's state changed causes nothing by itself: it had that state observed.
@@ -122,7 +122,7 @@ def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
             # that service is away.
             notice = Notice("notice", instance, "sqs", at, message.received_at, at + WARNED_AHEAD)
             if not seen.ended:
-                yield WriteDrain(Drain(instance, notice), id)
+                yield DrainNode(Drain(instance, notice), id)
             yield from _tell_notice(seen, notice, now, id)
         case Rebalance(id, at, instance) if _is_worker(seen, instance):
             notice = Notice("rebalance", instance, "sqs", at, message.received_at)
@@ -135,7 +135,7 @@ def _react(seen: Seen, message: Message, now: float) -> Iterator[Action]:
                 yield Tell(event, id)
 
 
-def _activity(seen: Seen, activity: GroupActivity, now: float) -> Event:
+def _activity(seen: Observation, activity: GroupActivity, now: float) -> Event:
     name, instance = activity.name, activity.instance
     data: dict[str, object] = {
         "group": activity.group,
@@ -151,7 +151,7 @@ def _activity(seen: Seen, activity: GroupActivity, now: float) -> Event:
     return Event(now, name, f"{what} {verb}", instance, data)
 
 
-def _tell_notice(seen: Seen, notice: Notice, now: float, cause: str) -> Iterator[Tell]:
+def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> Iterator[Tell]:
     event = Event(
         now,
         "notice",
@@ -169,14 +169,14 @@ def _tell_notice(seen: Seen, notice: Notice, now: float, cause: str) -> Iterator
         yield Tell(event, cause)
 
 
-def losses(seen: Seen, now: float) -> Iterator[Tell]:
+def losses(seen: Observation, now: float) -> Iterator[Tell]:
     """Nodes whose lease ran out; EC2's word, if there was one, came as a message."""
     for node, left in seen.left.items():
         yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "")
 
 
 def _tell_loss(
-    seen: Seen, node: str, at: float, why: str, now: float, cause: str
+    seen: Observation, node: str, at: float, why: str, now: float, cause: str
 ) -> Iterator[Tell]:
     """Once per registration, and only for a node that went without a word."""
     known = seen.nodes.get(node) or seen.left.get(node)
@@ -194,7 +194,7 @@ def _tell_loss(
         yield Tell(event, cause)
 
 
-def _pool(seen: Seen, activity: GroupActivity) -> str:
+def _pool(seen: Observation, activity: GroupActivity) -> str:
     """The zone that it says something of; "" where workers are not packed into one."""
     if _is_control(seen, activity.group):
         return activity.zone
@@ -203,7 +203,7 @@ def _pool(seen: Seen, activity: GroupActivity) -> str:
     return activity.zone or (seen.home.name if seen.home is not None else "")
 
 
-def _explained(seen: Seen, activity: GroupActivity) -> str:
+def _explained(seen: Observation, activity: GroupActivity) -> str:
     """What could not be had, where, and which quota is in the way; then AWS's own words."""
     why = activity.message
     if activity.name != "launch":
@@ -230,6 +230,6 @@ def _cause_of(why: str) -> str:
     return "capacity" if "apacity" in why else "other"
 
 
-def _is_worker(seen: Seen, instance: str) -> bool:
+def _is_worker(seen: Observation, instance: str) -> bool:
     machine = seen.machines.get(instance)
     return machine is not None and machine.role == "worker"

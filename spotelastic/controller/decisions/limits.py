@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 
 from spotelastic.aws.compute.autoscaling import ALIVE
-from spotelastic.controller.model.observation import Money, Policy, Seen
+from spotelastic.controller.model.observation import ControllerPolicy, Money, Observation
 from spotelastic.model.job import Ending, Job
 
 HOUR = 3600.0
 
 
-def verdict(seen: Seen, now: float, policy: Policy) -> Ending | None:
+def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending | None:
     """How the job ends now, with the figures that it ends for; None: it goes on."""
     capacity, money = policy.capacity, seen.money
     if seen.ended or seen.ending is not None:
@@ -31,7 +31,7 @@ def verdict(seen: Seen, now: float, policy: Policy) -> Ending | None:
     return None
 
 
-def _lacks(seen: Seen, limit: float, policy: Policy) -> int:
+def _lacks(seen: Observation, limit: float, policy: ControllerPolicy) -> int:
     """How many nodes are missing to min, if the money does not pay for so many; else 0, as while a
     price is not known. Without them control nodes alone would use up the rest of it. One that is
     doomed trains on till then."""
@@ -46,13 +46,15 @@ def _lacks(seen: Seen, limit: float, policy: Policy) -> int:
     return missing
 
 
-def is_spent(money: Money, limit: float, policy: Policy) -> bool:
+def is_spent(money: Money, limit: float, policy: ControllerPolicy) -> bool:
     """Whether a job ends now for its cost. What it takes to end counts: the limit is not passed by
     the last save."""
     return money.spent + money.per_hour * policy.ends_within / HOUR >= limit
 
 
-def payable(money: Money, limit: float, an_hour: float, asked: int, policy: Policy) -> int:
+def payable(
+    money: Money, limit: float, an_hour: float, asked: int, policy: ControllerPolicy
+) -> int:
     """How many nodes more, of so many US dollars an hour, can be paid for until they have trained.
 
     The first `asked` of them are asked for already: they are not called off for the time that they
@@ -67,12 +69,12 @@ def payable(money: Money, limit: float, an_hour: float, asked: int, policy: Poli
     return max(within(boots + ends), min(asked, within(ends)))
 
 
-def needed(per_hour: float, policy: Policy) -> float:
+def needed(per_hour: float, policy: ControllerPolicy) -> float:
     """US dollars that what costs so much takes to boot and to be ended."""
     return per_hour * (policy.boots_in + policy.ends_within) / HOUR
 
 
-def overdue(seen: Seen, now: float, policy: Policy) -> Job | None:
+def overdue(seen: Observation, now: float, policy: ControllerPolicy) -> Job | None:
     """How a job that was asked to end does so now, with nobody there who saves, or too slowly."""
     ending = seen.ending
     if ending is None or seen.ended:
@@ -85,7 +87,7 @@ def overdue(seen: Seen, now: float, policy: Policy) -> Job | None:
     return Job(ending.state, now, f"{ending.reason}; {saved}", final_step=seen.committed)
 
 
-def wakes(seen: Seen, now: float, policy: Policy) -> Iterator[float]:
+def wakes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[float]:
     """When a limit is reached if nothing changes."""
     capacity, money = policy.capacity, seen.money
     if seen.ending is not None:

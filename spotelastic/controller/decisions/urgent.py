@@ -7,7 +7,7 @@ between them: what is known of it is enough for that, and its two minutes are ru
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
-from spotelastic.aws.compute.autoscaling import ALIVE, Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import ALIVE, GroupMember, Instance, ScalingGroup
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
 from spotelastic.model.job import Job
@@ -29,8 +29,8 @@ class Membership:
 def warned(
     messages: Iterable[Message],
     drains: Iterable[str],
-    groups: Iterable[Group],
-    machines: Mapping[str, Machine],
+    groups: Iterable[ScalingGroup],
+    machines: Mapping[str, Instance],
 ) -> frozenset[str]:
     """Nodes that are warned, by AWS's events or by their agents, and are to be replaced: those that
     stayed in their groups, and ran, when AWS was looked at. Of others too little is known."""
@@ -40,7 +40,7 @@ def warned(
     return frozenset(run & {*drains, *(message.warns for message in messages)})
 
 
-def acted(groups: Mapping[str, Group], done: Iterable[object]) -> dict[str, Group]:
+def acted(groups: Mapping[str, ScalingGroup], done: Iterable[object]) -> dict[str, ScalingGroup]:
     """The groups as these actions leave them, for as long as AWS has not been looked at again."""
     left = dict(groups)
     for action in done:
@@ -54,10 +54,10 @@ def acted(groups: Mapping[str, Group], done: Iterable[object]) -> dict[str, Grou
     return left
 
 
-def _leaves(group: Group, instance: str, fewer: int) -> Group:
+def _leaves(group: ScalingGroup, instance: str, fewer: int) -> ScalingGroup:
     place = group.place(instance)
     if place is None or place.leaving:
         return group
-    gone = Place(instance, "Terminating", place.healthy)
+    gone = GroupMember(instance, "Terminating", place.healthy)
     places = tuple(gone if each is place else each for each in group.places)
     return replace(group, desired=group.desired - fewer, places=places)

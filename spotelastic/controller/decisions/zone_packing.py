@@ -11,11 +11,18 @@ from dataclasses import replace
 
 from spotelastic.aws.compute.zone_ranking import Zone, ranked
 from spotelastic.controller.decisions.capacity import held, refused_until, too_dear, wanting
-from spotelastic.controller.model.observation import Action, Policy, Replace, Seen, SetSubnets, Tell
+from spotelastic.controller.model.observation import (
+    Action,
+    ControllerPolicy,
+    Observation,
+    Replace,
+    SetSubnets,
+    Tell,
+)
 from spotelastic.model.progress import Event
 
 
-def undecided(seen: Seen, now: float, policy: Policy) -> bool:
+def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
     """Whether a zone is to be chosen, by prices and scores that are not known without asking."""
     if seen.ended or seen.ending is not None or len(seen.zones) < 2 or not seen.groups:
         return False
@@ -27,7 +34,7 @@ def undecided(seen: Seen, now: float, policy: Policy) -> bool:
     return is_dry(seen, home.name, now, policy) or bool(too_dear(seen, policy))
 
 
-def is_dry(seen: Seen, zone: str, now: float, policy: Policy) -> bool:
+def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
     """Launches there have failed for want of capacity, and are not to be tried yet."""
     failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
@@ -36,7 +43,9 @@ def is_dry(seen: Seen, zone: str, now: float, policy: Policy) -> bool:
     )
 
 
-def change(seen: Seen, now: float, policy: Policy, removed: Collection[str]) -> Iterator[Action]:
+def change(
+    seen: Observation, now: float, policy: ControllerPolicy, removed: Collection[str]
+) -> Iterator[Action]:
     """`removed`: nodes that go in any case."""
     if undecided(seen, now, policy):
         yield from _choose(seen, now, policy)
@@ -44,7 +53,7 @@ def change(seen: Seen, now: float, policy: Policy, removed: Collection[str]) -> 
         yield from _follow(seen, now, seen.home, policy, removed)
 
 
-def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
+def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
     """Nothing where all other zones are dry, or too dear, too. Zones that were left within the day
     are tried in turn after all others, so that two that have too little each do not keep a third
     one out."""
@@ -71,7 +80,9 @@ def _choose(seen: Seen, now: float, policy: Policy) -> Iterator[Action]:
     yield Tell(Event(now, "zone", text, data=data), after=moves)
 
 
-def _payable(seen: Seen, zones: Sequence[Zone], now: float, policy: Policy) -> list[Zone]:
+def _payable(
+    seen: Observation, zones: Sequence[Zone], now: float, policy: ControllerPolicy
+) -> list[Zone]:
     """Those that cost no more than they may. Where there is no zone yet one that does is better
     than none. Only for its price no zone is left for one whose price is not known, nor for one
     that was left just now: two sources of prices are not of one moment."""
@@ -87,7 +98,7 @@ def _payable(seen: Seen, zones: Sequence[Zone], now: float, policy: Policy) -> l
     return [zone for zone in found if zone.usd and seen.zones_left.get(zone.name, 0.0) <= long_ago]
 
 
-def _why(seen: Seen, home: Zone | None, now: float, policy: Policy) -> str:
+def _why(seen: Observation, home: Zone | None, now: float, policy: ControllerPolicy) -> str:
     if home is None:
         return "all nodes are to be in one zone"
     if is_dry(seen, home.name, now, policy):
@@ -96,7 +107,7 @@ def _why(seen: Seen, home: Zone | None, now: float, policy: Policy) -> str:
 
 
 def _follow(
-    seen: Seen, now: float, home: Zone, policy: Policy, removed: Collection[str]
+    seen: Observation, now: float, home: Zone, policy: ControllerPolicy, removed: Collection[str]
 ) -> Iterator[Action]:
     """Only once nothing is missing, which shows that there is capacity, and after a commit; and not
     to a zone that was left just now, lest nodes wander between two that have too little each."""
@@ -121,10 +132,10 @@ def _follow(
     yield Tell(Event(now, "zone", text, data=data), after=replaced)
 
 
-def _staying(seen: Seen) -> list[str]:
+def _staying(seen: Observation) -> list[str]:
     return [place.instance for group in seen.groups for place in group.places if not place.leaving]
 
 
-def _zone(seen: Seen, instance: str) -> str:
+def _zone(seen: Observation, instance: str) -> str:
     machine = seen.machines.get(instance)
     return machine.zone if machine is not None else ""

@@ -16,7 +16,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import teardown
 from spotelastic.aws.compute import autoscaling, worker_groups
 from spotelastic.aws.messaging import command_queue as commands
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import unbroken
 from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.model.observation import (
@@ -24,7 +24,8 @@ from spotelastic.controller.model.observation import (
     AskToEnd,
     CompleteDrain,
     Discard,
-    EndJob,
+    DrainNode,
+    EndJobAtOnce,
     EndMachine,
     Fate,
     Forget,
@@ -33,12 +34,11 @@ from spotelastic.controller.model.observation import (
     Reply,
     Rescale,
     Resettle,
-    Resume,
+    ResumeLaunches,
     Revive,
     SetDesired,
     SetSubnets,
     Tell,
-    WriteDrain,
     account,
 )
 from spotelastic.errors import EnvironmentFailure, LeaseLost, Unavailable
@@ -53,7 +53,7 @@ from spotelastic.store.keys import Keys
 from spotelastic.store.port import Compare, Delete, Put, Store, Write
 
 
-class Actor:
+class ControllerExecutor:
     """Acts for as long as `leadership` holds; raises `LeaseLost` from the first write after."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Actor:
         self._leadership = leadership
         self._spec = spec
         self._bucket = bucket
-        self._objects = Objects(aws, bucket, spec.cluster)
+        self._objects = BucketObjects(aws, bucket, spec.cluster)
         self._queue = queue
         self._error = ""
         self._unsure: dict[tuple[str, str, str], str] = {}
@@ -84,7 +84,7 @@ class Actor:
         self.fates: Counter[Fate] = Counter()
         """How many messages were deleted, by what they were."""
         self._handlers: Mapping[type[Action | housekeeping.Action], Callable[[Any], None]] = {
-            WriteDrain: self._write_drain,
+            DrainNode: self._write_drain,
             Replace: self._replace,
             Remove: self._remove,
             CompleteDrain: self._complete_drain,
@@ -92,9 +92,9 @@ class Actor:
             Forget: self._forget,
             SetDesired: self._set_desired,
             SetSubnets: self._set_subnets,
-            Resume: self._resume,
+            ResumeLaunches: self._resume,
             AskToEnd: self._ask_to_end,
-            EndJob: self._end_job,
+            EndJobAtOnce: self._end_job,
             Revive: self._revive,
             Rescale: self._rescale,
             Resettle: self._resettle,
@@ -103,7 +103,7 @@ class Actor:
             Reply: self._reply,
             housekeeping.Postpone: self._postpone,
             housekeeping.Examine: self._examine,
-            housekeeping.Dissolve: self._dissolve,
+            housekeeping.Teardown: self._dissolve,
         }
 
     def perform(
@@ -136,7 +136,7 @@ class Actor:
             print(f"controller: {error}", file=sys.stderr, flush=True)
         self._error = error
 
-    def _write_drain(self, action: WriteDrain) -> None:
+    def _write_drain(self, action: DrainNode) -> None:
         """Written once, by who sees the notice first: the agent may have been faster."""
         key = self._keys.drain(action.drain.node)
         fresh = Compare(key, "created", 0)
@@ -173,7 +173,7 @@ class Actor:
         if not self._store.commit((self._leadership.compare, fresh), (put,)).succeeded:
             self._check_leadership()
 
-    def _end_job(self, action: EndJob) -> None:
+    def _end_job(self, action: EndJobAtOnce) -> None:
         """Unless it has ended by itself meanwhile."""
         held = self._store.get(self._keys.job)
         if held is not None and decode(held.data, Job).state in ENDED:
@@ -211,7 +211,7 @@ class Actor:
         print(f"controller: {action.group} goes to other subnets: {action.reason}", flush=True)
         autoscaling.set_subnets(self._aws, action.group, action.subnets)
 
-    def _resume(self, action: Resume) -> None:
+    def _resume(self, action: ResumeLaunches) -> None:
         print(f"controller: {action.group} may launch again", flush=True)
         autoscaling.resume(self._aws, action.group)
 
@@ -331,7 +331,7 @@ class Actor:
         except EnvironmentFailure as error:
             return f"controller: {error}"
 
-    def _dissolve(self, action: housekeeping.Dissolve) -> None:
+    def _dissolve(self, action: housekeeping.Teardown) -> None:
         print(f"controller: the cluster is taken down: {action.reason}", flush=True)
         teardown.dissolve(self._aws, self._spec.cluster, self._bucket, self._spec.service_role)
 

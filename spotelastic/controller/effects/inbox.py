@@ -12,7 +12,7 @@ from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.messaging.eventbridge import parse
 from spotelastic.clock import Clock, unbroken
 from spotelastic.controller.effects.backoff import Backoff, Complaint
-from spotelastic.controller.model.observation import Discard, Message, Order, Reply
+from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import told
 
 LONG_POLL = 20
@@ -40,9 +40,9 @@ def message(item: Mapping[str, Any], now: float) -> Message:
     return Message(item["ReceiptHandle"], parse(item["Body"]), now)
 
 
-def order(item: Mapping[str, Any], now: float) -> Order:
+def order(item: Mapping[str, Any], now: float) -> PendingCommand:
     command, sent_at = command_queue.read(item)
-    return Order(item["ReceiptHandle"], command, sent_at or now)
+    return PendingCommand(item["ReceiptHandle"], command, sent_at or now)
 
 
 class Inbox(Generic[T]):

@@ -9,7 +9,7 @@ from spotelastic.errors import EnvironmentFailure, Unavailable
 T = TypeVar("T")
 
 
-class Asking:
+class OptionalQuery:
     """Asks one thing again and again."""
 
     def __init__(

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 from spotelastic.aws.compute.prices import AwsPrices
 from spotelastic.clock import Clock, steady
-from spotelastic.controller.effects.optional_query import Asking
+from spotelastic.controller.effects.optional_query import OptionalQuery
 
 ASKED_AGAIN_AFTER = 60.0
 """Seconds without look-ups of a price after one that failed: each may take until its deadline."""
 
 
-class Tariff:
+class PriceCache:
     """As `prices`; where that fails, what was known last, and 0 where nothing was."""
 
     def __init__(
@@ -19,7 +19,7 @@ class Tariff:
         """`say` hears of the first failure of several in a row."""
         self._prices = prices
         instead = "going by the spot prices that were known last"
-        self._asking = Asking(instead, ASKED_AGAIN_AFTER, say, clock)
+        self._asking = OptionalQuery(instead, ASKED_AGAIN_AFTER, say, clock)
         self._known: dict[tuple[str, str], float] = {}
 
     @property

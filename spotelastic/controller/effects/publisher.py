@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from spotelastic.aws.compute.autoscaling import Machine
+from spotelastic.aws.compute.autoscaling import Instance
 from spotelastic.aws.messaging import bucket
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import Clock, steady, unbroken
 from spotelastic.controller.accounting import ledger
 from spotelastic.controller.accounting.ledger_events import entries
@@ -46,7 +46,7 @@ class Account:
     """All that is published, of one moment."""
 
     records: Records = Records()
-    machines: Mapping[str, Machine] = field(default_factory=dict)
+    machines: Mapping[str, Instance] = field(default_factory=dict)
     bill: Mapping[str, Usage] = field(default_factory=dict)
     prices_of: str = ""
     """Date of the on-demand prices."""
@@ -60,7 +60,7 @@ class Publisher:
 
     def __init__(
         self,
-        store: Objects,
+        store: BucketObjects,
         etcd_leader: Callable[[], str],
         alive: Callable[[], bool],
         clock: Clock = unbroken,

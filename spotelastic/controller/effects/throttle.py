@@ -13,7 +13,7 @@ ANSWERING = 5.0
 """Seconds between two tries at most to replace a node that is warned: it has two minutes."""
 
 
-class Rest:
+class AwsThrottle:
     """From a look at AWS, or an action, that has failed until the next."""
 
     def __init__(self, first: float, idle: float, draw: Draw) -> None:
@@ -51,7 +51,7 @@ class Rest:
         return self._resume_at
 
 
-class Answers:
+class WarningRetry:
     """Which warned nodes are to be replaced now. One that is new never waits for those for which it
     has failed."""
 

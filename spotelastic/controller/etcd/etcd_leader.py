@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from spotelastic.clock import steady
 from spotelastic.store.etcd_server.process import find_leader
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 FRESH_FOR = 1.0
 """Seconds that the answer is kept."""
@@ -14,7 +14,7 @@ class EtcdLeader:
     """Names it; asks the one that led before first."""
 
     def __init__(
-        self, endpoints: Sequence[str], members: Sequence[str], tls: Tls | None = None
+        self, endpoints: Sequence[str], members: Sequence[str], tls: TlsFiles | None = None
     ) -> None:
         self._tls = tls
         self._members = dict(zip(endpoints, members, strict=True))

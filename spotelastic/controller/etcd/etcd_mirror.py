@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from spotelastic.clock import Clock, unbroken
-from spotelastic.controller.model.observation import Failed, Left, Pool, account
+from spotelastic.controller.model.observation import DepartedNode, LaunchFailures, Pool, account
 from spotelastic.model.job import ENDED, Ending, Failure, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
@@ -21,7 +21,7 @@ from spotelastic.model.progress import Event, Point, Progress
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Change, Health, Reset, Value, WatchItem
+from spotelastic.store.port import Change, Health, Reset, StoredValue, WatchItem
 
 SAME_TRY = 10.0
 """Seconds between failed launches of which each is told, but which were asked for together. AWS
@@ -40,7 +40,7 @@ class Records:
     """The instance whose controller leads; "" while none does."""
     controllers: frozenset[str] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    left: Mapping[str, Left] = field(default_factory=dict)
+    left: Mapping[str, DepartedNode] = field(default_factory=dict)
     preparing: Mapping[str, float] = field(default_factory=dict)
     drains: Mapping[str, Drain] = field(default_factory=dict)
     progress: Mapping[str, Progress] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Records:
     history: tuple[RoundRecord, ...] = ()
     events: tuple[Event, ...] = ()
     told: frozenset[tuple[str, str, str]] = frozenset()
-    failed: Mapping[Pool, Failed] = field(default_factory=dict)
+    failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
     """Launches in a row that came to nothing."""
     moved_at: int = 0
     """The newest commit when nodes were told to go to another zone last."""
@@ -71,12 +71,12 @@ class Mirror:
         self._lock = threading.Lock()
         self._values: dict[str, dict[str, Any]] = {name: {} for name in _kinds(keys)}
         self._prefixes = _kinds(keys)
-        self._left: dict[str, Left] = {}
+        self._left: dict[str, DepartedNode] = {}
         self._progress: dict[str, Progress] = {}
         self._points: list[Point] = []
         """In order: a long job has a million, and they are asked for in every turn."""
         self._told: set[tuple[str, str, str]] = set()
-        self._failed: dict[Pool, Failed] = {}
+        self._failed: dict[Pool, LaunchFailures] = {}
         self._moved_at = 0
         self._zones_left: dict[str, float] = {}
         self._given_back_at = 0
@@ -116,7 +116,7 @@ class Mirror:
             case Health(healthy):
                 self._healthy = healthy
 
-    def _take(self, value: Value) -> None:
+    def _take(self, value: StoredValue) -> None:
         if value.key == self._keys.leader:
             self._leader = value.data.decode()
         elif value.key.startswith(self._keys.controller()):
@@ -169,7 +169,7 @@ class Mirror:
         elif found := self._find(key):
             gone = self._values[found[0]].pop(key, None)
             if found[0] == "nodes" and gone is not None:
-                self._left[gone.id] = Left(gone.incarnation, self._clock())
+                self._left[gone.id] = DepartedNode(gone.incarnation, self._clock())
 
     def _add_points(self, points: Sequence[Point]) -> None:
         for point in points:
@@ -233,12 +233,12 @@ class Mirror:
         return next(iter(self._values[name].values()), None)
 
 
-def _failed_again(before: Failed | None, event: Event) -> Failed:
+def _failed_again(before: LaunchFailures | None, event: Event) -> LaunchFailures:
     cause = str(event.data.get("cause", ""))
     if before is None:
-        return Failed(1, event.at, event.message, cause)
+        return LaunchFailures(1, event.at, event.message, cause)
     tries = before.tries + (event.at > before.at + SAME_TRY)
-    return Failed(before.count + 1, event.at, event.message, cause, tries)
+    return LaunchFailures(before.count + 1, event.at, event.message, cause, tries)
 
 
 def _moment(point: Point) -> tuple[float, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 
 GENERATIONS = "etcd/generations/"
 MEMBERS = "etcd/members/"
@@ -25,7 +25,7 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class GenerationClaim:
     """Numbers of generations; 0 for none."""
 
     joined: int = 0
@@ -36,7 +36,7 @@ class Claim:
 class Generations:
     """The bucket's part of it. All raise `Unavailable` on trouble."""
 
-    objects: Objects
+    objects: BucketObjects
 
     def newest(self) -> Generation | None:
         names = self.objects.names(GENERATIONS)
@@ -53,14 +53,16 @@ class Generations:
         name = f"{GENERATIONS}{generation.number:06d}.json"
         self.objects.create(name, msgspec.json.encode(generation))
 
-    def claims(self) -> dict[str, Claim]:
+    def claims(self) -> dict[str, GenerationClaim]:
         """By member; of those that have ever put one."""
         found = {name: self.objects.get(name) for name in self.objects.names(MEMBERS)}
         return {
-            name.removeprefix(MEMBERS).removesuffix(".json"): msgspec.json.decode(data, type=Claim)
+            name.removeprefix(MEMBERS).removesuffix(".json"): msgspec.json.decode(
+                data, type=GenerationClaim
+            )
             for name, data in found.items()
             if data is not None
         }
 
-    def put(self, member: str, claim: Claim) -> None:
+    def put(self, member: str, claim: GenerationClaim) -> None:
         self.objects.put(f"{MEMBERS}{member}.json", msgspec.json.encode(claim))

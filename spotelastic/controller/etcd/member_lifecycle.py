@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import steady
 from spotelastic.controller.etcd import snapshots
-from spotelastic.controller.etcd.generations import Claim, Generation, Generations
+from spotelastic.controller.etcd.generations import Generation, GenerationClaim, Generations
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, told
 from spotelastic.store.etcd_server import roster
 from spotelastic.store.etcd_server.embedded import entry
@@ -50,7 +50,7 @@ class Sight:
     member: str
     members: tuple[str, ...]
     generation: Generation | None
-    claims: Mapping[str, Claim]
+    claims: Mapping[str, GenerationClaim]
     peer: str = ""
     """Its own host:port among members."""
     roster: Roster | None = None
@@ -69,20 +69,20 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenGeneration:
     """Record a generation, and look again."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class KeepWaiting:
     reason: str
 
 
-def decide(seen: Sight) -> Start | Open | Wait:
+def decide(seen: Sight) -> Start | OpenGeneration | KeepWaiting:
     if seen.generation is None:
-        return Open(Generation(1))
+        return OpenGeneration(Generation(1))
     number, mine = seen.generation.number, seen.claims[seen.member]
     if mine.holds == number:
         return Start("resume")
@@ -93,15 +93,15 @@ def decide(seen: Sight) -> Start | Open | Wait:
         return Start(how)
     lost = sum(each.joined == number > each.holds for each in seen.claims.values())
     if (len(seen.members) - lost) * 2 > len(seen.members):
-        return Wait("its disk was lost, and the other members do not have a leader (yet)")
-    return Open(Generation(number + 1, seen.snapshot))
+        return KeepWaiting("its disk was lost, and the other members do not have a leader (yet)")
+    return OpenGeneration(Generation(number + 1, seen.snapshot))
 
 
 # -- act -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class SeatConfig:
+class MemberLifecycleConfig:
     """`member` is what all generations have in common; its data lie below `folder`. `endpoints` are
     those of all members by name, as clients reach them."""
 
@@ -112,10 +112,10 @@ class SeatConfig:
     say: Callable[[str], None] = print
 
 
-class Seat:
+class MemberLifecycle:
     """One member, on one instance, for as long as that lives."""
 
-    def __init__(self, config: SeatConfig, objects: Objects) -> None:
+    def __init__(self, config: MemberLifecycleConfig, objects: BucketObjects) -> None:
         self._config = config
         self._generations = Generations(objects)
         self._objects = objects
@@ -174,12 +174,12 @@ class Seat:
             try:
                 seen = self._look()
                 match decide(seen):
-                    case Open(generation):
+                    case OpenGeneration(generation):
                         self._open(generation)
                     case Start(how):
                         if (config := self._enter(seen, how)) is not None:
                             return config
-                    case Wait(reason):
+                    case KeepWaiting(reason):
                         told = self._tell(told, reason)
                         self._pause.wait(LOOK_AGAIN)
             except SpotelasticError as error:
@@ -197,7 +197,7 @@ class Seat:
         name = config.member.name
         generation = generations.newest()
         known = generations.claims()
-        mine = Claim(known.get(name, Claim()).joined, _held(config.folder))
+        mine = GenerationClaim(known.get(name, GenerationClaim()).joined, _held(config.folder))
         claims = known | {name: mine}
         sight = Sight(name, tuple(config.endpoints), generation, claims, config.member.peer)
         number = 0 if generation is None else generation.number
@@ -221,7 +221,7 @@ class Seat:
         assert generation is not None
         number, name = generation.number, config.member.name
         if how != "resume":
-            self._generations.put(name, Claim(number, number))
+            self._generations.put(name, GenerationClaim(number, number))
             if self._generations.newest() != generation:
                 return None
         base = config.member

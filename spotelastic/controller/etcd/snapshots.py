@@ -5,13 +5,13 @@ import tempfile
 import threading
 from collections.abc import Sequence
 
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import Clock, wall
 from spotelastic.controller.etcd.generations import Generations
 from spotelastic.errors import Unavailable, told
 from spotelastic.store.etcd_server.process import find_leader
 from spotelastic.store.etcd_server.snapshot import take
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 PREFIX = "etcd/snapshots/"
 EVERY = 600.0
@@ -21,12 +21,12 @@ KEPT = 6
 LEADS_WITHIN = 2.0
 
 
-def newest(objects: Objects) -> str:
+def newest(objects: BucketObjects) -> str:
     """Its name; empty where there is none."""
     return max(objects.names(PREFIX), default="")
 
 
-def save(objects: Objects, endpoints: Sequence[str], tls: Tls | None, now: float) -> str:
+def save(objects: BucketObjects, endpoints: Sequence[str], tls: TlsFiles | None, now: float) -> str:
     """Takes one of the member that leads, and removes those that are too many; its name."""
     leader = find_leader(endpoints, timeout=LEADS_WITHIN, tls=tls)
     if leader is None:
@@ -47,7 +47,11 @@ class Snapshots:
     """Saves one every `EVERY` seconds until `close`, from a thread of its own."""
 
     def __init__(
-        self, objects: Objects, endpoints: Sequence[str], tls: Tls | None, clock: Clock = wall
+        self,
+        objects: BucketObjects,
+        endpoints: Sequence[str],
+        tls: TlsFiles | None,
+        clock: Clock = wall,
     ) -> None:
         self._objects = objects
         self._endpoints = tuple(endpoints)

@@ -20,41 +20,41 @@ import msgspec
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
 from spotelastic.aws.compute import autoscaling
-from spotelastic.aws.compute.autoscaling import GONE, Group, Machine
+from spotelastic.aws.compute.autoscaling import GONE, Instance, ScalingGroup
 from spotelastic.aws.compute.estimate import gateways
 from spotelastic.aws.compute.zone_ranking import Zone, Zones
 from spotelastic.aws.messaging import bucket as messaging_bucket
 from spotelastic.aws.messaging import command_queue
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.clock import steady, unbroken
 from spotelastic.controller.accounting import usage
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.controller.decisions import housekeeping, zone_packing
 from spotelastic.controller.decisions.decide import decide, ends, settled, urgent
-from spotelastic.controller.decisions.housekeeping import Examine, Postpone, Standing
+from spotelastic.controller.decisions.housekeeping import ClusterState, Examine, Postpone
 from spotelastic.controller.decisions.urgent import Membership, acted, warned
 from spotelastic.controller.effects import inbox
 from spotelastic.controller.effects.backoff import Backoff, Complaint, Draw
-from spotelastic.controller.effects.executor import Actor
+from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.inbox import Inbox
-from spotelastic.controller.effects.optional_query import Asking
-from spotelastic.controller.effects.price_cache import ASKED_AGAIN_AFTER, Tariff
+from spotelastic.controller.effects.optional_query import OptionalQuery
+from spotelastic.controller.effects.price_cache import ASKED_AGAIN_AFTER, PriceCache
 from spotelastic.controller.effects.publisher import Account, Publisher
-from spotelastic.controller.effects.throttle import Answers, Rest
+from spotelastic.controller.effects.throttle import AwsThrottle, WarningRetry
 from spotelastic.controller.etcd.etcd_leader import EtcdLeader
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
 from spotelastic.controller.etcd.snapshots import Snapshots
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.controller.model.observation import (
     Action,
+    ControllerPolicy,
     Discard,
     Message,
     Money,
-    Order,
-    Policy,
+    Observation,
+    PendingCommand,
     Remove,
     Replace,
-    Seen,
     Tell,
     account,
 )
@@ -76,7 +76,7 @@ WITHOUT_OFFERS = "choosing a zone without prices and placement scores"
 WITHOUT_ZONES = "deciding without the zones of the subnets"
 
 
-class Term:
+class LeaderLoop:
     """One controller's time as the leader."""
 
     def __init__(
@@ -84,11 +84,11 @@ class Term:
         config: ControllerConfig,
         aws: Aws,
         store: Store,
-        bucket: Objects,
+        bucket: BucketObjects,
         mirror: Mirror,
         leadership: Leadership,
         wake: threading.Event,
-        prices: Tariff,
+        prices: PriceCache,
         alive: Callable[[], bool],
         draw: Draw = random.uniform,
     ) -> None:
@@ -104,14 +104,14 @@ class Term:
         self._policy = _policy(config.policy, spec)
         self._prices = prices
         self._zones = Zones(aws)
-        self._offers = Asking(WITHOUT_OFFERS, ASKED_AGAIN_AFTER, say)
-        self._subnets = Asking(WITHOUT_ZONES, BUSY, say)
+        self._offers = OptionalQuery(WITHOUT_OFFERS, ASKED_AGAIN_AFTER, say)
+        self._subnets = OptionalQuery(WITHOUT_ZONES, BUSY, say)
         self._bill: dict[str, Usage] = {}
         self._gateways = gateways(spec.nat_gateways)
         """US dollars an hour."""
-        self._groups: dict[str, Group] = {}
-        self._machines: dict[str, Machine] = {}
-        self._description = Asking("going by the job as it was read last", IDLE, say)
+        self._groups: dict[str, ScalingGroup] = {}
+        self._machines: dict[str, Instance] = {}
+        self._description = OptionalQuery("going by the job as it was read last", IDLE, say)
         self._wanted = spec.settings
         self._types = spec.instance_types
         self._job_of = spec.created_at
@@ -120,8 +120,8 @@ class Term:
         self._billed_at = 0.0
         self._look_at = 0.0
         self._membership: Membership | None = None
-        self._rest = Rest(BUSY, IDLE, draw)
-        self._answers = Answers(BUSY, draw)
+        self._rest = AwsThrottle(BUSY, IDLE, draw)
+        self._answers = WarningRetry(BUSY, draw)
         self._received: frozenset[object] = frozenset()
         """What had come when it was decided last."""
         self._complain = Complaint(say)
@@ -131,12 +131,14 @@ class Term:
         self._switch_at = 0.0
         self._stopping = False
         self._examined: set[str] = set()
-        self._upkeep_policy = housekeeping.Policy(
+        self._upkeep_policy = housekeeping.HousekeepingPolicy(
             boot_within=config.policy.boot_within, linger=spec.linger
         )
         queues = (spec.queue, Names(spec.cluster).commands)
         queue, orders = (command_queue.queue_url(aws, name) for name in queues)
-        self._actor = Actor(aws, store, leadership, spec, config.bucket, queue, orders, alive)
+        self._actor = ControllerExecutor(
+            aws, store, leadership, spec, config.bucket, queue, orders, alive
+        )
         etcd_leader = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
         self._publisher = Publisher(bucket, etcd_leader, alive)
         self._inbox = Inbox(aws, queue, inbox.message, wake.set)
@@ -299,7 +301,7 @@ class Term:
         if done:
             self._membership = None  # so that AWS is looked at
 
-    def _observe(self, records: Records) -> Seen:
+    def _observe(self, records: Records) -> Observation:
         """AWS is asked again when it tells of a change, when etcd does, and from time to time. What
         a message tells was so before it came: those that come meanwhile wait for the next look."""
         messages, orders = self._inbox.messages, self._orders.messages
@@ -316,19 +318,19 @@ class Term:
             seen = replace(seen, zones=self._offered(seen))
         return seen
 
-    def _offered(self, seen: Seen) -> tuple[Zone, ...]:
+    def _offered(self, seen: Observation) -> tuple[Zone, ...]:
         """With prices and scores: where these may not be asked for, zones are chosen without."""
         zones, types = seen.zones, self._types
         return self._offers.ask(lambda: self._zones.offers(zones, types, seen.desired)) or zones
 
     def _seen(
         self, records: Records, messages: tuple[Message, ...], *, priced: bool = True
-    ) -> Seen:
+    ) -> Observation:
         """With AWS as it was when it was looked at; `priced`: it may be asked for spot prices."""
         wanted = self._wanted
         names, now = Names(self._config.spec.cluster), unbroken()
         group = self._groups.get(names.workers)
-        seen = Seen(
+        seen = Observation(
             desired=wanted.max_nodes,
             least=wanted.min_nodes,
             settings=records.settings,
@@ -369,20 +371,20 @@ class Term:
             self._short_since = unbroken()
         return self._short_since
 
-    def _zones_of(self, group: Group | None) -> tuple[Zone, ...]:
+    def _zones_of(self, group: ScalingGroup | None) -> tuple[Zone, ...]:
         """Those that nodes may be in, if they are to be in one. They are known once they have been
         asked for; before, none is chosen."""
         if group is None or self._policy.capacity.zones != "pack":
             return ()
         return self._subnets.ask(lambda: self._zones.of(group.offered)) or ()
 
-    def _standing(self, records: Records) -> Standing:
+    def _standing(self, records: Records) -> ClusterState:
         rounds = [each.round for each in records.history]
         rounds += [records.round] if records.round is not None else []
         members = [member.node for each in rounds for member in each.members]
         settings = records.settings or self._config.spec.settings
         began = records.job.at if records.job is not None else 0.0
-        return Standing(
+        return ClusterState(
             minimum=settings.min_nodes,
             switch_at=self._switch_at,
             stopping=self._stopping,
@@ -415,7 +417,7 @@ class Term:
                 self._examined.add(action.machine.id)
         return done
 
-    def _money(self, seen: Seen, now: float, *, priced: bool) -> Money:
+    def _money(self, seen: Observation, now: float, *, priced: bool) -> Money:
         money, capacity = usage.money(self._bill.values(), now), self._policy.capacity
         if (capacity.max_price is None and capacity.max_cost is None) or not priced:
             return money
@@ -479,18 +481,18 @@ def _failed(
     return [each for each in actions if each not in done and not isinstance(each, Tell)]
 
 
-def _news(messages: Iterable[Message], orders: Iterable[Order]) -> frozenset[object]:
+def _news(messages: Iterable[Message], orders: Iterable[PendingCommand]) -> frozenset[object]:
     """Not the receipts: what is not dealt with comes again and again, and is no news."""
     return frozenset((*(each.event for each in messages), *(each.command for each in orders)))
 
 
-def _own(machines: Iterable[Machine], born_at: float) -> tuple[Machine, ...]:
+def _own(machines: Iterable[Instance], born_at: float) -> tuple[Instance, ...]:
     """Without those of an earlier cluster of this name: EC2 shows them for an hour after their
     end."""
     return tuple(m for m in machines if m.state not in GONE or m.launched_at >= born_at)
 
 
-def _policy(policy: Policy, spec: JobSpec) -> Policy:
+def _policy(policy: ControllerPolicy, spec: JobSpec) -> ControllerPolicy:
     """A cluster of on-demand workers has all of its nodes as a base."""
     capacity = spec.capacity
     if spec.worker_group == Names(spec.cluster).on_demand:

@@ -8,10 +8,10 @@ from spotelastic_checkpoints.threads import minded
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import CONTROL_TYPE
 from spotelastic.aws.compute.prices import AwsPrices, PriceList
-from spotelastic.aws.messaging.bucket import Objects
-from spotelastic.controller.effects.price_cache import Tariff
+from spotelastic.aws.messaging.bucket import BucketObjects
+from spotelastic.controller.effects.price_cache import PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror
-from spotelastic.controller.loop.leader_loop import Term, say
+from spotelastic.controller.loop.leader_loop import LeaderLoop, say
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.store.election import campaign
@@ -34,10 +34,10 @@ class Controller:
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
         self._aws = Aws(config.region, account=config.account)
-        self._objects = Objects(self._aws, config.bucket, config.spec.cluster)
+        self._objects = BucketObjects(self._aws, config.bucket, config.spec.cluster)
         listed = PriceList(self._aws)
         listed.prepare((*config.spec.instance_types, CONTROL_TYPE))
-        self._prices = Tariff(AwsPrices(self._aws, listed), say)
+        self._prices = PriceCache(AwsPrices(self._aws, listed), say)
         self._keys = Keys(config.spec.run)
         self._store: Store = EtcdStore(config.spec.etcd, tls=config.tls)
         self._wake = threading.Event()
@@ -115,7 +115,7 @@ class Controller:
         if leadership is None:
             return
         say("leads")
-        term = Term(
+        term = LeaderLoop(
             self._config,
             self._aws,
             self._store,

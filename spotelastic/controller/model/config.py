@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from spotelastic.controller.model.observation import Policy
+from spotelastic.controller.model.observation import ControllerPolicy
 from spotelastic.model.job import JobSpec
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +16,8 @@ class ControllerConfig:
     region: str
     instance: str
     address: str
-    tls: Tls | None = None
+    tls: TlsFiles | None = None
     """Of the etcd members."""
-    policy: Policy = Policy()
+    policy: ControllerPolicy = ControllerPolicy()
     account: str = ""
     """Its number; by default AWS is asked."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.compute.zone_ranking import Zone
 from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning
 from spotelastic.model.command import Answer, Command
@@ -33,7 +33,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PendingCommand:
     """A command that has arrived and has not been answered."""
 
     receipt: str
@@ -43,7 +43,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class DepartedNode:
     """A node that is not registered any more, and since when."""
 
     incarnation: str
@@ -51,7 +51,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class LaunchFailures:
     """Launches of one pool in a row that came to nothing."""
 
     count: int
@@ -82,7 +82,7 @@ class Money:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ControllerPolicy:
     """Seconds unless a name says otherwise."""
 
     boot_within: float = 900.0
@@ -111,7 +111,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """One observation."""
 
     desired: int
@@ -128,16 +128,16 @@ class Seen:
     region: str = ""
     wanted: Settings | None = None
     """As the user wants them by now."""
-    group: Group | None = None
+    group: ScalingGroup | None = None
     """Of spot instances; None where AWS knows no such group (any more)."""
-    on_demand: Group | None = None
+    on_demand: ScalingGroup | None = None
     least: int = 1
     """Nodes without which the job does not train."""
     hopeless: bool = False
     """Boots have failed one after the other: a node that is launched now would fail, too."""
     short_since: float | None = None
     """Since when fewer than that are registered; None: there are enough."""
-    failed: Mapping[Pool, Failed] = field(default_factory=dict)
+    failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
     zones: tuple[Zone, ...] = ()
     """Those that the nodes may be in, where they are to be packed into one; else empty."""
     moved_at: int = 0
@@ -149,12 +149,12 @@ class Seen:
     """The newest step in the object store."""
     given_back_at: int = 0
     """What that was when an on-demand node was given back last."""
-    machines: Mapping[str, Machine] = field(default_factory=dict)
+    machines: Mapping[str, Instance] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     """Those registered now."""
     slots: Mapping[str, int] = field(default_factory=dict)
     """Of the nodes that train; a smaller round leaves out the highest."""
-    left: Mapping[str, Left] = field(default_factory=dict)
+    left: Mapping[str, DepartedNode] = field(default_factory=dict)
     """Nodes that were registered and are not any more."""
     preparing: Mapping[str, float] = field(default_factory=dict)
     """When each node last told that it builds its environment, or sets itself up."""
@@ -164,7 +164,7 @@ class Seen:
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
     """Ids of AWS's events that were dealt with before."""
-    orders: tuple[Order, ...] = ()
+    orders: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
     """Ids of commands that were."""
 
@@ -173,7 +173,7 @@ class Seen:
         return self.job is not None and self.job.state in ENDED
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[ScalingGroup, ...]:
         return tuple(group for group in (self.group, self.on_demand) if group is not None)
 
     @property
@@ -188,11 +188,11 @@ class Seen:
         run that its script has sent back."""
         return self.committed not in (0, since)
 
-    def pool(self, group: Group) -> Pool:
+    def pool(self, group: ScalingGroup) -> Pool:
         """Which one the group launches in now."""
         return group.name, "" if self.home is None else self.home.name
 
-    def place(self, instance: str) -> Place | None:
+    def place(self, instance: str) -> GroupMember | None:
         found = (group.place(instance) for group in self.groups)
         return next((place for place in found if place is not None), None)
 
@@ -205,11 +205,11 @@ class Seen:
         """Whether it went only to come back with other code."""
         return ("restart", node, f"::{incarnation}") in self.told
 
-    def booted_from(self, machine: Machine) -> float:
+    def booted_from(self, machine: Instance) -> float:
         """From when on its node is waited for: it may take long to prepare, and tells so."""
         return max(machine.launched_at, self.since, self.preparing.get(machine.id, 0.0))
 
-    def is_there(self, place: Place) -> bool:
+    def is_there(self, place: GroupMember) -> bool:
         """Its node is registered, and stays."""
         gone = place.leaving or place.instance in self.drains
         return not gone and place.instance in self.nodes
@@ -219,7 +219,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteDrain:
+class DrainNode:
     """Make the node leave."""
 
     drain: Drain
@@ -289,7 +289,7 @@ class SetSubnets:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
+class ResumeLaunches:
     """Let the group launch again, which AWS has suspended."""
 
     group: str
@@ -305,7 +305,7 @@ class AskToEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class EndJob:
+class EndJobAtOnce:
     """At once."""
 
     job: Job
@@ -360,14 +360,14 @@ class Discard:
 class Reply:
     """Answer a command and delete it, once what it causes is done."""
 
-    order: Order
+    order: PendingCommand
     answer: Answer | None
     """None: nobody waits for one."""
     cause: str = ""
 
 
 Action = (
-    WriteDrain
+    DrainNode
     | Replace
     | Remove
     | CompleteDrain
@@ -375,9 +375,9 @@ Action = (
     | Forget
     | SetDesired
     | SetSubnets
-    | Resume
+    | ResumeLaunches
     | AskToEnd
-    | EndJob
+    | EndJobAtOnce
     | Revive
     | Rescale
     | Resettle
@@ -385,15 +385,6 @@ Action = (
     | Discard
     | Reply
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    actions: tuple[Action, ...]
-    reason: str
-    """One line for people; the same for as long as nothing changes."""
-    wake_at: float | None
-    """When to decide again even if nothing happens; None: no need."""
 
 
 def account(event: Event) -> tuple[str, str, str]:

@@ -22,12 +22,18 @@ from moto.core.exceptions import ServiceException
 from spotelastic.clock import wall
 from spotelastic.local.autoscaling import planner
 from spotelastic.local.autoscaling.activities import Activities, Activity
-from spotelastic.local.autoscaling.members import Member, counting, policy_of, seen, suspended
+from spotelastic.local.autoscaling.members import (
+    LocalGroupMember,
+    counting,
+    policy_of,
+    seen,
+    suspended,
+)
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import machines
-from spotelastic.local.instances.capacity import Market
-from spotelastic.local.instances.machines import Machine, Machines
+from spotelastic.local.instances.capacity import SpotMarket
+from spotelastic.local.instances.machines import LocalInstance, LocalInstances
 
 LAUNCHING = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
@@ -37,7 +43,7 @@ _log = logging.getLogger(__name__)
 RETRY = 15.0
 """Seconds until a launch that failed is tried again, unless capacity changes before."""
 
-Launch = Callable[[Any, planner.Place, bool], Any]
+Launch = Callable[[Any, planner.LaunchPool, bool], Any]
 """Launches one instance for (group, place, spot); raises what EC2 answers."""
 
 
@@ -54,8 +60,8 @@ class AutoScaling:
         self,
         *,
         backend: Any,
-        machines: Machines,
-        market: Market,
+        machines: LocalInstances,
+        market: SpotMarket,
         agenda: Agenda,
         emit: Callable[[eventbridge_messages.CloudEvent], None],
         launch: Launch,
@@ -78,7 +84,7 @@ class AutoScaling:
             self._planned = True
             self._agenda.soon(self.pass_over)
 
-    def machine_changed(self, machine: Machine) -> None:
+    def machine_changed(self, machine: LocalInstance) -> None:
         if machine.state == machines.TERMINATED:
             self.capacity_changed()
         self.wake()
@@ -171,7 +177,7 @@ class AutoScaling:
         self._shrink(group)
         self._grow(group, now)
 
-    def _advance(self, group: Any, member: Member, now: float) -> None:
+    def _advance(self, group: Any, member: LocalGroupMember, now: float) -> None:
         """Takes one member one state further, if it can go."""
         machine = self.machine(member)
         for name, wait in list(member.waits.items()):
@@ -194,7 +200,9 @@ class AutoScaling:
         elif state == "Terminating:Wait" and not member.waits:
             self._proceed_terminating(member)
 
-    def _advance_gone(self, group: Any, member: Member, machine: Machine | None) -> None:
+    def _advance_gone(
+        self, group: Any, member: LocalGroupMember, machine: LocalInstance | None
+    ) -> None:
         if machine is not None and machine.state in (machines.STOPPING, machines.STOPPED):
             if not suspended(group, "HealthCheck"):
                 self._machines.terminate(member.instance)
@@ -212,7 +220,7 @@ class AutoScaling:
         if machine is None or machine.state == machines.TERMINATED:
             self._leave(group, member)
 
-    def _leave(self, group: Any, member: Member) -> None:
+    def _leave(self, group: Any, member: LocalGroupMember) -> None:
         group.instance_states.remove(member)
         if member.activity is not None:
             member.activity.ended("Successful")
@@ -220,7 +228,7 @@ class AutoScaling:
                 eventbridge_messages.activity_ended(group, member.activity, member.instance_id)
             )
 
-    def _enter_hooks(self, group: Any, member: Member, transition: str) -> None:
+    def _enter_hooks(self, group: Any, member: LocalGroupMember, transition: str) -> None:
         """Into the waiting state; with nothing to wait for it is left in the same pass."""
         launching = transition == LAUNCHING
         member.lifecycle_state = "Pending:Wait" if launching else "Terminating:Wait"
@@ -241,7 +249,7 @@ class AutoScaling:
                 )
             )
 
-    def _put_in_service(self, group: Any, member: Member) -> None:
+    def _put_in_service(self, group: Any, member: LocalGroupMember) -> None:
         member.lifecycle_state = "InService"
         if member.activity is not None:
             member.activity.ended("Successful")
@@ -251,7 +259,7 @@ class AutoScaling:
             member.activity = None
 
     def _begin_terminating(
-        self, group: Any, member: Member, cause: str, *, hooks: bool = True
+        self, group: Any, member: LocalGroupMember, cause: str, *, hooks: bool = True
     ) -> Activity:
         if member.lifecycle_state.startswith("Terminating"):
             if not hooks:
@@ -269,7 +277,7 @@ class AutoScaling:
             self._proceed_terminating(member)
         return activity
 
-    def _proceed_terminating(self, member: Member) -> None:
+    def _proceed_terminating(self, member: LocalGroupMember) -> None:
         member.lifecycle_state = "Terminating:Proceed"
         self._machines.terminate(member.instance)
 
@@ -301,7 +309,7 @@ class AutoScaling:
             ledger.retry_at = now + RETRY
             self._agenda.at(ledger.retry_at, self.wake)
 
-    def _launch_one(self, group: Any, policy: planner.Policy, spot: bool) -> bool:
+    def _launch_one(self, group: Any, policy: planner.GroupRequest, spot: bool) -> bool:
         failure = "the group has no subnet"
         places = planner.places(policy, seen(counting(group)), spot, self._offer(spot))
         for place in places:
@@ -325,7 +333,7 @@ class AutoScaling:
         return False
 
     def _join(self, group: Any, instance: Any, spot: bool) -> None:
-        member = Member(
+        member = LocalGroupMember(
             instance,
             lifecycle_state="Pending",
             protected_from_scale_in=group.new_instances_protected_from_scale_in,
@@ -338,15 +346,15 @@ class AutoScaling:
         member.activity = self.activities.launch(group.name, instance.id, member.zone)
 
     def _offer(self, spot: bool) -> planner.Offering:
-        def offer(type: str, zone: str) -> planner.Offer:
+        def offer(type: str, zone: str) -> planner.CapacityOffer:
             price = self._market.spot(type, zone) if spot else self._market.on_demand(type)
-            return planner.Offer(price, self._machines.free(type, zone))
+            return planner.CapacityOffer(price, self._machines.free(type, zone))
 
         return offer
 
     # -- books -------------------------------------------------------------------------------
 
-    def _begin(self, group: Any, member: Member, why: str) -> Activity:
+    def _begin(self, group: Any, member: LocalGroupMember, why: str) -> Activity:
         """A termination's activity; a launch that is still under way is given up."""
         if member.activity is not None:
             member.activity.ended("Cancelled")
@@ -367,7 +375,7 @@ class AutoScaling:
                 if key[0] == group.name:
                     del self._backend.scheduled_actions[key]
 
-    def machine(self, member: Member) -> Machine | None:
+    def machine(self, member: LocalGroupMember) -> LocalInstance | None:
         return self._machines.get(member.instance_id)
 
     def _group(self, name: str) -> Any:
@@ -376,15 +384,15 @@ class AutoScaling:
         except KeyError:
             raise ValidationError(f"AutoScalingGroup name not found - {name}") from None
 
-    def _find(self, instance: str) -> tuple[Any, Member]:
+    def _find(self, instance: str) -> tuple[Any, LocalGroupMember]:
         for group in self._backend.autoscaling_groups.values():
             for member in group.instance_states:
                 if member.instance_id == instance:
                     return group, member
         raise ValidationError(f"Instance Id not found - No managed instance found for {instance}")
 
-    def _waiting(self, group: str, hook: str, token: str, instance: str) -> Member:
-        member: Member
+    def _waiting(self, group: str, hook: str, token: str, instance: str) -> LocalGroupMember:
+        member: LocalGroupMember
         for member in self._group(group).instance_states:
             wait = member.waits.get(hook)
             if wait and (wait.token == token if token else member.instance_id == instance):

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from spotelastic.local.autoscaling.planner import Place
-from spotelastic.local.instances.machines import Machines
+from spotelastic.local.autoscaling.planner import LaunchPool
+from spotelastic.local.instances.machines import LocalInstances
 
 
 class Launcher:
     """One launch at a place; raises what EC2 answers."""
 
-    def __init__(self, machines: Machines) -> None:
+    def __init__(self, machines: LocalInstances) -> None:
         self._machines = machines
 
-    def __call__(self, group: Any, place: Place, spot: bool) -> Any:
+    def __call__(self, group: Any, place: LaunchPool, spot: bool) -> Any:
         version = group.ec2_launch_template.get_version(group.launch_template_version)
         tags = {**group.get_propagated_tags(), "aws:autoscaling:groupName": group.name}
         reservation = group.ec2_backend.run_instances(

@@ -15,7 +15,7 @@ _MULTIPLES = 100  # of the heartbeat time-out, whichever is less
 
 
 @dataclass(slots=True)
-class Wait:
+class LifecycleWait:
     """A life-cycle action that is waited for; times in seconds since the epoch."""
 
     hook: Any
@@ -24,28 +24,28 @@ class Wait:
     limit: float
 
 
-class Member(models.InstanceState):
+class LocalGroupMember(models.InstanceState):
     """Moto's, with what life-cycle hooks and spot need."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.zone = str(self.instance.placement.zone)
         self.spot = self.instance.lifecycle == "spot"
-        self.waits: dict[str, Wait] = {}
+        self.waits: dict[str, LifecycleWait] = {}
         """By name of the hook."""
         self.abandoned = False
         self.activity: Activity | None = None
         """The scaling activity that is under way for it."""
 
-    def wait(self, hook: Any, now: float) -> Wait:
+    def wait(self, hook: Any, now: float) -> LifecycleWait:
         timeout = hook.heartbeat_timeout
         limit = now + min(GLOBAL_TIMEOUT, timeout * _MULTIPLES)
-        wait = Wait(hook, str(uuid.uuid4()), now + timeout, limit)
+        wait = LifecycleWait(hook, str(uuid.uuid4()), now + timeout, limit)
         self.waits[hook.name] = wait
         return wait
 
 
-def policy_of(group: Any) -> planner.Policy:
+def policy_of(group: Any) -> planner.GroupRequest:
     """What a moto group asks for, from its launch template or mixed-instances policy."""
     mixed = group.mixed_instances_policy or {}
     overrides = mixed.get("LaunchTemplate", {}).get("Overrides") or []
@@ -57,7 +57,7 @@ def policy_of(group: Any) -> planner.Policy:
         )
     )
     distribution = mixed.get("InstancesDistribution") or _plain(group)
-    return planner.Policy(
+    return planner.GroupRequest(
         desired=group.desired_capacity or 0,
         subnets=subnets,
         types=types or (group.instance_type,),
@@ -75,7 +75,7 @@ def _plain(group: Any) -> dict[str, Any]:
     return {"OnDemandPercentageAboveBaseCapacity": 0 if market == "spot" else 100}
 
 
-def counting(group: Any) -> list[Member]:
+def counting(group: Any) -> list[LocalGroupMember]:
     """The members that count towards the size: those that are terminating do not."""
     return [
         member
@@ -84,10 +84,10 @@ def counting(group: Any) -> list[Member]:
     ]
 
 
-def seen(members: Iterable[Member]) -> list[planner.Seen]:
+def seen(members: Iterable[LocalGroupMember]) -> list[planner.GroupInstance]:
     """The members as `scaling` wants to know them."""
     return [
-        planner.Seen(
+        planner.GroupInstance(
             member.instance_id,
             member.zone,
             member.spot,

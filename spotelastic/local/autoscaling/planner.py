@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GroupInstance:
     """A member that counts towards the group's size."""
 
     id: str
@@ -24,7 +24,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LaunchPool:
     """Where a launch can be tried."""
 
     subnet: str
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class CapacityOffer:
     """What a (type, zone) has to offer now."""
 
     price: float
@@ -41,11 +41,11 @@ class Offer:
 
 
 class Offering(Protocol):
-    def __call__(self, type: str, zone: str) -> Offer: ...
+    def __call__(self, type: str, zone: str) -> CapacityOffer: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class GroupRequest:
     """What the group wants."""
 
     desired: int
@@ -67,7 +67,7 @@ class Policy:
         return min(self.on_demand_base + share, self.desired)
 
 
-def purchases(policy: Policy, members: Sequence[Seen]) -> list[bool]:
+def purchases(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[bool]:
     """For each launch that is missing: whether it is a spot instance. On-demand comes first."""
     missing = policy.desired - len(members)
     if missing <= 0:
@@ -76,18 +76,20 @@ def purchases(policy: Policy, members: Sequence[Seen]) -> list[bool]:
     return [index >= on_demand for index in range(missing)]
 
 
-def places(policy: Policy, members: Sequence[Seen], spot: bool, offer: Offering) -> list[Place]:
+def places(
+    policy: GroupRequest, members: Sequence[GroupInstance], spot: bool, offer: Offering
+) -> list[LaunchPool]:
     """Where to try one launch, in order: the emptiest zones first, in each the best type first."""
     population = Counter(member.zone for member in members)
     subnets = sorted(policy.subnets, key=lambda subnet: population[subnet[1]])
     return [
-        Place(subnet, zone, type)
+        LaunchPool(subnet, zone, type)
         for subnet, zone in subnets
         for type in _by_preference(policy, spot, partial(offer, zone=zone))
     ]
 
 
-def surplus(policy: Policy, members: Sequence[Seen]) -> list[str]:
+def surplus(policy: GroupRequest, members: Sequence[GroupInstance]) -> list[str]:
     """Whom to terminate to get down to size: in the fullest zone, of the purchase option that is
     over its share, the oldest; never one that is protected from scale-in.
     """
@@ -113,7 +115,9 @@ def surplus(policy: Policy, members: Sequence[Seen]) -> list[str]:
     return chosen
 
 
-def _by_preference(policy: Policy, spot: bool, offer: Callable[[str], Offer]) -> list[str]:
+def _by_preference(
+    policy: GroupRequest, spot: bool, offer: Callable[[str], CapacityOffer]
+) -> list[str]:
     strategy = policy.spot_strategy if spot else policy.on_demand_strategy
     if strategy in ("prioritized", "capacity-optimized-prioritized"):
         return list(policy.types)

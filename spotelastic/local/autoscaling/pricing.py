@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from spotelastic.local.iam.authority import Authority, Request, accesses, principal_of
-from spotelastic.local.instances.capacity import Market
+from spotelastic.local.iam.authority import Authority, AwsRequest, accesses, principal_of
+from spotelastic.local.instances.capacity import SpotMarket
 
 TARGET = "AWSPriceListService.GetProducts"
 _KEY = re.compile(r"Credential=([^/]+)/")
 
 
-def products(market: Market, filters: Mapping[str, str]) -> list[str]:
+def products(market: SpotMarket, filters: Mapping[str, str]) -> list[str]:
     """What GetProducts answers to filters by field: JSON, as AWS packs it into its own JSON."""
     type = filters.get("instanceType", "")
     rate = {"pricePerUnit": {"USD": f"{market.on_demand(type):.10f}"}}
@@ -26,7 +26,11 @@ def products(market: Market, filters: Mapping[str, str]) -> list[str]:
 
 
 def middleware(
-    market: Market, authority: Authority, account: str, region: str, application: Callable[..., Any]
+    market: SpotMarket,
+    authority: Authority,
+    account: str,
+    region: str,
+    application: Callable[..., Any],
 ) -> Callable[..., Any]:
     """A WSGI application that answers GetProducts itself."""
 
@@ -35,7 +39,7 @@ def middleware(
             return application(environ, start_response)
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         key = _KEY.search(environ.get("HTTP_AUTHORIZATION", ""))
-        request = Request("pricing", "GetProducts", account, region, {})
+        request = AwsRequest("pricing", "GetProducts", account, region, {})
         refused = authority.judge(principal_of(account, key[1] if key else ""), accesses(request))
         if refused is not None:
             status = "400 Bad Request"

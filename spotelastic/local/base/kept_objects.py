@@ -79,7 +79,7 @@ class Content:
         raise ValueError(f"{self.path} has been replaced")
 
 
-class Buckets:
+class KeptBuckets:
     """A folder of buckets, used by one cloud at a time."""
 
     def __init__(self, root: Path) -> None:

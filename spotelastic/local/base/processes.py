@@ -24,7 +24,7 @@ _PATIENCE = 5.0  # seconds until processes that were killed are looked for again
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class LocalProcess:
     pid: int
     role: str
     """The name that it gave itself (/proc/PID/comm)."""
@@ -32,7 +32,7 @@ class Process:
     cloud: str
 
 
-def marked(cloud: str, instance: str = "") -> list[Process]:
+def marked(cloud: str, instance: str = "") -> list[LocalProcess]:
     """The living processes of a cloud, or of one of its instances."""
     return [
         process
@@ -41,7 +41,7 @@ def marked(cloud: str, instance: str = "") -> list[Process]:
     ]
 
 
-def end(find: Callable[[], Sequence[Process]]) -> None:
+def end(find: Callable[[], Sequence[LocalProcess]]) -> None:
     """Freezes and kills whatever `find` finds, until it finds nothing."""
     while found := find():
         found = sorted(found, key=lambda process: process.role not in _FIRST)
@@ -79,7 +79,7 @@ class _Entry:
     marks: dict[str, str]
 
 
-def _marked() -> Iterator[Process]:
+def _marked() -> Iterator[LocalProcess]:
     """Those with a mark, and those without whose parent, or parent's parent, has one."""
     table = {entry.pid: entry for entry in _entries()}
     for entry in table.values():
@@ -88,7 +88,7 @@ def _marked() -> Iterator[Process]:
             above = table.get(above.parent)
         if above is not None:
             marks = above.marks
-            yield Process(entry.pid, entry.name, marks[INSTANCE], marks.get(CLOUD, ""))
+            yield LocalProcess(entry.pid, entry.name, marks[INSTANCE], marks.get(CLOUD, ""))
 
 
 def _entries() -> Iterator[_Entry]:

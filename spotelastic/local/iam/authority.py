@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from spotelastic.local.iam import evaluation
-from spotelastic.local.iam.evaluation import Access, Policy, Resource
+from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource
 
 _MADE = {"ec2:CreateVolume": "volume"}
 """Calls that make something, of which no part is named."""
@@ -47,7 +47,7 @@ class Call:
     """What a role or a user asked for."""
 
     principal: str
-    access: Access
+    access: AccessRequest
     permitted: bool
 
 
@@ -62,7 +62,9 @@ class Authority:
         """The distinct ones: instances and the like are told once for each principal."""
         return tuple(self._calls.values())
 
-    def judge(self, principal: Principal, accesses: Iterable[Access]) -> Access | None:
+    def judge(
+        self, principal: Principal, accesses: Iterable[AccessRequest]
+    ) -> AccessRequest | None:
         """The first access that is refused; None when all are permitted."""
         if not principal.name:
             return None
@@ -125,7 +127,7 @@ def _documents(texts: Iterable[Any]) -> tuple[Policy, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AwsRequest:
     """One call, as far as permissions go; `given` are its parameters."""
 
     service: str
@@ -138,13 +140,13 @@ class Request:
         return f"arn:aws:{service}:{self.region}:{self.account}:{rest}"
 
 
-def accesses(request: Request) -> list[Access]:
+def accesses(request: AwsRequest) -> list[AccessRequest]:
     """What the call needs permission for: its action on what it names, and roles that it passes."""
     where = {"aws:RequestedRegion": request.region}
     return [replace(each, context=where | dict(each.context)) for each in _accesses(request)]
 
 
-def _accesses(request: Request) -> list[Access]:
+def _accesses(request: AwsRequest) -> list[AccessRequest]:
     action = f"{_PREFIXES.get(request.service, request.service)}:{request.operation}"
     reading = request.operation.startswith(("Describe", "List", "Get"))
     reading = reading and action not in _READ_BY_NAME
@@ -156,40 +158,42 @@ def _accesses(request: Request) -> list[Access]:
         return _making(request, action, Resource(request.arn("ec2", f"{made}/*")))
     service = request.given.get("AWSServiceName")
     circumstances = {"iam:AWSServiceName": service} if service else {}
-    found = [Access(action, tuple(named) or (Resource("*"),), circumstances)]
+    found = [AccessRequest(action, tuple(named) or (Resource("*"),), circumstances)]
     role = request.given.get("RoleARN")
     if role and request.service == "cloudformation":
         context = {"iam:PassedToService": "cloudformation.amazonaws.com"}
-        found.append(Access("iam:PassRole", (Resource(role),), context))
+        found.append(AccessRequest("iam:PassRole", (Resource(role),), context))
     return found
 
 
-def _making(request: Request, action: str, made: Resource) -> list[Access]:
+def _making(request: AwsRequest, action: str, made: Resource) -> list[AccessRequest]:
     """What has no name yet is judged by the tags that it is to have; giving them is a call more."""
     tags = {
         f"aws:RequestTag/{tag['Key']}": str(tag["Value"])
         for specification in request.given.get("TagSpecifications", ())
         for tag in specification.get("Tags", ())
     }
-    found = [Access(action, (made,), tags)]
+    found = [AccessRequest(action, (made,), tags)]
     if tags:
         found.append(
-            Access("ec2:CreateTags", (made,), {**tags, "ec2:CreateAction": request.operation})
+            AccessRequest(
+                "ec2:CreateTags", (made,), {**tags, "ec2:CreateAction": request.operation}
+            )
         )
     return found
 
 
-def s3_access(action: str, bucket: str, key: str, prefix: str, owner: str) -> Access:
+def s3_access(action: str, bucket: str, key: str, prefix: str, owner: str) -> AccessRequest:
     """`owner` is the account whose bucket it is; "" where there is none."""
     action = {"HeadObject": "GetObject", "HeadBucket": "ListBucket"}.get(action, action)
     arn = f"arn:aws:s3:::{bucket}" + (f"/{unquote(key)}" if key else "")
     context = {"s3:ResourceAccount": owner} if owner else {}
     if prefix and action in ("ListBucket", "ListBucketVersions"):
         context["s3:prefix"] = prefix
-    return Access(f"s3:{action}", (Resource(arn),), context)
+    return AccessRequest(f"s3:{action}", (Resource(arn),), context)
 
 
-def _ec2(request: Request) -> list[Resource]:
+def _ec2(request: AwsRequest) -> list[Resource]:
     from moto.ec2.models import ec2_backends
 
     backend = ec2_backends[request.account][request.region]
@@ -213,7 +217,7 @@ def _attached(backend: Any, attachment: str | None) -> list[str]:
     ]
 
 
-def _autoscaling(request: Request) -> list[Resource]:
+def _autoscaling(request: AwsRequest) -> list[Resource]:
     from moto.autoscaling.models import autoscaling_backends
 
     groups = autoscaling_backends[request.account][request.region].autoscaling_groups
@@ -233,12 +237,12 @@ def _autoscaling(request: Request) -> list[Resource]:
     ]
 
 
-def _cloudformation(request: Request) -> list[Resource]:
+def _cloudformation(request: AwsRequest) -> list[Resource]:
     name = request.given.get("StackName")
     return [Resource(request.arn("cloudformation", f"stack/{name}/id"))] if name else []
 
 
-def _iam(request: Request) -> list[Resource]:
+def _iam(request: AwsRequest) -> list[Resource]:
     if service := request.given.get("AWSServiceName"):  # whose role has a name of AWS's
         return [Resource(f"arn:aws:iam::{request.account}:role/aws-service-role/{service}/*")]
     kinds = {"RoleName": "role", "InstanceProfileName": "instance-profile", "UserName": "user"}
@@ -257,19 +261,19 @@ def _role_arns(account: str) -> dict[str, str]:
     return {f"role/{role.name}": str(role.arn) for role in roles}
 
 
-def _logs(request: Request) -> list[Resource]:
+def _logs(request: AwsRequest) -> list[Resource]:
     group, stream = request.given.get("logGroupName"), request.given.get("logStreamName", "")
     if not group:
         return []
     return [Resource(request.arn("logs", f"log-group:{group}:log-stream:{stream}"))]
 
 
-def _sqs(request: Request) -> list[Resource]:
+def _sqs(request: AwsRequest) -> list[Resource]:
     name = request.given.get("QueueName") or request.given.get("QueueUrl", "").rpartition("/")[2]
     return [Resource(request.arn("sqs", name))] if name else []
 
 
-def _ssm(request: Request) -> list[Resource]:
+def _ssm(request: AwsRequest) -> list[Resource]:
     keys = ("Name", "Names", "Path")
     names = _texts([request.given[key] for key in keys if request.given.get(key)])
     # Parameters that Amazon publishes are of no account.

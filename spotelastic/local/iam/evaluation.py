@@ -22,7 +22,7 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class AccessRequest:
     """One call: what it does, to what, and the circumstances that conditions may ask for."""
 
     action: str
@@ -31,7 +31,7 @@ class Access:
     context: Mapping[str, str] = field(default_factory=dict)
 
 
-def permits(policies: Iterable[Policy], access: Access) -> bool:
+def permits(policies: Iterable[Policy], access: AccessRequest) -> bool:
     documents = list(policies)
     return all(
         verdict(documents, access.action, resource, access.context) is True

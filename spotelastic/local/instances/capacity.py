@@ -17,7 +17,7 @@ _PER_VCPU, _PER_GPU_GIB = 0.048, 0.07
 
 
 @dataclass
-class Market:
+class SpotMarket:
     """Capacity and prices by (instance type, zone). Without a limit there is no end of capacity."""
 
     limits: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -81,13 +81,13 @@ class Hypervisor:
         processes.end(lambda: self._living(instance))
         shutil.rmtree(shm, ignore_errors=True)
 
-    def _living(self, instance: str) -> list[processes.Process]:
+    def _living(self, instance: str) -> list[processes.LocalProcess]:
         """Its processes; a leader that has been forked but not yet replaced has no marker."""
         self._reap()
         found = processes.marked(self._remains.cloud, instance)
         known = {process.pid for process in found}
         unmarked = [
-            processes.Process(pid, "", instance, self._remains.cloud)
+            processes.LocalProcess(pid, "", instance, self._remains.cloud)
             for pid, (owner, _) in self._leaders.items()
             if owner == instance and pid not in known
         ]

@@ -17,9 +17,9 @@ from spotelastic.clock import wall
 from spotelastic.local.base import eventbridge_messages
 from spotelastic.local.base.agenda import Agenda
 from spotelastic.local.instances import metadata
-from spotelastic.local.instances.capacity import Market
+from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.instances.imds import MetadataServer, Trouble
-from spotelastic.local.instances.metadata import Credentials, Facts, Notices
+from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials
 from spotelastic.local.instances.power import Power
 
 PENDING, RUNNING, SHUTTING_DOWN, TERMINATED, STOPPING, STOPPED = (
@@ -39,7 +39,7 @@ _SETTLE = 30.0  # seconds that ending the processes of a machine may take
 
 
 @dataclass(slots=True)
-class Machine:
+class LocalInstance:
     """An instance: `it` is moto's own object."""
 
     it: Any
@@ -47,7 +47,7 @@ class Machine:
     """Made with the instance, and deleted with it."""
     notices: Notices = field(default_factory=Notices)
     target_state: str = ""
-    credentials: Credentials | None = None
+    credentials: RoleCredentials | None = None
     off: Future[None] | None = None
 
     @property
@@ -67,7 +67,7 @@ class Machine:
         return str(self.it.private_ip)
 
 
-class Machines:
+class LocalInstances:
     """All instances of the cloud; implements `imds.Documents`."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Machines:
         *,
         agenda: Agenda,
         power: Power,
-        market: Market,
+        market: SpotMarket,
         imds_port: int,
         emit: Callable[[eventbridge_messages.CloudEvent], None],
     ) -> None:
@@ -84,9 +84,9 @@ class Machines:
         self._market = market
         self._port = imds_port
         self._emit = emit
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, LocalInstance] = {}
         self._imds = MetadataServer(self, imds_port)
-        self.changed: Callable[[Machine], None] = lambda machine: None
+        self.changed: Callable[[LocalInstance], None] = lambda machine: None
         """Called with every machine whose state has changed."""
 
     def start(self) -> None:
@@ -95,7 +95,7 @@ class Machines:
     def close(self) -> None:
         self._imds.close()
 
-    def get(self, instance: str) -> Machine | None:
+    def get(self, instance: str) -> LocalInstance | None:
         return self._machines.get(instance)
 
     def free(self, type: str, zone: str) -> float:
@@ -121,7 +121,7 @@ class Machines:
 
     def add(self, instance: Any, own_interfaces: Iterable[str]) -> None:
         """Switches a new instance on. Raises `OSError` where its address cannot be bound."""
-        machine = Machine(instance, tuple(own_interfaces))
+        machine = LocalInstance(instance, tuple(own_interfaces))
         self._imds.open(machine.id, machine.address)
         self._machines[machine.id] = machine
         self._switch_on(machine)
@@ -170,48 +170,48 @@ class Machines:
 
     # -- what befalls instances --------------------------------------------------------------
 
-    def interrupt(self, machine: Machine, seconds: float) -> None:
+    def interrupt(self, machine: LocalInstance, seconds: float) -> None:
         """The two-minute warning, with another number; then the machine is gone."""
         machine.notices.interruption = end = wall() + seconds
         self._emit(eventbridge_messages.interruption_warning(machine.it.region_name, machine.id))
         self._agenda.at(end, partial(self._take_away, machine, end))
 
-    def withdraw(self, machine: Machine) -> None:
+    def withdraw(self, machine: LocalInstance) -> None:
         """Takes the warning back."""
         machine.notices.interruption = 0.0
 
-    def _take_away(self, machine: Machine, end: float) -> None:
+    def _take_away(self, machine: LocalInstance, end: float) -> None:
         if machine.notices.interruption == end:
             self.terminate(machine.it, "Server.SpotInstanceTermination")
 
-    def recommend_rebalance(self, machine: Machine) -> None:
+    def recommend_rebalance(self, machine: LocalInstance) -> None:
         machine.notices.rebalance = wall()
         self._emit(
             eventbridge_messages.rebalance_recommendation(machine.it.region_name, machine.id)
         )
 
-    def set_metadata(self, machine: Machine, trouble: Trouble) -> None:
+    def set_metadata(self, machine: LocalInstance, trouble: Trouble) -> None:
         self._imds.set_trouble(machine.address, trouble)
 
     # -- switching ---------------------------------------------------------------------------
 
-    def _switch_on(self, machine: Machine) -> None:
+    def _switch_on(self, machine: LocalInstance) -> None:
         machine.off = None
         self._set_state(machine, PENDING)
         endpoint = f"http://{machine.address}:{self._port}"
         future = self._power.on(machine.id, {"AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint})
         future.add_done_callback(lambda _: self._agenda.soon(partial(self._is_on, machine)))
 
-    def _is_on(self, machine: Machine) -> None:
+    def _is_on(self, machine: LocalInstance) -> None:
         if machine.state == PENDING:
             self._set_state(machine, RUNNING)
 
-    def _switch_off(self, machine: Machine, state: str) -> None:
+    def _switch_off(self, machine: LocalInstance, state: str) -> None:
         self._set_state(machine, state)
         machine.off = self._power.off(machine.id)
         machine.off.add_done_callback(lambda _: self._agenda.soon(partial(self._is_off, machine)))
 
-    def _is_off(self, machine: Machine) -> None:
+    def _is_off(self, machine: LocalInstance) -> None:
         if machine.state == STOPPING:
             self._imds.close_address(machine.address)
             self._set_state(machine, STOPPED)
@@ -220,7 +220,7 @@ class Machines:
             self._release(machine)
             self._set_state(machine, TERMINATED)
 
-    def _release(self, machine: Machine) -> None:
+    def _release(self, machine: LocalInstance) -> None:
         """Volumes, interfaces and the role: what EC2 takes from a terminated instance."""
         instance, backend = machine.it, machine.it.ec2_backend
         instance.teardown_defaults()
@@ -231,7 +231,7 @@ class Machines:
         if association := backend.iam_instance_profile_associations.get(machine.id):
             backend.disassociate_iam_instance_profile(association.association_id)
 
-    def _set_state(self, machine: Machine, state: str) -> None:
+    def _set_state(self, machine: LocalInstance, state: str) -> None:
         machine.it._state.name = state
         machine.it._state.code = _CODES[state]
         self._emit(
@@ -247,7 +247,7 @@ class Machines:
         machine = self._machines.get(instance)
         return metadata.read(self._facts(machine), path) if machine else None
 
-    def _facts(self, machine: Machine) -> Facts:
+    def _facts(self, machine: LocalInstance) -> Facts:
         instance = machine.it
         interface = instance.nics[0]
         shows_tags = str(instance.metadata_options.instance_metadata_tags) == "enabled"
@@ -293,7 +293,7 @@ def _text(user_data: Any) -> str:
     return base64.b64decode(str(user_data)).decode(errors="replace") if user_data else ""
 
 
-def _credentials(machine: Machine) -> Credentials | None:
+def _credentials(machine: LocalInstance) -> RoleCredentials | None:
     """Temporary credentials of the instance profile's role, renewed well before they expire."""
     now = datetime.now(UTC)
     if machine.credentials and machine.credentials.expires - now > _RENEW_BEFORE:
@@ -313,7 +313,7 @@ def _credentials(machine: Machine) -> Credentials | None:
         duration=int(_CREDENTIALS.total_seconds()),
         external_id="",
     )
-    machine.credentials = Credentials(
+    machine.credentials = RoleCredentials(
         role=role.name,
         profile_arn=profile.arn,
         key=assumed.access_key_id,

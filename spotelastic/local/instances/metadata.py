@@ -21,7 +21,7 @@ class Notices:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class RoleCredentials:
     role: str
     profile_arn: str
     key: str
@@ -70,7 +70,7 @@ class Facts:
     """None where the instance's metadata options do not show them."""
     user_data: str = ""
     notices: Notices = field(default_factory=Notices)
-    credentials: Callable[[], Credentials | None] = lambda: None
+    credentials: Callable[[], RoleCredentials | None] = lambda: None
 
 
 def read(facts: Facts, path: str) -> str | None:
@@ -143,7 +143,7 @@ def _notices(notices: Notices) -> dict[str, str]:
     return documents
 
 
-def _role(credentials: Credentials | None) -> dict[str, str]:
+def _role(credentials: RoleCredentials | None) -> dict[str, str]:
     if credentials is None:
         return {}
     return {

@@ -20,10 +20,10 @@ from threading import RLock
 
 from spotelastic.local.autoscaling.groups import AutoScaling
 from spotelastic.local.base.agenda import Agenda
-from spotelastic.local.base.kept_objects import Buckets
+from spotelastic.local.base.kept_objects import KeptBuckets
 from spotelastic.local.iam.authority import Authority
-from spotelastic.local.instances.capacity import Market
-from spotelastic.local.instances.machines import Machines
+from spotelastic.local.instances.capacity import SpotMarket
+from spotelastic.local.instances.machines import LocalInstances
 from spotelastic.local.instances.power import Power
 from spotelastic.local.moto_patches import (
     accounts,
@@ -48,9 +48,9 @@ def install(
     *,
     lock: RLock,
     agenda: Agenda,
-    machines: Machines,
+    machines: LocalInstances,
     scaling: AutoScaling,
-    market: Market,
+    market: SpotMarket,
     authority: Authority,
     power: Power,
     volumes: Path,
@@ -66,7 +66,7 @@ def install(
     network.install(patches, power, volumes)
     groups.install(patches, scaling)
     buckets.install(patches)
-    objects.install(patches, Buckets(buckets_folder), account, region)
+    objects.install(patches, KeptBuckets(buckets_folder), account, region)
     schedules.install(patches, agenda, scaling)
     stacks.install(patches, scaling, stack_deleted)
     images.install(account, region)

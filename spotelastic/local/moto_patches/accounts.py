@@ -8,11 +8,11 @@ from moto.iam import models as iam
 from moto.iam.exceptions import EntityAlreadyExists, InvalidInput
 from moto.servicequotas.models import ServiceQuotasBackend
 
-from spotelastic.local.instances.capacity import Market
+from spotelastic.local.instances.capacity import SpotMarket
 from spotelastic.local.moto_patches.patch import Patches
 
 
-def install(patches: Patches, market: Market) -> None:
+def install(patches: Patches, market: SpotMarket) -> None:
     @patches.method(
         VPCs, "create_vpc", "moto makes one also when it is only asked whether it would"
     )

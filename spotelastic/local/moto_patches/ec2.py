@@ -17,8 +17,8 @@ from moto.ec2.responses.instances import InstanceResponse
 from moto.ec2.responses.spot_instances import SpotInstances
 from moto.ec2.utils import parse_user_data
 
-from spotelastic.local.instances.capacity import Market
-from spotelastic.local.instances.machines import TERMINATED, Machines
+from spotelastic.local.instances.capacity import SpotMarket
+from spotelastic.local.instances.machines import TERMINATED, LocalInstances
 from spotelastic.local.instances.power import Power
 from spotelastic.local.moto_patches.patch import Patches
 from spotelastic.local.moto_patches.resources import PlacementGroup, placement_groups
@@ -32,7 +32,7 @@ SCORED_TYPES = 3
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
-def install(patches: Patches, machines: Machines, market: Market, power: Power) -> None:
+def install(patches: Patches, machines: LocalInstances, market: SpotMarket, power: Power) -> None:
     _install_launch(patches, machines)
     _install_profiles(patches)
     _install_user_data(patches)
@@ -42,7 +42,7 @@ def install(patches: Patches, machines: Machines, market: Market, power: Power) 
     _install_requirements(patches)
 
 
-def _install_launch(patches: Patches, machines: Machines) -> None:
+def _install_launch(patches: Patches, machines: LocalInstances) -> None:
     @patches.method(
         InstanceBackend,
         "run_instances",
@@ -235,7 +235,7 @@ def _over_quota(spot: bool) -> EC2ClientError:
     )
 
 
-def _install_states(patches: Patches, machines: Machines) -> None:
+def _install_states(patches: Patches, machines: LocalInstances) -> None:
     reason = "moto changes a name; here a machine is switched, which takes its time"
 
     @patches.method(Instance, "terminate", reason)
@@ -291,7 +291,7 @@ def _install_console(patches: Patches, power: Power) -> None:
         )
 
 
-def _install_market(patches: Patches, machines: Machines, market: Market) -> None:
+def _install_market(patches: Patches, machines: LocalInstances, market: SpotMarket) -> None:
     @patches.method(
         SpotInstances, "describe_spot_price_history", "moto's price is 0.00001 for everything"
     )

@@ -10,14 +10,16 @@ from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
 from spotelastic.local.autoscaling.groups import LAUNCHING, TERMINATING, AutoScaling
-from spotelastic.local.autoscaling.members import GLOBAL_TIMEOUT, Member
+from spotelastic.local.autoscaling.members import GLOBAL_TIMEOUT, LocalGroupMember
 from spotelastic.local.moto_patches.patch import Patches
 
 _ACTIVITIES_PER_PAGE = 100
 
 
 def install(patches: Patches, scaling: AutoScaling) -> None:
-    patches.addition(models, "InstanceState", "members need more than moto's have")(Member)
+    patches.addition(models, "InstanceState", "members need more than moto's have")(
+        LocalGroupMember
+    )
     _install_life(patches, scaling)
     _install_sizes(patches, scaling)
     _install_ends(patches, scaling)

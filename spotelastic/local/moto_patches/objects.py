@@ -6,13 +6,13 @@ from typing import Any
 
 from moto.s3.models import FakeBucket, FakeKey, S3Backend, s3_backends
 
-from spotelastic.local.base.kept_objects import Buckets, Content
+from spotelastic.local.base.kept_objects import Content, KeptBuckets
 from spotelastic.local.moto_patches.patch import Patches
 
 PARTITION = "aws"
 
 
-def install(patches: Patches, buckets: Buckets, account: str, region: str) -> None:
+def install(patches: Patches, buckets: KeptBuckets, account: str, region: str) -> None:
     """Of this account; what tests put into others' buckets goes with the cloud.
 
     Of a bucket with versions the newest is kept. Policies, tags and versioning are not: `up` makes
@@ -23,7 +23,7 @@ def install(patches: Patches, buckets: Buckets, account: str, region: str) -> No
     _install_changes(patches, buckets, account)
 
 
-def _load(buckets: Buckets, account: str, region: str) -> None:
+def _load(buckets: KeptBuckets, account: str, region: str) -> None:
     backend = s3_backends[account][PARTITION]
     for name in buckets.names():
         bucket = backend.create_bucket(name, region)
@@ -42,7 +42,7 @@ def _hold(key: FakeKey, content: Content) -> None:
     key.contentsize = content.size
 
 
-def _install_content(patches: Patches, buckets: Buckets, account: str) -> None:
+def _install_content(patches: Patches, buckets: KeptBuckets, account: str) -> None:
     @patches.method(FakeKey, "__init__", "moto keeps what objects hold in memory")
     def init(
         original: Callable[..., Any], key: FakeKey, name: Any, value: Any, *args: Any, **kwargs: Any
@@ -56,7 +56,7 @@ def _install_content(patches: Patches, buckets: Buckets, account: str) -> None:
         _hold(key, content)
 
 
-def _install_changes(patches: Patches, buckets: Buckets, account: str) -> None:
+def _install_changes(patches: Patches, buckets: KeptBuckets, account: str) -> None:
     reason = "what moto keeps goes with its process"
 
     @patches.method(S3Backend, "create_bucket", reason)
@@ -109,7 +109,7 @@ def _install_changes(patches: Patches, buckets: Buckets, account: str) -> None:
         return answer
 
 
-def _write_through(buckets: Buckets, bucket: FakeBucket, key: FakeKey) -> None:
+def _write_through(buckets: KeptBuckets, bucket: FakeBucket, key: FakeKey) -> None:
     """Unless it has been replaced, or deleted, meanwhile."""
     content: Any = key._value_buffer
     if not isinstance(content, Content):

@@ -12,7 +12,7 @@ from moto.core.responses import ActionResult, BaseResponse
 from moto.iam.models import Role
 from moto.s3.exceptions import BucketAccessDeniedError, S3AccessDeniedError
 
-from spotelastic.local.iam.authority import Authority, Request, accesses, principal_of, s3_access
+from spotelastic.local.iam.authority import Authority, AwsRequest, accesses, principal_of, s3_access
 from spotelastic.local.moto_patches.buckets import owner
 from spotelastic.local.moto_patches.patch import Patches
 
@@ -47,7 +47,7 @@ _PARAMETERS = (
 """Those that name what a call is about, or the tags that it is to have."""
 
 
-class Refused(ServiceException):
+class AccessDenied(ServiceException):
     """Ours by its module: moto takes the service of an error from there."""
 
 
@@ -64,7 +64,7 @@ def _install_calls(patches: Patches, authority: Authority) -> None:
     def call_action(original: Callable[..., Any], response: Any) -> Any:
         principal = principal_of(response.current_account, response.access_key)
         if principal.name:
-            request = Request(
+            request = AwsRequest(
                 response.service_name,
                 response._get_action(),
                 response.current_account,
@@ -78,7 +78,7 @@ def _install_calls(patches: Patches, authority: Authority) -> None:
                     f"{principal.name} is not authorized to perform: {refused.action} on "
                     f"resource: {', '.join(each.arn for each in refused.resources)}"
                 )
-                error = Refused(code, message)
+                error = AccessDenied(code, message)
                 status, headers, body = response.serialized(ActionResult(error))
                 return 403 if status == 400 else status, headers, body
         return original(response)

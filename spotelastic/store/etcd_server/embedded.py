@@ -32,8 +32,8 @@ from spotelastic.store.etcd_server.process import (
     serves,
     status,
 )
-from spotelastic.store.etcd_server.roster import Listed, Roster
-from spotelastic.store.tls import Tls
+from spotelastic.store.etcd_server.roster import ListedMember, Roster
+from spotelastic.store.tls import TlsFiles
 
 Entry = Literal["found", "join", "replace", "add", "wait"]
 
@@ -46,12 +46,12 @@ _JOIN = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class EmbeddedCluster:
     """`peers` maps the client host:port of each member to its host:port among members."""
 
     peers: dict[str, str]
     token: str
-    tls: Tls | None = None
+    tls: TlsFiles | None = None
 
 
 class PortTaken(EnvironmentFailure):
@@ -75,7 +75,7 @@ class Embedded:
 
     def __init__(
         self,
-        group: Group,
+        group: EmbeddedCluster,
         endpoint: str,
         folder: Path,
         say: Callable[[str], None],
@@ -249,5 +249,5 @@ class Embedded:
         roster.remove(alive[0], mine.id, tls)
 
 
-def _find(peer: str, members: Sequence[Listed]) -> Listed | None:
+def _find(peer: str, members: Sequence[ListedMember]) -> ListedMember | None:
     return next((each for each in members if each.peer == peer), None)

@@ -25,8 +25,8 @@ from spotelastic_checkpoints import addresses, isolated
 from spotelastic.clock import steady
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.store.etcd_watch import range_request
-from spotelastic.store.members import REQUIRE_LEADER, Member
-from spotelastic.store.tls import Tls
+from spotelastic.store.members import REQUIRE_LEADER, MemberChannel
+from spotelastic.store.tls import TlsFiles
 
 Version = tuple[int, int, int]
 
@@ -108,7 +108,7 @@ class MemberConfig:
     fsync: bool = True
     flags: tuple[str, ...] = ()
     listen: str = ""
-    tls: Tls | None = None
+    tls: TlsFiles | None = None
     """With all three files: they serve clients and peers, and both must show a certificate."""
     peer_name: str = ""
     """The common name that the certificates of peers must have, from whatever address they come."""
@@ -172,7 +172,7 @@ def _checks(version: Version) -> tuple[str, ...]:
     return (at_start, f"--experimental-corrupt-check-time={CORRUPT_CHECK_TIME}")
 
 
-def _certificates(tls: Tls | None) -> tuple[str, ...]:
+def _certificates(tls: TlsFiles | None) -> tuple[str, ...]:
     if tls is None:
         return ()
     return (
@@ -236,7 +236,7 @@ class EtcdMember:
     def wait(self, timeout: float) -> None:
         """Raises `EnvironmentFailure` when it exited, `Unavailable` when time is up."""
         deadline = steady() + timeout
-        with contextlib.closing(Member(self.endpoint, self.config.tls)) as member:
+        with contextlib.closing(MemberChannel(self.endpoint, self.config.tls)) as member:
             while steady() < deadline:
                 if not self.running:
                     raise EnvironmentFailure(self._obituary())
@@ -354,9 +354,9 @@ class MemberStatus:
         return self.member == self.leader
 
 
-def status(endpoint: str, *, timeout: float = 1.0, tls: Tls | None = None) -> MemberStatus:
+def status(endpoint: str, *, timeout: float = 1.0, tls: TlsFiles | None = None) -> MemberStatus:
     """Asks this very member; raises `Unavailable` when it does not answer."""
-    with contextlib.closing(Member(endpoint, tls)) as member:
+    with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         try:
             told: Any = member.status(rpc.StatusRequest(), timeout=timeout)
         except grpc.RpcError as error:
@@ -368,7 +368,7 @@ def status(endpoint: str, *, timeout: float = 1.0, tls: Tls | None = None) -> Me
 
 
 def find_leader(
-    endpoints: Sequence[str], *, timeout: float = 1.0, tls: Tls | None = None
+    endpoints: Sequence[str], *, timeout: float = 1.0, tls: TlsFiles | None = None
 ) -> MemberStatus | None:
     """The member that leads, or None while nobody who answers does."""
     for endpoint in endpoints:
@@ -378,13 +378,13 @@ def find_leader(
     return None
 
 
-def serves(endpoint: str, tls: Tls | None = None) -> bool:
+def serves(endpoint: str, tls: TlsFiles | None = None) -> bool:
     """Whether this very member answers reads right now, which takes a quorum."""
-    with contextlib.closing(Member(endpoint, tls)) as member:
+    with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         return _answers(member)
 
 
-def _answers(member: Member) -> bool:
+def _answers(member: MemberChannel) -> bool:
     try:
         member.range(range_request("/", count_only=True), timeout=0.5, metadata=REQUIRE_LEADER)
     except grpc.RpcError:

@@ -14,14 +14,14 @@ from pyetcd import etcdrpc as rpc
 from spotelastic_checkpoints import addresses
 
 from spotelastic.errors import Unavailable
-from spotelastic.store.members import Member
-from spotelastic.store.tls import Tls
+from spotelastic.store.members import MemberChannel
+from spotelastic.store.tls import TlsFiles
 
 TIMEOUT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedMember:
     """`peer` is its host:port among members. `served`: it has been part of the cluster's life, and
     the others count on what it had written down."""
 
@@ -38,14 +38,14 @@ class Roster:
     endpoint: str
     led: bool
     """There is a leader, so that changes are possible."""
-    members: tuple[Listed, ...]
+    members: tuple[ListedMember, ...]
 
 
-def ask(endpoints: Sequence[str], tls: Tls | None = None) -> Roster | None:
+def ask(endpoints: Sequence[str], tls: TlsFiles | None = None) -> Roster | None:
     """Of the first that answers, one with a leader before others; None when nobody does."""
     found = None
     for endpoint in endpoints:
-        with contextlib.closing(Member(endpoint, tls)) as member:
+        with contextlib.closing(MemberChannel(endpoint, tls)) as member:
             try:
                 status: Any = member.status(rpc.StatusRequest(), timeout=TIMEOUT)
                 listed: Any = member.list(rpc.MemberListRequest(), timeout=TIMEOUT)
@@ -58,31 +58,31 @@ def ask(endpoints: Sequence[str], tls: Tls | None = None) -> Roster | None:
     return found
 
 
-def remove(endpoint: str, member: int, tls: Tls | None = None) -> None:
+def remove(endpoint: str, member: int, tls: TlsFiles | None = None) -> None:
     """Raises `Unavailable` when the cluster did not agree in time."""
     _change(endpoint, "remove", rpc.MemberRemoveRequest(ID=member), tls)
 
 
-def add(endpoint: str, peer: str, tls: Tls | None = None) -> None:
+def add(endpoint: str, peer: str, tls: TlsFiles | None = None) -> None:
     """The member may start from now on, and counts for the quorum. Raises `Unavailable`."""
     url = addresses.url("https" if tls else "http", peer)
     _change(endpoint, "add", rpc.MemberAddRequest(peerURLs=[url]), tls)
 
 
-def hand_over(endpoint: str, heir: int, tls: Tls | None = None) -> None:
+def hand_over(endpoint: str, heir: int, tls: TlsFiles | None = None) -> None:
     """Lets the member with the id `heir` lead instead of the one at `endpoint`. Raises
     `Unavailable`."""
     _change(endpoint, "move_leader", rpc.MoveLeaderRequest(targetID=heir), tls)
 
 
-def _change(endpoint: str, method: str, request: Any, tls: Tls | None) -> None:
-    with contextlib.closing(Member(endpoint, tls)) as member:
+def _change(endpoint: str, method: str, request: Any, tls: TlsFiles | None) -> None:
+    with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         try:
             getattr(member, method)(request, timeout=TIMEOUT)
         except grpc.RpcError as error:
             raise Unavailable(f"etcd at {endpoint}: {error.details()}") from error
 
 
-def _read(member: Any) -> Listed:
+def _read(member: Any) -> ListedMember:
     peer = addresses.of_url(member.peerURLs[0])
-    return Listed(member.ID, member.name or peer, peer, bool(member.clientURLs))
+    return ListedMember(member.ID, member.name or peer, peer, bool(member.clientURLs))

@@ -13,18 +13,18 @@ from spotelastic_checkpoints import isolated
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.store.etcd_server.process import Binary, MemberConfig
-from spotelastic.store.members import Member
-from spotelastic.store.tls import Tls
+from spotelastic.store.members import MemberChannel
+from spotelastic.store.tls import TlsFiles
 
 TIMEOUT = 120.0
 DIGEST = hashlib.sha256().digest_size
 """etcd ends a snapshot with the SHA-256 of what comes before."""
 
 
-def take(endpoint: str, file: IO[bytes], tls: Tls | None = None) -> int:
+def take(endpoint: str, file: IO[bytes], tls: TlsFiles | None = None) -> int:
     """Writes the member's data to `file`; the number of bytes. Raises `Unavailable`."""
     told, end, size = hashlib.sha256(), b"", 0
-    with contextlib.closing(Member(endpoint, tls)) as member:
+    with contextlib.closing(MemberChannel(endpoint, tls)) as member:
         try:
             for part in member.snapshot(rpc.SnapshotRequest(), timeout=TIMEOUT):
                 file.write(part.blob)

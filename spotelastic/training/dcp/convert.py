@@ -24,7 +24,7 @@ from spotelastic_checkpoints.format.layout import Declaration
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.memory.free_memory import mib
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.wire import Commit, Item
+from spotelastic_checkpoints.types import Commit, Item
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint._traverse import set_element
 from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
@@ -35,7 +35,14 @@ from spotelastic.training.save.saver import declare, tensor_at
 from spotelastic.training.state import tensors, values
 from spotelastic.training.state.composite_tensors import inner_name, is_description, made
 from spotelastic.training.state.derived import Followed, filled
-from spotelastic.training.state.state import OWN, Cell, Chunk, View, chunks_of, structure_cell
+from spotelastic.training.state.state import (
+    OWN,
+    Chunk,
+    StateView,
+    ValueEntry,
+    chunks_of,
+    structure_cell,
+)
 
 ALONE = "import"
 """Name of the only node that an imported checkpoint was saved on."""
@@ -252,15 +259,15 @@ def _scratch(nbytes: int, path: Path) -> Iterator[memoryview]:
         yield memoryview(mmap.mmap(file.fileno(), 0))
 
 
-def _view(path: Path, loaded: dict[str, Any], part: str) -> View:
+def _view(path: Path, loaded: dict[str, Any], part: str) -> StateView:
     state = {part: loaded} if part else loaded
     flat, paths = _flat(path, state)
     chunks: list[Chunk] = []
-    cells: list[Cell] = []
+    cells: list[ValueEntry] = []
     if part:
         # So that a restore knows that whatever else is missing was not meant to be there.
         note = OWN, IMPORTED, part
-        cells.append(Cell(".".join(note), note, lambda: True))
+        cells.append(ValueEntry(".".join(note), note, lambda: True))
     for fqn, value in flat.items():
         key = tuple(paths[fqn])
         if isinstance(value, torch.Tensor) and not tensors.is_value(value):
@@ -268,9 +275,9 @@ def _view(path: Path, loaded: dict[str, Any], part: str) -> View:
                 raise UsageError(f"{path}: {fqn} {problem}")
             chunks += chunks_of(fqn, key, value)
         else:
-            cells.append(Cell(fqn, key, functools.partial(flat.get, fqn)))
+            cells.append(ValueEntry(fqn, key, functools.partial(flat.get, fqn)))
     cells += [cell for name, value in state.items() for cell in _structures(name, value)]
-    return View(tuple(chunks), tuple(cells), {}, lambda: True)
+    return StateView(tuple(chunks), tuple(cells), {}, lambda: True)
 
 
 def _flat(
@@ -296,7 +303,7 @@ def _flat(
     return flat, paths
 
 
-def _structures(name: str, value: Any) -> Iterator[Cell]:
+def _structures(name: str, value: Any) -> Iterator[ValueEntry]:
     """One where paths alone would not tell what the container was: keys that are numbers, say.
 
     None for a module's: it is loaded by names, and what it has besides tensors is left to them.
@@ -315,7 +322,7 @@ def _structures(name: str, value: Any) -> Iterator[Cell]:
 
 @torch.no_grad()
 def _fill_slot(
-    view: View, items: Sequence[Item], memory: memoryview, done: Progress
+    view: StateView, items: Sequence[Item], memory: memoryview, done: Progress
 ) -> tuple[Item, ...]:
     """The items as they lie in the file, with their checksums."""
     chunks = {chunk.key: chunk for chunk in view.chunks}

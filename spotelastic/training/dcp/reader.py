@@ -88,7 +88,7 @@ def patient(call: Callable[[], T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ReadSpan:
     """Items of one file that are fetched together."""
 
     file: str
@@ -103,7 +103,7 @@ class Stretch:
 
 def stretches(
     items: Iterable[ReadItem], places: Mapping[MetadataIndex, _StorageInfo]
-) -> list[Stretch]:
+) -> list[ReadSpan]:
     """Pure: what to fetch for the items, neighbours together."""
     by_file: dict[str, list[ReadItem]] = defaultdict(list)
     for item in items:
@@ -117,13 +117,13 @@ def stretches(
             place = places[item.storage_index]
             stop = place.offset + place.length
             if group and (place.offset > end + GAP or stop - start > RANGE):
-                found.append(Stretch(file, start, end - start, tuple(group)))
+                found.append(ReadSpan(file, start, end - start, tuple(group)))
                 group = []
             if not group:
                 start = end = place.offset
             group.append(item)
             end = max(end, stop)
-        found.append(Stretch(file, start, end - start, tuple(group)))
+        found.append(ReadSpan(file, start, end - start, tuple(group)))
     return found
 
 
@@ -131,7 +131,7 @@ def stretches(
 class Fetching:
     """A stretch under way to `data`."""
 
-    stretch: Stretch
+    stretch: ReadSpan
     data: memoryview
     parts: tuple[Promise[None], ...]
 
@@ -224,7 +224,7 @@ class CheckpointReader(StorageReader):
         done.set_result(None)
         return done
 
-    def _begin(self, stretch: Stretch, pool: ThreadPoolExecutor) -> Fetching:
+    def _begin(self, stretch: ReadSpan, pool: ThreadPoolExecutor) -> Fetching:
         data = memoryview(bytearray(stretch.length))
 
         def fetch(offset: int, length: int) -> None:

@@ -52,14 +52,14 @@ _OWN = {"_buffers", "_staged", "_lock", "_under_way", "_storage"}
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardPlan:
     """A file, and what goes into it."""
 
     name: str
     items: tuple[WriteItem, ...]
 
 
-def shards(prefix: str, items: Sequence[WriteItem], most: int) -> list[Shard]:
+def shards(prefix: str, items: Sequence[WriteItem], most: int) -> list[ShardPlan]:
     """Pure: the items in as few files as `most` bytes each allow; a larger one has its own."""
     groups: list[list[WriteItem]] = []
     room = 0
@@ -70,7 +70,9 @@ def shards(prefix: str, items: Sequence[WriteItem], most: int) -> list[Shard]:
             room = most
         groups[-1].append(item)
         room -= size
-    return [Shard(f"{prefix}{number}.distcp", tuple(group)) for number, group in enumerate(groups)]
+    return [
+        ShardPlan(f"{prefix}{number}.distcp", tuple(group)) for number, group in enumerate(groups)
+    ]
 
 
 class CheckpointWriter(StorageWriter, AsyncStager):
@@ -233,7 +235,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
         """What is there is no checkpoint from here on."""
         patient(lambda: self._storage.delete([self._record]))
 
-    def _write(self, file: Shard, planner: SavePlanner) -> list[WriteResult]:
+    def _write(self, file: ShardPlan, planner: SavePlanner) -> list[WriteResult]:
         buffer = self._buffers.get()
         try:
             data, results = self._assemble(file, planner, buffer)
@@ -244,7 +246,7 @@ class CheckpointWriter(StorageWriter, AsyncStager):
             self._buffers.put(buffer if len(buffer) <= FILE else bytearray())
 
     def _assemble(
-        self, file: Shard, planner: SavePlanner, buffer: bytearray
+        self, file: ShardPlan, planner: SavePlanner, buffer: bytearray
     ) -> tuple[memoryview, list[WriteResult]]:
         plain = not self._transforms.extensions and all(map(_is_plain, file.items))
         if not plain:
@@ -272,7 +274,9 @@ class CheckpointWriter(StorageWriter, AsyncStager):
             end = stop
         return memory[:end], results
 
-    def _streamed(self, file: Shard, planner: SavePlanner) -> tuple[memoryview, list[WriteResult]]:
+    def _streamed(
+        self, file: ShardPlan, planner: SavePlanner
+    ) -> tuple[memoryview, list[WriteResult]]:
         """Through the user's extensions, and for types that only torch itself can write."""
         stream = io.BytesIO()
         results = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from spotelastic_checkpoints.format import encoding
-from spotelastic_checkpoints.wire import Item, Range
+from spotelastic_checkpoints.types import Item, Range
 
 Box = tuple[Sequence[int], Sequence[int]]
 """Offsets and sizes of a part of a tensor."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format.layout import SHARED
 from spotelastic_checkpoints.restore.contents import Contents, Piece
-from spotelastic_checkpoints.wire import Moved, Range, Resume
+from spotelastic_checkpoints.types import Moved, Range, Resume
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.tensor import DTensor
 
@@ -42,7 +42,7 @@ from spotelastic.training.state.state import (
     OWN,
     Chunk,
     State,
-    View,
+    StateView,
     chunks_of,
     dtype_name,
 )
@@ -56,7 +56,7 @@ IMPORTED = "imported"
 """In the name of a value of ours, before the one key of the state that was imported."""
 
 
-class Restored:
+class RestoreSource:
     """A source, opened. Holds maps of shared memory until it is dropped.
 
     `needs` tells which bytes of it are to be brought here before `load` reads them, and `windows`
@@ -74,7 +74,7 @@ class Restored:
         """Tensors that are filled as they were saved, by the file from which,"""
         self._others: list[Chunk] = []
         """and those that are put together from parts."""
-        self._view: View | None = None
+        self._view: StateView | None = None
         self.read_to = 0
         """Nothing before this offset of the restore set's file is needed any more by windows."""
         self._stateful: set[str] = set()
@@ -295,7 +295,7 @@ class Restored:
             flush=True,
         )
 
-    def _find_copies(self, view: View) -> None:
+    def _find_copies(self, view: StateView) -> None:
         self._copies, self._others, stateful = defaultdict(list), [], self._stateful
         for chunk in view.chunks:
             piece = self._as_saved(chunk)
@@ -314,7 +314,7 @@ class Restored:
         same = item.offsets == chunk.offsets and item.sizes == chunk.sizes
         return piece if same and item.dtype == dtype_name(chunk.tensor) else None
 
-    def _boxes(self, view: View) -> Mapping[str, Sequence[Box]]:
+    def _boxes(self, view: StateView) -> Mapping[str, Sequence[Box]]:
         """The parts of tensors that are read in parts; everything else is read as a whole."""
         whole = {chunk.fqn for chunk in view.chunks if chunk.path[0] in self._stateful}
         grouped = {chunk.fqn for chunk in self._others if _is_of_a_group(chunk.path)}
@@ -328,7 +328,7 @@ class Restored:
                 boxes[chunk.fqn].append((chunk.offsets, chunk.sizes))
         return boxes
 
-    def _check(self, state: State, view: View, of_all: Callable[[Misfit], Misfit]) -> None:
+    def _check(self, state: State, view: StateView, of_all: Callable[[Misfit], Misfit]) -> None:
         there, here = self._kinds(), dict(view.kinds)
         for fqn in _below(self._left, here):
             del here[fqn]
@@ -539,12 +539,12 @@ class Restored:
         return self._maps[file]
 
 
-def _parameters(view: View, name: str, optimizer: torch.optim.Optimizer) -> list[str]:
+def _parameters(view: StateView, name: str, optimizer: torch.optim.Optimizer) -> list[str]:
     """Their names, in the order in which torch numbers them."""
     return [fqn for group in _groups(view, name, optimizer) for fqn in group]
 
 
-def _groups(view: View, name: str, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+def _groups(view: StateView, name: str, optimizer: torch.optim.Optimizer) -> list[list[str]]:
     """The names of each group's parameters."""
     cells = {cell.fqn: cell for cell in view.cells if cell.path[0] == name}
     numbers = range(len(optimizer.param_groups))
@@ -561,7 +561,7 @@ def _is_of_a_group(path: Path) -> bool:
     return len(path) > 3 and path[1] == "param_groups"
 
 
-def _is_wrapped(view: View, name: str) -> bool:
+def _is_wrapped(view: StateView, name: str) -> bool:
     """Whether names of a model here begin like a wrapper's."""
     prefixes = tuple(f"{name}.{wrapper}" for wrapper in WRAPPERS)
     return any(fqn.startswith(prefixes) for fqn in view.kinds)
@@ -576,7 +576,7 @@ def _at(piece: Piece, path: Path) -> Piece:
     return piece._replace(item=replace(piece.item, fqn=".".join(map(str, path)), path=path))
 
 
-def _without(view: View, taken: Mapping[str, Mapping[str, Any]]) -> View:
+def _without(view: StateView, taken: Mapping[str, Mapping[str, Any]]) -> StateView:
     """What modules load by themselves is not filled in place."""
     begins = [begin for parts in taken.values() for begin in parts]
     gone = set(_below_prefixes(begins, view.kinds))
@@ -592,7 +592,7 @@ def _below_prefixes(begins: Iterable[str], fqns: Iterable[str]) -> list[str]:
     return [fqn for fqn in fqns if fqn.startswith(prefixes)] if prefixes else []
 
 
-def _devices(view: View) -> dict[str, torch.device]:
+def _devices(view: StateView) -> dict[str, torch.device]:
     cells = {cell.fqn: cell for cell in view.cells}
     remade = {fqn: cells[fqn].get() for fqn in _below(view.remade, cells)}
     found = {fqn: value.device for fqn, value in remade.items() if isinstance(value, torch.Tensor)}

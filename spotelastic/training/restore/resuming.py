@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 
-from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import (
     ArenaFull,
     CheckpointsError,
@@ -24,11 +23,12 @@ from spotelastic_checkpoints.errors import (
 )
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.restore.contents import Contents
+from spotelastic_checkpoints.types import Commit, Range, Resume
 
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
-from spotelastic.training.restore.restored import Restored
+from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.restore.streaming import AHEAD, Window
-from spotelastic.training.runtime.session import Ranks, Session
+from spotelastic.training.runtime.session import Ranks, WorkerSession
 from spotelastic.training.state.compatibility import Misfit, misfit_of_all
 from spotelastic.training.state.state import State
 
@@ -47,8 +47,8 @@ NO_BRANCH = -1
 
 
 def open_source(
-    session: Session, client: WorkerClient, state: State, step: int | None
-) -> Restored | None:
+    session: WorkerSession, client: WorkerClient, state: State, step: int | None
+) -> RestoreSource | None:
     """What `state` needs of it is on this node, and so on all; None on a fresh run.
 
     `step` sends the run back to that commit, once: when it has gone on from there and was only
@@ -75,12 +75,12 @@ def open_source(
 
 
 def _fetch_or_go_back(
-    session: Session, client: WorkerClient, state: State, source: wire.Resume
-) -> Restored:
+    session: WorkerSession, client: WorkerClient, state: State, source: Resume
+) -> RestoreSource:
     restored, problem = _fetch(session, client, state, source)
     if restored is not None:
         return restored
-    before = wire.Commit(source.epoch, source.step) if source.kind == "store" else None
+    before = Commit(source.epoch, source.step) if source.kind == "store" else None
     while (commit := _find(session, client, before=before)) is not None:
         message = f"step {source.step} cannot be restored ({problem}): going back to {commit.step}"
         if session.ranks.rank == 0:
@@ -122,8 +122,8 @@ class _Misfits:
 
 
 def _fetch(
-    session: Session, client: WorkerClient, state: State, source: wire.Resume
-) -> tuple[Restored | None, str]:
+    session: WorkerSession, client: WorkerClient, state: State, source: Resume
+) -> tuple[RestoreSource | None, str]:
     """By all ranks: all have it, or none has, and why. Raises `Unavailable`, or where room or a
     right is missing `EnvironmentFailure`, when that is none of the source's fault."""
     restored, problem = None, ""
@@ -150,12 +150,12 @@ def _fetch(
 
 
 def _brought_into_room(
-    session: Session,
+    session: WorkerSession,
     client: WorkerClient,
     state: State,
-    source: wire.Resume,
+    source: Resume,
     misfits: _Misfits,
-) -> Restored:
+) -> RestoreSource:
     """Room that is missing is waited for, which is told once."""
     deadline: float | None = None
     while True:
@@ -171,19 +171,19 @@ def _brought_into_room(
 
 
 def _brought(
-    session: Session,
+    session: WorkerSession,
     client: WorkerClient,
     state: State,
-    source: wire.Resume,
+    source: Resume,
     misfits: _Misfits,
-) -> Restored:
+) -> RestoreSource:
     """From the beginning, by the next daemon, when one dies meanwhile; for as long as it takes."""
     deadline, most = time.monotonic() + FETCH_WITHIN, 0
     while True:
         opened = client.open(source, FETCH_WITHIN)
         contents = Contents(opened)
         try:
-            restored = Restored(contents, source)
+            restored = RestoreSource(contents, source)
             needs = restored.needs(state, session.ranks.rank, misfits.of_all)
             _stream(client, restored, state, needs)
         except DaemonUnavailable:
@@ -200,7 +200,7 @@ def _brought(
 
 
 def _stream(
-    client: WorkerClient, restored: Restored, state: State, needs: Sequence[wire.Range]
+    client: WorkerClient, restored: RestoreSource, state: State, needs: Sequence[Range]
 ) -> None:
     """What this rank needs comes here, and what it has as it was saved is filled on the way."""
     windows, asked = restored.windows(), AHEAD
@@ -216,19 +216,19 @@ def _stream(
         restored.fill(window, moved)
 
 
-def _ranges(windows: Iterable[Window]) -> list[wire.Range]:
+def _ranges(windows: Iterable[Window]) -> list[Range]:
     return [wanted for window in windows for wanted in window.ranges]
 
 
 def _find(
-    session: Session,
+    session: WorkerSession,
     client: WorkerClient,
     *,
     step: int | None = None,
-    before: wire.Commit | None = None,
-) -> wire.Commit | None:
+    before: Commit | None = None,
+) -> Commit | None:
     """By rank 0, for all."""
-    found: tuple[wire.Commit | None, str] = None, ""
+    found: tuple[Commit | None, str] = None, ""
     if session.ranks.rank == 0:
         try:
             found = client.find(FIND_WITHIN, step=step, before=before), ""
@@ -240,5 +240,5 @@ def _find(
     return commit
 
 
-def _from_store(commit: wire.Commit) -> wire.Resume:
-    return wire.Resume("store", commit.step, epoch=commit.epoch)
+def _from_store(commit: Commit) -> Resume:
+    return Resume("store", commit.step, epoch=commit.epoch)

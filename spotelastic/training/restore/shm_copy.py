@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 
 import torch
-from spotelastic_checkpoints.wire import Moved
+from spotelastic_checkpoints.types import Moved
 
 from spotelastic.training.state.tensors import is_raw
 

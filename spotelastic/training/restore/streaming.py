@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 from spotelastic_checkpoints.restore.contents import Piece
-from spotelastic_checkpoints.wire import Moved, Range
+from spotelastic_checkpoints.types import Moved, Range
 
 from spotelastic.training.restore import shm_copy
 from spotelastic.training.save.saver import tensor_at

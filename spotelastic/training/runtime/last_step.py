@@ -4,12 +4,12 @@ import os
 import sys
 import time
 
-from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
+from spotelastic_checkpoints.types import DaemonStatus
 
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.job import ALLOW_UNCOMMITTED
-from spotelastic.training.runtime.session import Ranks, Session
+from spotelastic.training.runtime.session import Ranks, WorkerSession
 
 AGAIN = 30.0
 """Seconds after which the same line is told again."""
@@ -23,7 +23,7 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
 
     told, told_at = "", 0.0
 
-    def tell(status: wire.DaemonStatus | None) -> None:
+    def tell(status: DaemonStatus | None) -> None:
         nonlocal told, told_at
         line = f"waiting for the commit of step {step}{_progress(status)}"
         if ranks.rank == 0 and (line != told or time.monotonic() > told_at + AGAIN):
@@ -47,7 +47,7 @@ def await_commit(client: WorkerClient, ranks: Ranks, step: int, within: float, s
         _say(problem)
 
 
-def tell_nothing_was_left(session: Session, step: int) -> None:
+def tell_nothing_was_left(session: WorkerSession, step: int) -> None:
     """Of a script that has done no step, although it ended well."""
     if session.ranks.rank == 0:
         _say(
@@ -56,7 +56,7 @@ def tell_nothing_was_left(session: Session, step: int) -> None:
         )
 
 
-def _progress(status: wire.DaemonStatus | None) -> str:
+def _progress(status: DaemonStatus | None) -> str:
     if status is None:
         return ": the checkpoint daemon does not answer"
     upload = status.upload

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.daemon import handover
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
+from spotelastic_checkpoints.types import RoundInfo
 
 END_WITHIN = 60.0
 LAST_UPLOAD_WITHIN = 600.0
@@ -39,7 +40,7 @@ class OwnDaemon:
         self._arena = Path(tempfile.mkdtemp(prefix=_ARENAS, dir=_shared_memory()))
         self._folder = Path(tempfile.mkdtemp(prefix="spotelastic-"))
         self.socket = self._folder / "daemon.sock"
-        self._round: wire.RoundInfo | None = None
+        self._round: RoundInfo | None = None
         self._told: set[str] = set()
         """Since the last commit."""
         self._pause = 0.0
@@ -55,7 +56,7 @@ class OwnDaemon:
             self._remove(self._arena)
             raise
 
-    def begin(self, round_: wire.RoundInfo) -> None:
+    def begin(self, round_: RoundInfo) -> None:
         self._round = round_
         self._client.begin(round_)
 
@@ -105,14 +106,14 @@ class OwnDaemon:
             return False
         return True
 
-    def _said(self, event: wire.DaemonEvent) -> None:
+    def _said(self, event: messages.DaemonEvent) -> None:
         match event:
-            case wire.Failed(message=message):
+            case messages.SaveFailed(message=message):
                 self._tell(message)
-            case wire.Committed():
+            case messages.Committed():
                 self._told.clear()
                 self._pause = 0.0
-            case wire.Closed():
+            case messages.Closed():
                 self._replace()
 
     def _replace(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.commit.tenancy import InUse, Tenancy, Tenant, tenant_here
 from spotelastic_checkpoints.errors import CheckpointsError
-from spotelastic_checkpoints.provenance import Kept, Recorded, ago, lines, made_by, shown
+from spotelastic_checkpoints.provenance import Recorded, StoredRun, ago, lines, made_by, shown
 from spotelastic_checkpoints.storage.open import open_storage
 
 from spotelastic.errors import SpotelasticError, UsageError
@@ -47,7 +47,7 @@ class OwnStorage:
     def tell(self) -> None:
         """Whose state the run goes on from; after the claim, which may find a later commit."""
         with suppress(CheckpointsError):
-            kept = Kept(open_storage(self._url), self._owner)
+            kept = StoredRun(open_storage(self._url), self._owner)
             for line in lines(kept, self._record, f"{FRESH}=1"):
                 _say(line)
             self._recorded = Recorded(kept, self._record)

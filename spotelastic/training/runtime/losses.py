@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from spotelastic_checkpoints.memory.worker_page import Page
+from spotelastic_checkpoints.memory.worker_page import WorkerPage
 
 
 @dataclass(slots=True)
@@ -18,7 +18,7 @@ class _Pending:
 class Losses:
     """Publishes every step's loss to a page: at once from the CPU, when it has come from a GPU."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: WorkerPage) -> None:
         self._page = page
         self._pending: deque[_Pending] = deque()
 

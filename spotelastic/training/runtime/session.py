@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import msgspec
 import torch.distributed as dist
-from spotelastic_checkpoints import wire
 from spotelastic_checkpoints.errors import CheckpointsError
 from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.storage.open import folder_of
+from spotelastic_checkpoints.types import EpochClaim, MemberRanks, Resume, RoundInfo, Schedule
 
 from spotelastic.errors import SpotelasticError, UsageError
 from spotelastic.training.runtime.local_daemon import OwnDaemon
@@ -53,13 +53,13 @@ class Ranks:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class WorkerSession:
     """How this process reaches its node's daemon, and what the round is to do."""
 
     ranks: Ranks
     socket: str
     round: str
-    resume: wire.Resume
+    resume: Resume
     restarts: bool
     """Whether this may be a restart that nobody asked for."""
     close: Callable[[bool], None]
@@ -93,15 +93,15 @@ def find_ranks() -> Ranks:
 
 
 def open_session(
-    storage: str | None, schedule: wire.Schedule | None, *, take_over: bool
-) -> Session:
+    storage: str | None, schedule: Schedule | None, *, take_over: bool
+) -> WorkerSession:
     ranks = find_ranks()
     if "SPOTELASTIC_DAEMON" in os.environ:
         return _under_agent(ranks)
-    return _on_our_own(ranks, storage, schedule or wire.Schedule(), take_over=take_over)
+    return _on_our_own(ranks, storage, schedule or Schedule(), take_over=take_over)
 
 
-def _under_agent(ranks: Ranks) -> Session:
+def _under_agent(ranks: Ranks) -> WorkerSession:
     """The agent has told the daemon of the round: its schedule holds, whatever the script says.
 
     Where rounds meet at one port (--master-port), a worker that its agent could not end may come to
@@ -114,19 +114,19 @@ def _under_agent(ranks: Ranks) -> Session:
             f"rank {others[0]} is a worker of another round than rank {ranks.rank}: "
             "its node has lost touch with the run"
         )
-    return Session(
+    return WorkerSession(
         ranks,
         os.environ["SPOTELASTIC_DAEMON"],
         round_,
-        msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=wire.Resume),
+        msgspec.json.decode(os.environ["SPOTELASTIC_RESUME"], type=Resume),
         True,
         _nothing,
     )
 
 
 def _on_our_own(
-    ranks: Ranks, storage: str | None, schedule: wire.Schedule, *, take_over: bool
-) -> Session:
+    ranks: Ranks, storage: str | None, schedule: Schedule, *, take_over: bool
+) -> WorkerSession:
     url = storage or os.environ.get("SPOTELASTIC_STORAGE") or _default_storage()
     daemon: OwnDaemon | None = None
     taken: OwnStorage | None = None
@@ -152,11 +152,11 @@ def _on_our_own(
         if len(nodes) > 1:
             _check_shared(ranks, url, nodes)
         members = tuple(
-            wire.Member(slot, node, _ranks_of(node, places)) for slot, node in enumerate(nodes)
+            MemberRanks(slot, node, _ranks_of(node, places)) for slot, node in enumerate(nodes)
         )
         commit = claim.claim.commit
-        resume = wire.Resume("store", commit.step, epoch=commit.epoch) if commit else wire.Resume()
-        round_ = wire.RoundInfo(
+        resume = Resume("store", commit.step, epoch=commit.epoch) if commit else Resume()
+        round_ = RoundInfo(
             incarnation=claim.round,
             number=1,
             world_size=ranks.world_size,
@@ -177,7 +177,7 @@ def _on_our_own(
     def end(well: bool) -> None:
         _end(daemon, taken, well=well)
 
-    return Session(ranks, path, claim.round, resume, restarted, end, f"{FRESH}=1")
+    return WorkerSession(ranks, path, claim.round, resume, restarted, end, f"{FRESH}=1")
 
 
 def _taken(url: str, *, take_over: bool) -> tuple[OwnStorage | None, str]:
@@ -208,7 +208,7 @@ def _ranks_of(node: str, places: Sequence[tuple[str, int, str, str]]) -> tuple[i
 @dataclass(frozen=True, slots=True)
 class _Claimed:
     round: str
-    claim: wire.Claim
+    claim: EpochClaim
 
 
 def _claim(ranks: Ranks, socket_path: str, *, take_over: bool) -> _Claimed:

@@ -77,7 +77,7 @@ def _buffer(
     return buffer, [part.view(view.shape) for part, view in zip(parts, views, strict=True)]
 
 
-class Part(Protocol):
+class DeviceCopy(Protocol):
     """One device's share of a copy that is on its way."""
 
     def guard(self) -> None:
@@ -233,7 +233,7 @@ class Overlap:
         numbers: Sequence[int],
         targets: Sequence[torch.Tensor],
         samples: Mapping[int, torch.Tensor],
-    ) -> Part:
+    ) -> DeviceCopy:
         into = [targets[number] for number in numbers]
         of = [self._tensors[number] for number in numbers]
         taken, seen = self._samples[device], [samples[number] for number in numbers]
@@ -266,7 +266,7 @@ class Copying:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[DeviceCopy],
         optimized: Collection[torch.Tensor],
         complete: Callable[[], None],
     ) -> None:

@@ -14,7 +14,7 @@ from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.memory.arena import SlotHeader
 from spotelastic_checkpoints.protocol.worker_client import OpenSlot
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 from spotelastic.errors import UsageError
 from spotelastic.training.runtime.session import Ranks
@@ -22,14 +22,14 @@ from spotelastic.training.save import pinning
 from spotelastic.training.save.overlap import Copying, Overlap, samples_of
 from spotelastic.training.state import rank_agreement, values
 from spotelastic.training.state.derived import refuse_names_of_two_paths
-from spotelastic.training.state.state import Cell, Chunk, Key, View
+from spotelastic.training.state.state import Chunk, Key, StateView, ValueEntry
 
 
 class LayoutChanged(Exception):
     """The state is no longer what the layout says; the message names what."""
 
 
-def declare(view: View, encoders: values.Encoders | None = None) -> tuple[Declared, ...]:
+def declare(view: StateView, encoders: values.Encoders | None = None) -> tuple[Declared, ...]:
     """Raises `UsageError` naming what could not be restored."""
     cells, encoders = [], encoders or values.Encoders()
     for cell in view.cells:
@@ -43,7 +43,7 @@ def declare(view: View, encoders: values.Encoders | None = None) -> tuple[Declar
 
 
 def _agreed(
-    ranks: Ranks, view: View, encoders: values.Encoders
+    ranks: Ranks, view: StateView, encoders: values.Encoders
 ) -> tuple[tuple[Declared, ...], list[Declaration], list[str]]:
     """This rank's declaration, everybody's, and which buffers differ though nothing makes them
     alike. What is refused on one rank is refused on all, so that none waits for another."""
@@ -81,11 +81,11 @@ _WITHOUT = ("cpu", "meta")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SlotSource:
     """Where the bytes of one slot's items come from, in the order of the items."""
 
     tensors: list[torch.Tensor]
-    cells: tuple[Cell, ...]
+    cells: tuple[ValueEntry, ...]
     devices: tuple[torch.device, ...]
     """Those that tensors are on; none where all are in memory."""
     overlap: Overlap
@@ -112,7 +112,7 @@ class SlotTensors:
 class Saver:
     """Made by all ranks together whenever the layout is new."""
 
-    def __init__(self, ranks: Ranks, view: View, round_: str) -> None:
+    def __init__(self, ranks: Ranks, view: StateView, round_: str) -> None:
         self._ranks = ranks
         self._round = round_
         self._encoders = values.Encoders()
@@ -145,7 +145,7 @@ class Saver:
         """Of a slot."""
         return arena.slot_bytes(self._layout.nbytes, self._index, len(self._cell_items))
 
-    def follow(self, view: View) -> None:
+    def follow(self, view: StateView) -> None:
         """The state lies elsewhere now; raises `LayoutChanged` when it is also another."""
         new = {d.key: (d.dtype, d.shape, d.sizes) for d in declare(view, self._encoders)}
         old = {d.key: (d.dtype, d.shape, d.sizes) for d in self._declared}
@@ -250,13 +250,13 @@ class Saver:
                 known.samples[number] = samples_of(known.tensors[number])
         return known
 
-    def _sources(self, view: View) -> Source:
+    def _sources(self, view: StateView) -> SlotSource:
         chunks: Mapping[Key, Chunk] = {chunk.key: chunk for chunk in view.chunks}
-        cells: Mapping[Key, Cell] = {cell.key: cell for cell in view.cells}
+        cells: Mapping[Key, ValueEntry] = {cell.key: cell for cell in view.cells}
         tensors = [chunks[item.key].tensor for item in self._tensor_items]
         overlap = Overlap(tensors, view.optimized)
         deferred = set(overlap.at)
-        return Source(
+        return SlotSource(
             tensors,
             tuple(cells[item.key] for item in self._cell_items),
             devices_of(tensors),
@@ -264,7 +264,7 @@ class Saver:
             tuple(number for number in range(len(tensors)) if number not in deferred),
         )
 
-    def _compared_often(self, view: View) -> list[Cell]:
+    def _compared_often(self, view: StateView) -> list[ValueEntry]:
         return [cell for cell in rank_agreement.compared(view.cells) if cell.key in self._often]
 
     def _header(self, owner: str, step: int, *, due: bool) -> SlotHeader:

@@ -15,7 +15,7 @@ import torch
 import xxhash
 
 from spotelastic.errors import UsageError
-from spotelastic.training.state.state import OWN, Cell, View
+from spotelastic.training.state.state import OWN, StateView, ValueEntry
 
 Name = tuple[str, tuple[int, ...]]
 """Of an item, with its offsets."""
@@ -29,7 +29,7 @@ LARGE = 64 << 10
 """Bytes above which a tensor is hashed by a thread of the pool, and a value not at each save."""
 
 
-def digests(view: View) -> dict[Name, Digest]:
+def digests(view: StateView) -> dict[Name, Digest]:
     """Of everything that this rank may have in common with others, by name."""
     chunks = [chunk for chunk in view.chunks if chunk.fqn not in view.sharded]
     # Hashing lets other threads run; the many small ones are not worth a thread's attention.
@@ -53,12 +53,12 @@ def digests(view: View) -> dict[Name, Digest]:
     return found
 
 
-def compared(cells: Iterable[Cell]) -> list[Cell]:
+def compared(cells: Iterable[ValueEntry]) -> list[ValueEntry]:
     """Those values that are to be the same on all ranks that have them."""
     return [cell for cell in cells if _is_compared(cell)]
 
 
-def _is_compared(cell: Cell) -> bool:
+def _is_compared(cell: ValueEntry) -> bool:
     path = cell.path
     if path[0] == OWN:
         return path[1] == _OWN_COMPARED
@@ -144,7 +144,7 @@ def digest_of_value(value: Any) -> Digest | None:
     return digest.digest()
 
 
-def hash_of_values(cells: Iterable[Cell]) -> str:
+def hash_of_values(cells: Iterable[ValueEntry]) -> str:
     """Of all of them together. Called at each save: numbers and names cost next to nothing."""
     values = (cell.get() for cell in cells)
     found = [

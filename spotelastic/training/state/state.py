@@ -104,7 +104,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ValueEntry:
     """A value that is pickled. `rank` is SHARED, or the rank that it belongs to."""
 
     fqn: str
@@ -123,11 +123,11 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class StateView:
     """The state at one moment, as far as this rank has it."""
 
     chunks: tuple[Chunk, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[ValueEntry, ...]
     kinds: Mapping[str, Kind]
     """By name, of everything: also of tensors that lie on other ranks alone."""
     current: Callable[[], bool]
@@ -149,7 +149,7 @@ class _Part(NamedTuple):
     readers: Mapping[Path, Callable[[], Any]]
     """Of the leaves that are pickled; the others are tensors."""
     checks: tuple[Callable[[], bool], ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[ValueEntry, ...] = ()
     """Beside the leaves."""
     remade: Collection[str] = ()
     buffers: Mapping[str, bool] = {}
@@ -173,9 +173,9 @@ class State:
         self.by_themselves: Collection[str] = ()
         """Optimizers whose state in the checkpoint is what their own state_dict() returned."""
 
-    def view(self) -> View:
+    def view(self) -> StateView:
         chunks: list[Chunk] = []
-        cells: list[Cell] = []
+        cells: list[ValueEntry] = []
         kinds: dict[str, Kind] = {}
         parts = [self._part(name, value) for name, value in self.values.items()]
         sharded: set[str] = set()
@@ -191,7 +191,7 @@ class State:
                         below = *path, inner_name(name)
                         chunks += chunks_of(named(below, paths), below, tensor)
                     get = functools.partial(description, leaf) if inner else part.readers[path]
-                    cells.append(Cell(fqn, path, get))
+                    cells.append(ValueEntry(fqn, path, get))
                     continue
                 if type(leaf) is not torch.Tensor:
                     tensors.refuse(fqn, leaf)
@@ -205,7 +205,7 @@ class State:
                 else:  # without a call: there may be thousands
                     chunks.append(Chunk(fqn, path, leaf.detach(), shape, (0,) * len(shape), shape))
         checks = [self._check(), *(check for part in parts for check in part.checks)]
-        return View(
+        return StateView(
             tuple(chunks),
             tuple(cells),
             kinds,
@@ -508,18 +508,18 @@ def per_rank_path(name: str, rank: int) -> Path:
     return OWN, PER_RANK, name, str(rank)
 
 
-def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> Cell:
+def per_rank_cell(name: str, own: PerRank[Any], rank: int) -> ValueEntry:
     """A name that only this rank has: like a part of a sharded tensor, all of them make a whole."""
     path = per_rank_path(name, rank)
-    return Cell(".".join(map(str, path)), path, lambda: own.saved(name))
+    return ValueEntry(".".join(map(str, path)), path, lambda: own.saved(name))
 
 
-def structure_cell(name: str, get: Callable[[], Any]) -> Cell:
+def structure_cell(name: str, get: Callable[[], Any]) -> ValueEntry:
     return _own_cell(get, "structure", name)
 
 
-def _own_cell(get: Callable[[], Any], *path: str) -> Cell:
-    return Cell(".".join((OWN, *path)), (OWN, *path), get)
+def _own_cell(get: Callable[[], Any], *path: str) -> ValueEntry:
+    return ValueEntry(".".join((OWN, *path)), (OWN, *path), get)
 
 
 def class_name(value: object) -> str:

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from spotelastic_checkpoints.wire import WorkerStep
+from spotelastic_checkpoints.types import Commit, WorkerStep
 
 from spotelastic.agent import actions as do
 from spotelastic.agent.checkpoints import CLAIM_TIMEOUT
-from spotelastic.agent.decide import Decision, decide
+from spotelastic.agent.decide import AgentDecision, decide
 from spotelastic.agent.observe import (
     GONE_WITHIN,
-    Local,
-    Outrun,
+    EpochSuperseded,
+    NodeState,
     Pace,
     RoundStore,
     StorageClaim,
@@ -25,11 +25,11 @@ from spotelastic.agent.observe import (
 )
 from spotelastic.agent.round_duties import CLAIM_PATIENCE, CLAIM_RETRY, DUMP_WITHIN, STALL_LOOKS
 from spotelastic.agent.shutdown import STUCK
-from spotelastic.agent.workers.pool import Exited, Failing
+from spotelastic.agent.workers.pool import Exited, WorkerFailing
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.model.round import Cause, Commit, Member, Round
-from spotelastic.rendezvous.view import Seen
+from spotelastic.model.round import Cause, Member, Round
+from spotelastic.rendezvous.view import RunState
 
 NOW = 1000.0
 TIMEOUT = 8.0
@@ -42,8 +42,8 @@ ROUND = Round(1, "r1", "started", MEMBERS, "start", "", store="10.0.0.1:5", epoc
 WORKERS = Workers("r1", 1, 2, 1, NOW, frozenset({"r1/0", "r1/1"}), attached=True)
 
 
-def local(**workers: object) -> Local:
-    return Local(
+def local(**workers: object) -> NodeState:
+    return NodeState(
         node=NODE,
         fingerprint=NODE.fingerprint,
         zygote=True,
@@ -54,12 +54,12 @@ def local(**workers: object) -> Local:
     )
 
 
-def seen(round_: Round = ROUND, timeout: float = TIMEOUT, **more: object) -> Seen:
+def seen(round_: Round = ROUND, timeout: float = TIMEOUT, **more: object) -> RunState:
     settings = Settings(2, 2, workers=2, stall_timeout=timeout)
-    return Seen(settings=settings, round=round_, holder="a", **more)  # type: ignore[arg-type]
+    return RunState(settings=settings, round=round_, holder="a", **more)  # type: ignore[arg-type]
 
 
-def decided(local_: Local, seen_: Seen, now: float) -> Decision:
+def decided(local_: NodeState, seen_: RunState, now: float) -> AgentDecision:
     return decide(local_, seen_, now, lambda: "new")
 
 
@@ -114,7 +114,7 @@ def test_the_first_node_of_a_round_whose_epoch_was_outrun_claims_anew_after_a_wh
     claims = do.ClaimStorage(first)
     later = NOW + CLAIM_RETRY
     assert claims not in decided(claimed, seen(first), later).actions
-    outrun = observe(claimed, Outrun(1), NOW)
+    outrun = observe(claimed, EpochSuperseded(1), NOW)
     assert claims not in decided(outrun, seen(first), NOW).actions
     assert claims in decided(outrun, seen(first), later).actions
     again = replace(outrun, claim=StorageClaim("r1", later, False, 3))
@@ -189,10 +189,10 @@ def test_workers_that_need_not_get_on_do_not_stall(kept: Sequence[WorkerStep]) -
 
 def test_workers_are_looked_at_several_times_within_the_stall_time() -> None:
     first = NOW + TIMEOUT / STALL_LOOKS
-    assert decided(local(), seen(), NOW) == Decision((), first)
+    assert decided(local(), seen(), NOW) == AgentDecision((), first)
     assert decided(local(), seen(), first).actions == (do.LookAtSteps(),)
     again = decided(local(pace=Pace(first)), seen(), first)
-    assert again == Decision((), first + TIMEOUT / STALL_LOOKS)
+    assert again == AgentDecision((), first + TIMEOUT / STALL_LOOKS)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_stall_is_dumped_then_ended_then_reported() -> None:
     pace = Pace(NOW, (5, 5), STALL_LOOKS)
     assert decided(local(pace=pace), seen(), NOW).actions == (do.DumpStacks(),)
     dumped = local(pace=pace, dumped_at=NOW)
-    assert decided(dumped, seen(), NOW) == Decision((), NOW + DUMP_WITHIN)
+    assert decided(dumped, seen(), NOW) == AgentDecision((), NOW + DUMP_WITHIN)
     ended = decided(dumped, seen(), NOW + DUMP_WITHIN)
     assert ended.actions == (do.KillWorkers(), do.ReportStall(ROUND))
 
@@ -222,7 +222,7 @@ def test_a_node_without_etcd_ends_its_stalled_workers_and_reports_them_later() -
     alone = seen(healthy=False)
     assert decided(local(**stalled), alone, NOW + DUMP_WITHIN).actions == (do.KillWorkers(),)
     killed = local(**stalled, killed=True, alive=frozenset())
-    assert decided(killed, alone, NOW + 60) == Decision()
+    assert decided(killed, alone, NOW + 60) == AgentDecision()
     assert decided(killed, seen(), NOW + 60).actions == (do.ReportStall(ROUND),)
 
 
@@ -258,7 +258,7 @@ def test_what_a_worker_left_behind_keeps_it_alive_but_tells_its_end() -> None:
 
 
 def test_a_failure_is_acted_on_before_its_worker_has_ended() -> None:
-    told = observe(local(), Failing("r1/1", 7), NOW)
+    told = observe(local(), WorkerFailing("r1/1", 7), NOW)
     assert told.workers is not None
     assert told.workers.exits == (WorkerExit(1, 7, NOW),)
     assert told.workers.alive == WORKERS.alive
@@ -279,7 +279,7 @@ def test_what_has_failed_may_end_by_itself_unless_a_loss_forms_the_next_round() 
 
 def test_a_worker_that_cannot_be_ended_makes_its_node_leave() -> None:
     killed = local(killed=True, gone_by=NOW + GONE_WITHIN)
-    assert decided(killed, seen(), NOW) == Decision((), NOW + GONE_WITHIN)
+    assert decided(killed, seen(), NOW) == AgentDecision((), NOW + GONE_WITHIN)
     (exit_,) = decided(killed, seen(), NOW + GONE_WITHIN).actions
     assert isinstance(exit_, do.Exit) and exit_.code == STUCK
     assert "rank 2, 3 cannot be ended" in exit_.reason
@@ -294,7 +294,7 @@ def test_what_cannot_be_ended_after_its_worker_makes_the_node_leave_too() -> Non
 def test_what_was_asked_to_end_has_its_grace_first() -> None:
     asked = local(killed=True, kill_at=NOW + 60)
     ended = observe(asked, Exited("r1/1", 0, gone=False), NOW)
-    assert decided(ended, seen(), NOW + 59) == Decision((), NOW + 60)
+    assert decided(ended, seen(), NOW + 59) == AgentDecision((), NOW + 60)
     assert decided(ended, seen(), NOW + 60).actions == (do.KillWorkers(signal.SIGKILL),)
 
 

@@ -9,12 +9,12 @@ import pytest
 from test_worker_environment import CONFIG, ROUND
 
 from spotelastic.agent import actions
-from spotelastic.agent.executor import Actor
-from spotelastic.agent.observe import Local, WorkerExit, Workers
+from spotelastic.agent.executor import AgentExecutor
+from spotelastic.agent.observe import NodeState, WorkerExit, Workers
 from spotelastic.clock import unbroken
 from spotelastic.model.job import MOST_TEXT, Failure
 from spotelastic.model.progress import Event
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.codec import decode
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
@@ -30,31 +30,31 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def actor(tmp_path: Path, store: MemoryStore) -> Iterator[Actor]:
+def actor(tmp_path: Path, store: MemoryStore) -> Iterator[AgentExecutor]:
     session = Session(store, 2.0, lambda reason: None)
     config = replace(
         CONFIG, state=tmp_path, logs=tmp_path, secrets=("hunter2",), say=lambda line: None
     )
-    actor = Actor(config, store, session, lambda event: None)
+    actor = AgentExecutor(config, store, session, lambda event: None)
     yield actor
     actor.close()
     session.close()
 
 
-def reported(actor: Actor, store: MemoryStore, message: str, trace: str) -> Failure:
+def reported(actor: AgentExecutor, store: MemoryStore, message: str, trace: str) -> Failure:
     """The failure as it is in the store, after a worker has left this in its error file."""
     folder = actor.config.round_logs(WORKERS.number)
     folder.mkdir(parents=True)
     content = {"message": message, "extraInfo": {"py_callstack": trace}}
     (folder / "error-3.json").write_text(json.dumps({"message": content}))
-    actor.perform(Local(workers=WORKERS), Seen(), actions.ReportFailure(ROUND))
+    actor.perform(NodeState(workers=WORKERS), RunState(), actions.ReportFailure(ROUND))
     found = store.get(Keys(CONFIG.run).failure(CONFIG.node))
     assert found is not None
     return decode(found.data, Failure)
 
 
 def test_of_a_failure_of_megabytes_so_much_is_told_as_etcd_takes(
-    actor: Actor, store: MemoryStore
+    actor: AgentExecutor, store: MemoryStore
 ) -> None:
     message = "ValueError: " + "x" * (MOST_TEXT - 14) + "hunter2" + "x" * MEGABYTES
     failure = reported(actor, store, message, "y" * MEGABYTES + "  line 7\n")
@@ -66,6 +66,6 @@ def test_of_a_failure_of_megabytes_so_much_is_told_as_etcd_takes(
     assert len(decode(event.data, Event).message) < MOST_TEXT + 40
 
 
-def test_a_message_that_is_no_utf8_is_told(actor: Actor, store: MemoryStore) -> None:
+def test_a_message_that_is_no_utf8_is_told(actor: AgentExecutor, store: MemoryStore) -> None:
     failure = reported(actor, store, "no such file: \udcff.csv", "")
     assert failure.message == "no such file: \\udcff.csv"

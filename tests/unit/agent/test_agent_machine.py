@@ -12,15 +12,15 @@ from test_worker_environment import CONFIG, MEMBERS, ROUND
 
 from spotelastic.agent import actions
 from spotelastic.agent.decide import decide
-from spotelastic.agent.executor import Actor
-from spotelastic.agent.node_processes import STORE_TRIES, Machine
-from spotelastic.agent.observe import Local, LocalEvent, Workers, observe
-from spotelastic.agent.workers.pool import Exited, Order
+from spotelastic.agent.executor import AgentExecutor
+from spotelastic.agent.node_processes import STORE_TRIES, NodeProcesses
+from spotelastic.agent.observe import LocalEvent, NodeState, Workers, observe
+from spotelastic.agent.workers.pool import Exited, StartOrder
 from spotelastic.clock import unbroken
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.ids import new_id
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.view import RunState
 from spotelastic.store.memory import MemoryStore
 from spotelastic.store.session import Session
 
@@ -30,7 +30,7 @@ CLAIMED = replace(ROUND, epoch=1)
 class Gone:
     """A zygote that has been killed, which its reader has told already."""
 
-    def start(self, order: Order, *output: int) -> None:
+    def start(self, order: StartOrder, *output: int) -> None:
         raise BrokenPipeError
 
     def close(self) -> None:
@@ -52,11 +52,11 @@ class Idle:
 def test_workers_that_no_zygote_was_there_to_start_have_ended(tmp_path: Path) -> None:
     posted: list[LocalEvent] = []
     config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=lambda line: None)
-    machine: Any = Machine(config, posted.append)
+    machine: Any = NodeProcesses(config, posted.append)
     machine._zygote, machine._checkpoints = Gone(), Idle()
     try:
         start = actions.StartWorkers(ROUND, MEMBERS[1])
-        local = machine.do(start, Local(), Seen(settings=config.settings))
+        local = machine.do(start, NodeState(), RunState(settings=config.settings))
     finally:
         machine.close()
     assert local.workers.alive == {"r3/0", "r3/1"}
@@ -89,14 +89,14 @@ def test_a_daemon_that_refuses_something_is_asked_again(
     store = MemoryStore(unbroken)
     session = Session(store, 2.0, lambda reason: None)
     config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=said.append)
-    actor = Actor(config, store, session, lambda event: None)
+    actor = AgentExecutor(config, store, session, lambda event: None)
     machine: Any = actor._machine
     machine._zygote, machine._checkpoints = Gone(), Poor(2)
-    seen, workers = Seen(settings=config.settings, round=CLAIMED), None
+    seen, workers = RunState(settings=config.settings, round=CLAIMED), None
     if isinstance(action, actions.AdoptEpoch):
         workers = Workers("r3", 3, 2, 0, 0.0, frozenset({"r3/0"}))
     node = Node(CONFIG.node, "b", "", "", Fingerprint())
-    local = before = Local(node=node, zygote=True, daemon="there:1", workers=workers)
+    local = before = NodeState(node=node, zygote=True, daemon="there:1", workers=workers)
     try:
         for _ in range(2):
             local = actor.perform(local, seen, action)
@@ -116,7 +116,7 @@ def test_a_daemon_that_refuses_something_is_asked_again(
 class Refusing(Gone):
     """A zygote whose stores tell why they cannot listen."""
 
-    def start(self, order: Order, *output: int) -> None:
+    def start(self, order: StartOrder, *output: int) -> None:
         os.write(output[0], b"Resource temporarily unavailable\n")
 
     def end(self, ids: object, sig: int = signal.SIGKILL) -> None:
@@ -125,14 +125,14 @@ class Refusing(Gone):
 
 def test_a_node_on_which_no_round_store_starts_gives_up_in_a_line(tmp_path: Path) -> None:
     config = replace(CONFIG, state=tmp_path, logs=tmp_path, say=lambda line: None)
-    machine: Any = Machine(config, lambda event: None)
+    machine: Any = NodeProcesses(config, lambda event: None)
     machine._zygote, machine._checkpoints = Refusing(), Idle()
-    local, opens = Local(), actions.OpenStore(ROUND)
+    local, opens = NodeState(), actions.OpenStore(ROUND)
     try:
         for _ in range(STORE_TRIES - 1):
-            local = machine.do(opens, local, Seen(settings=config.settings))
+            local = machine.do(opens, local, RunState(settings=config.settings))
             assert local.store is None
         with pytest.raises(EnvironmentFailure, match="cannot be started here: Resource temp"):
-            machine.do(opens, local, Seen(settings=config.settings))
+            machine.do(opens, local, RunState(settings=config.settings))
     finally:
         machine.close()

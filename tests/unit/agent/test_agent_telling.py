@@ -3,19 +3,17 @@
 from dataclasses import replace
 
 from msgspec import structs
-from spotelastic_checkpoints import wire
-from spotelastic_checkpoints.wire import DaemonStatus, WorkerStep
+from spotelastic_checkpoints.types import Commit, DaemonStatus, WorkerStep
 
-from spotelastic.agent.observe import Local, Workers
+from spotelastic.agent.observe import NodeState, Workers
 from spotelastic.agent.progress import highest, progress
 from spotelastic.model.notice import Notice
-from spotelastic.model.round import Commit
 
 WORKERS = Workers("r2", 2, 0, 1, 5.0, frozenset())
 STATUS = DaemonStatus(
     "",
     (),
-    wire.Commit(1, 60),
+    Commit(1, 60),
     (
         WorkerStep(0, 0, 91, 0.5, 0.0, 0.0, attached=True),
         WorkerStep(1, 1, 92, 0.4, 0.0, 0.0, attached=True, stall=0.1),
@@ -24,31 +22,31 @@ STATUS = DaemonStatus(
 
 
 def test_steps_are_told_with_the_round_that_executed_them() -> None:
-    told = progress("a", Local(workers=WORKERS), STATUS, 10.0)
+    told = progress("a", NodeState(workers=WORKERS), STATUS, 10.0)
     assert (told.round, told.step, told.step_time, told.stall) == (2, 92, 0.5, 0.1)
     # They are of a round that has ended, and the workers of the next are not started yet.
-    assert progress("a", Local(), STATUS, 10.0).round == 0
+    assert progress("a", NodeState(), STATUS, 10.0).round == 0
 
 
 def test_the_newest_commit_is_told_whoever_knows_of_it() -> None:
-    local = Local(commit=Commit(1, 70))
+    local = NodeState(commit=Commit(1, 70))
     assert progress("a", local, STATUS, 10.0).committed == 70
     assert progress("a", replace(local, commit=Commit(1, 50)), STATUS, 10.0).committed == 60
 
 
 def test_a_script_that_goes_back_is_no_further_than_it_says() -> None:
     """Or a step to save would be agreed on that it does not come to for hours."""
-    local, (first, second) = Local(workers=replace(WORKERS, resumed=2000)), STATUS.workers
+    local, (first, second) = NodeState(workers=replace(WORKERS, resumed=2000)), STATUS.workers
     assert highest(local, STATUS.workers) == 92
     assert highest(local, (first, structs.replace(second, step=0))) == 2000, (
         "it has not restored yet"
     )
     assert highest(local, ()) == 2000
-    assert highest(Local(), ()) == 0
+    assert highest(NodeState(), ()) == 0
 
 
 def test_a_node_that_may_be_interrupted_soon_says_so() -> None:
     notice = Notice("rebalance", "a", "imds", 1.0, 1.0, None)
-    assert progress("a", Local(notice=notice), STATUS, 10.0).at_risk
-    assert progress("a", Local(notice=replace(notice, kind="notice")), STATUS, 10.0).at_risk
-    assert not progress("a", Local(notice=replace(notice, kind="leave")), STATUS, 10.0).at_risk
+    assert progress("a", NodeState(notice=notice), STATUS, 10.0).at_risk
+    assert progress("a", NodeState(notice=replace(notice, kind="notice")), STATUS, 10.0).at_risk
+    assert not progress("a", NodeState(notice=replace(notice, kind="leave")), STATUS, 10.0).at_risk

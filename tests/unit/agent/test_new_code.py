@@ -5,18 +5,24 @@ from dataclasses import replace
 from spotelastic.agent import actions as do
 from spotelastic.agent.decide import RESTART, RESTARTED
 from spotelastic.agent.decide import decide as agent
-from spotelastic.agent.observe import Local, Workers
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.agent.observe import NodeState, Workers
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.controller.decisions.decide import decide as controller
-from spotelastic.controller.model.observation import Left, Policy, Replace, Resettle, Tell
-from spotelastic.controller.model.observation import Seen as Observed
+from spotelastic.controller.model.observation import (
+    ControllerPolicy,
+    DepartedNode,
+    Replace,
+    Resettle,
+    Tell,
+)
+from spotelastic.controller.model.observation import Observation as Observed
 from spotelastic.model.job import Environment, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Member, Round
 from spotelastic.rendezvous.decision import WriteProposal, WriteRound
 from spotelastic.rendezvous.rounds import decide as holder
-from spotelastic.rendezvous.view import LiveNode, Seen
+from spotelastic.rendezvous.view import LiveNode, RunState
 
 NOW = 1000.0
 OLD, NEW = Settings(1, 2, code="old"), Settings(1, 2, code="new")
@@ -29,9 +35,9 @@ def new_id() -> str:
     return "new"
 
 
-def seen(settings: Settings, round_: Round) -> Seen:
+def seen(settings: Settings, round_: Round) -> RunState:
     nodes = {"a": LiveNode(NODE, 1, 900.0)}
-    return Seen(settings=settings, round=round_, holder="a", nodes=nodes, healthy_since=1.0)
+    return RunState(settings=settings, round=round_, holder="a", nodes=nodes, healthy_since=1.0)
 
 
 # -- the controller ------------------------------------------------------------------------------
@@ -44,28 +50,28 @@ def observed(**changes: object) -> Observed:
         "job": Job("running", 600.0),
         "settings": OLD,
         "wanted": OLD,
-        "group": Group("g", 1, (Place("a", "InService"),)),
-        "machines": {"a": Machine("a", "worker", "running", "m", "z", "10.0.0.1", True, 700.0)},
+        "group": ScalingGroup("g", 1, (GroupMember("a", "InService"),)),
+        "machines": {"a": Instance("a", "worker", "running", "m", "z", "10.0.0.1", True, 700.0)},
         "nodes": {"a": NODE},
     }
     return Observed(**(usual | changes))  # type: ignore[arg-type]
 
 
 def test_what_the_user_wants_now_is_given_to_the_nodes_once() -> None:
-    assert controller(observed(wanted=NEW), NOW, Policy()).actions == (Resettle(NEW),)
-    assert controller(observed(settings=NEW, wanted=NEW), NOW, Policy()).actions == ()
+    assert controller(observed(wanted=NEW), NOW, ControllerPolicy()).actions == (Resettle(NEW),)
+    assert controller(observed(settings=NEW, wanted=NEW), NOW, ControllerPolicy()).actions == ()
 
 
 def test_a_job_that_has_ended_is_not_changed_any_more() -> None:
     over = Job("succeeded", 900.0)
-    actions = controller(observed(wanted=NEW, job=over), NOW, Policy()).actions
+    actions = controller(observed(wanted=NEW, job=over), NOW, ControllerPolicy()).actions
     assert not any(isinstance(action, Resettle) for action in actions)
 
 
 def test_a_node_that_went_to_come_back_is_no_loss_and_has_the_time_of_a_first_boot() -> None:
-    policy = Policy()
+    policy = ControllerPolicy()
     restart = ("restart", "a", "::inc-a")
-    away = {"nodes": {}, "left": {"a": Left("inc-a", NOW)}}
+    away = {"nodes": {}, "left": {"a": DepartedNode("inc-a", NOW)}}
     lost = controller(observed(**away), NOW, policy).actions
     assert [action.event.kind for action in lost if isinstance(action, Tell)] == ["loss"]
     later = NOW + policy.silent_for + 1
@@ -94,9 +100,9 @@ def test_a_round_names_the_code_that_it_runs() -> None:
 # -- the agent -----------------------------------------------------------------------------------
 
 
-def local(workers: bool, *said: str) -> Local:
+def local(workers: bool, *said: str) -> NodeState:
     running = Workers("r3", 3, 0, 1, NOW, frozenset({"r3/0"}), attached=True) if workers else None
-    return Local(
+    return NodeState(
         node=NODE,
         fingerprint=NODE.fingerprint,
         zygote=True,

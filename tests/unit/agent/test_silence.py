@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from spotelastic_checkpoints.wire import WorkerStep
+from spotelastic_checkpoints.types import WorkerStep
 from test_agent_decide import NOW, ROUND, decided, local, seen
 
 from spotelastic.agent import actions as do

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from spotelastic.bootstrap.container import Box, command, efa
+from spotelastic.bootstrap.container import JobContainer, command, efa
 
-BOX = Box(
+BOX = JobContainer(
     image="registry.example/team/torch:2.9",
     wheel=Path("/opt/spotelastic/spotelastic-0.1.0-py3-none-any.whl"),
     folders=(Path("/opt/spotelastic"), Path("/mnt/spotelastic")),

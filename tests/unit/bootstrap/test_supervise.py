@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotelastic.bootstrap.supervisor import Part, Process, supervise
+from spotelastic.bootstrap.supervisor import Process, SupervisedProcess, supervise
 
 
 @dataclass
@@ -34,7 +34,10 @@ def end_self() -> None:
 
 def test_a_part_that_is_done_ends_the_supervision_with_its_exit_code() -> None:
     start = Starter(["raise SystemExit(3)"])
-    assert supervise([Part("agent", start, ends=lambda code: code == 3)], lambda _: None) == 3
+    assert (
+        supervise([SupervisedProcess("agent", start, ends=lambda code: code == 3)], lambda _: None)
+        == 3
+    )
     assert len(start.pids) == 1
 
 
@@ -47,7 +50,7 @@ def test_a_part_that_is_killed_is_started_again_and_the_death_is_told() -> None:
         deaths.append(died_at)
         end_self()
 
-    assert supervise([Part("etcd", start, restarted=restarted)], said.append) == 0
+    assert supervise([SupervisedProcess("etcd", start, restarted=restarted)], said.append) == 0
     assert len(start.pids) == 2
     assert len(deaths) == 1
     assert said == ["etcd ended with -9: starting it again"]
@@ -69,7 +72,7 @@ def test_a_signal_ends_all_parts_even_those_that_do_not_want_to(tmp_path: Path) 
     thread = threading.Thread(target=tell_when_ready)
     thread.start()
     said: list[str] = []
-    parts = [Part("one", first), Part("two", second)]
+    parts = [SupervisedProcess("one", first), SupervisedProcess("two", second)]
     assert supervise(parts, said.append, grace=0.2) == 0
     thread.join()
     assert said == ["two does not end: killed"]

@@ -14,7 +14,7 @@ from spotelastic.cli.commands import ckpt
 from spotelastic.cli.render import loss_curve, tables
 from spotelastic.cli.render.progress import EVERY, Plain
 from spotelastic.client import interrupt
-from spotelastic.client.target import Place
+from spotelastic.client.target import CloudTarget
 from spotelastic.local.cloud import CloudInfo
 from spotelastic.model.progress import (
     Cost,
@@ -307,7 +307,7 @@ def test_programs_are_told_how_long_an_interrupted_node_has(
 ) -> None:
     cloud = CloudInfo("", 0, "", "", "us-east-1", (), 0) if local else None
     told = interrupt.caused(
-        Place(Aws("us-east-1"), cloud), interrupt.Interruption("i-1", kind, given)
+        CloudTarget(Aws("us-east-1"), cloud), interrupt.InterruptionRequest("i-1", kind, given)
     )
     assert told == {"node": "i-1", "kind": kind, "seconds": seconds}
 
@@ -315,8 +315,10 @@ def test_programs_are_told_how_long_an_interrupted_node_has(
 def test_an_interruption_is_told_to_programs_as_one_object(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Place, "cluster", lambda place, name: name)
-    monkeypatch.setattr(Place, "find", lambda where, region: Place(Aws("us-east-1"), None))
+    monkeypatch.setattr(CloudTarget, "cluster", lambda place, name: name)
+    monkeypatch.setattr(
+        CloudTarget, "find", lambda where, region: CloudTarget(Aws("us-east-1"), None)
+    )
     monkeypatch.setattr(interrupt, "interrupt", lambda place, cluster, what: "it goes")
 
     def told(*args: str) -> str:

@@ -13,14 +13,14 @@ from spotelastic.aws.compute.instance_types import InstanceType
 from spotelastic.cli.render import plan as render_plan
 from spotelastic.client import commands
 from spotelastic.client.capacity_policy import kept, limited
-from spotelastic.client.job_config import Request, check
+from spotelastic.client.job_config import JobRequest, check
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, UsageError
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Capacity, JobSpec, Settings
 from spotelastic.model.progress import Cost
 
 
-def request(**changes: object) -> Request:
+def request(**changes: object) -> JobRequest:
     usual: dict[str, object] = {
         "script": Path("train.py"),
         "args": ("--steps", "3"),
@@ -45,7 +45,7 @@ def request(**changes: object) -> Request:
         "report": None,
         "curve": None,
     }
-    return Request(**(usual | changes))  # type: ignore[arg-type]
+    return JobRequest(**(usual | changes))  # type: ignore[arg-type]
 
 
 @pytest.fixture

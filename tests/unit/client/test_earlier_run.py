@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
 from support.s3 import s3_endpoint, use_s3
 
 from spotelastic.aws.base.clients import Aws
-from spotelastic.aws.messaging.bucket import JOB, Objects
+from spotelastic.aws.messaging.bucket import JOB, BucketObjects
 from spotelastic.cli.commands import earlier_run
-from spotelastic.client.target import Place
+from spotelastic.client.target import CloudTarget
 from spotelastic.errors import UsageError
 from spotelastic.model.job import JobSpec, Settings
 
@@ -23,11 +23,11 @@ __all__ = ["s3_endpoint"]
 
 
 @pytest.fixture
-def place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Place, str]]:
+def place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[CloudTarget, str]]:
     bucket = use_s3(monkeypatch, s3_endpoint)
     monkeypatch.setenv("AWS_PROFILE", "")
     monkeypatch.delenv("AWS_PROFILE")
-    yield Place(Aws("us-east-1"), None), bucket
+    yield CloudTarget(Aws("us-east-1"), None), bucket
 
 
 def asked(bucket: str, **more: Any) -> Any:
@@ -38,7 +38,7 @@ def asked(bucket: str, **more: Any) -> Any:
 CHECKED = cast(Any, SimpleNamespace(name="quokka", script="train.py"))
 
 
-def begun(place: Place, request: Any) -> list[str]:
+def begun(place: CloudTarget, request: Any) -> list[str]:
     said = list[str]()
     earlier_run.begin(place, request, CHECKED, said.append)
     return said
@@ -51,7 +51,7 @@ def trained(url: str, step: int) -> None:
     assert commits.commit(Commit(epoch, step), epoch)
 
 
-def test_it_says_from_which_step_the_job_goes_on(place: tuple[Place, str]) -> None:
+def test_it_says_from_which_step_the_job_goes_on(place: tuple[CloudTarget, str]) -> None:
     there, bucket = place
     url = f"s3://{bucket}/quokka/checkpoints"
     assert begun(there, asked(bucket)) == [] == begun(there, asked(bucket, fresh=True))
@@ -69,7 +69,7 @@ def test_it_says_from_which_step_the_job_goes_on(place: tuple[Place, str]) -> No
     assert "from step 5 of" in begun(there, asked(bucket))[0]
 
 
-def test_it_names_another_script_or_other_arguments(place: tuple[Place, str]) -> None:
+def test_it_names_another_script_or_other_arguments(place: tuple[CloudTarget, str]) -> None:
     there, bucket = place
     url = f"s3://{bucket}/quokka/checkpoints"
     trained(url, 40)
@@ -79,7 +79,7 @@ def test_it_names_another_script_or_other_arguments(place: tuple[Place, str]) ->
         ("old.py", (), "that run was made by another script, old.py"),
     ):
         spec = JobSpec("quokka", "quokka", script, args, "", Settings(1, 1), url, ())
-        Objects(there.aws, bucket, "quokka").put(JOB, msgspec.json.encode(spec))
+        BucketObjects(there.aws, bucket, "quokka").put(JOB, msgspec.json.encode(spec))
         line, *more = begun(there, asked(bucket))
         assert f" by {script}" in line
         assert more == ([f"warning: {warning}"] if warning else [])

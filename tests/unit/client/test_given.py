@@ -6,7 +6,7 @@ import pytest
 
 from spotelastic.client import variables
 from spotelastic.errors import UsageError
-from spotelastic.redaction import blotter
+from spotelastic.redaction import redactor
 
 
 def test_a_pair_wins_over_the_file_and_a_secret_leaves_the_variables(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_is_no_folder_in_s3_is_refused(url: str) -> None:
 
 
 def test_secrets_are_blotted_out_wherever_they_stand() -> None:
-    blot = blotter(["hunter22", "hunter22-and-more", "-----BEGIN KEY\nMIIEvQIBADAN\n-----END"])
+    blot = redactor(["hunter22", "hunter22-and-more", "-----BEGIN KEY\nMIIEvQIBADAN\n-----END"])
     assert blot("a=hunter22, b=hunter22-and-more.") == "a=***, b=***."
     assert blot("line: MIIEvQIBADAN") == "line: ***"
     assert blot("nothing here") == "nothing here"

@@ -13,12 +13,12 @@ import pytest
 
 from spotelastic.cli.app import app
 from spotelastic.cli.commands import bring_up, lifecycle
-from spotelastic.cli.commands.detach import Staying
+from spotelastic.cli.commands.detach import LeftRunning
 from spotelastic.cli.main import main
 from spotelastic.client import target as places
-from spotelastic.client.commands import Done
-from spotelastic.client.job_config import Request
-from spotelastic.client.target import CloudEnded, Place
+from spotelastic.client.commands import CommandResult
+from spotelastic.client.job_config import JobRequest
+from spotelastic.client.target import CloudEnded, CloudTarget
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable
 from spotelastic.local import cloud as local
 from spotelastic.local.cloud import CloudInfo
@@ -30,10 +30,10 @@ def test_all_commands_look_where_up_is_told_to(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
-    assert Place.find(False).aws.region == "us-west-2"
+    assert CloudTarget.find(False).aws.region == "us-west-2"
     (tmp_path / "spotelastic.toml").write_text('region = "eu-west-1"')
-    assert Place.find(False).aws.region == "eu-west-1"
-    assert Place.find(False, "ap-south-1").aws.region == "ap-south-1"
+    assert CloudTarget.find(False).aws.region == "eu-west-1"
+    assert CloudTarget.find(False, "ap-south-1").aws.region == "ap-south-1"
 
 
 REGIONS = ("flag", "SPOTELASTIC_REGION", "file", "AWS_REGION", "AWS_DEFAULT_REGION", "profile")
@@ -63,8 +63,8 @@ def test_what_says_the_region_first_wins_in_every_command(
     if "file" in said:
         (tmp_path / "spotelastic.toml").write_text(f"region = {said['file']!r}")
     flag = ("--region", said["flag"]) if "flag" in said else ()
-    asked = list[Place]()
-    monkeypatch.setattr(Place, "listing", lambda place: asked.append(place) or ())
+    asked = list[CloudTarget]()
+    monkeypatch.setattr(CloudTarget, "listing", lambda place: asked.append(place) or ())
     monkeypatch.setattr(bring_up, "check", lambda *_: None)
     monkeypatch.setattr(bring_up, "_carry_through", _takes_place(asked))
     for command in (("ls", "--aws"), ("up",)):
@@ -79,11 +79,11 @@ def test_what_says_the_region_first_wins_in_every_command(
     assert len(asked) == 2
 
 
-def _takes_place(asked: list[Place]) -> Callable[..., int]:
+def _takes_place(asked: list[CloudTarget]) -> Callable[..., int]:
     """What `up` goes on with once it has checked what it can."""
 
-    def carried_through(request: Request, *_: object) -> int:
-        asked.append(Place.find(False, request.region))
+    def carried_through(request: JobRequest, *_: object) -> int:
+        asked.append(CloudTarget.find(False, request.region))
         return 0
 
     return carried_through
@@ -94,7 +94,7 @@ def _takes_place(asked: list[Place]) -> Callable[..., int]:
 )
 def test_how_to_come_back_names_the_region(region: str | None, it: str) -> None:
     told: list[str] = []
-    Staying("demo", None, ExitStack(), Signals(), told.append, region).leave()
+    LeftRunning("demo", None, ExitStack(), Signals(), told.append, region).leave()
     for command in ("status", "logs -f", "down"):
         assert f"spotelastic {command} {it}" in told[0]
 
@@ -102,7 +102,7 @@ def test_how_to_come_back_names_the_region(region: str | None, it: str) -> None:
 def test_a_command_whose_local_cloud_ends_meanwhile_says_so() -> None:
     """With its last job, for which the command was."""
 
-    def stop() -> Done:
+    def stop() -> CommandResult:
         raise Unavailable("cannot read s3://...")
 
     def ended() -> None:
@@ -111,7 +111,7 @@ def test_a_command_whose_local_cloud_ends_meanwhile_says_so() -> None:
     here, elsewhere = (SimpleNamespace(check=check) for check in (ended, lambda: None))
     for place, told in ((here, "the local cloud has ended"), (elsewhere, "cannot read s3")):
         with pytest.raises(SpotelasticError, match=told):
-            lifecycle._tell(stop, cast(Place, place), "demo", as_json=False)
+            lifecycle._tell(stop, cast(CloudTarget, place), "demo", as_json=False)
 
 
 def test_a_local_cloud_that_ends_under_a_command_is_told_in_one_line(

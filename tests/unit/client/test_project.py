@@ -8,7 +8,7 @@ import pytest
 
 from spotelastic.cli.commands import bring_up
 from spotelastic.cli.main import main
-from spotelastic.client.job_config import Request
+from spotelastic.client.job_config import JobRequest
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[JobRequest]:
     """What `up` would have launched."""
-    requests: list[Request] = []
+    requests: list[JobRequest] = []
 
-    def launched(request: Request) -> int:
+    def launched(request: JobRequest) -> int:
         requests.append(request)
         return 0
 
@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *args: str) -> int:
 
 
 def test_a_flag_wins_over_a_variable_and_that_over_the_file(
-    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "spotelastic.toml").write_text(
         'script = "a.py"\nargs = ["--lr", "1"]\nmin = 2\nmax = 6\nname = "from-file"\n'
@@ -54,7 +54,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(
 
 
 def test_what_the_file_switches_on_a_flag_switches_off(
-    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switches = ("local", "gang", "drill", "detach", "keep", "keep-failed")
     (folder / "spotelastic.toml").write_text(
@@ -69,7 +69,7 @@ def test_what_the_file_switches_on_a_flag_switches_off(
 
 
 def test_limits_and_intervals_are_told_the_same_three_ways(
-    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "spotelastic.toml").write_text(
         'script = "a.py"\nsnapshot-every = 20\ncheckpoint-every = "10m"\nkeep-last = 4\n'
@@ -88,7 +88,7 @@ def test_limits_and_intervals_are_told_the_same_three_ways(
 
 
 def test_what_init_writes_is_what_up_does(
-    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "src").mkdir()
     (folder / "src" / 'my "train".py').touch()
@@ -101,7 +101,7 @@ def test_what_init_writes_is_what_up_does(
 
 
 def test_what_init_shows_as_examples_is_what_up_takes(
-    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "train.py").touch()
     assert run(monkeypatch, "init") == 0
@@ -147,7 +147,7 @@ def test_init_where_nobody_may_write_is_one_line(
 
 def test_without_a_script_train_py_is_meant(
     folder: Path,
-    asked: list[Request],
+    asked: list[JobRequest],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -171,7 +171,7 @@ def test_without_a_script_train_py_is_meant(
 )
 def test_a_mistake_in_the_file_is_named(
     folder: Path,
-    asked: list[Request],
+    asked: list[JobRequest],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     content: str,
@@ -193,7 +193,7 @@ def test_a_mistake_in_a_variable_is_named(
 
 
 def test_the_scripts_arguments_are_divided_as_a_shell_does(
-    asked: list[Request], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SPOTELASTIC_ARGS", "--epochs 3 --note 'two words'")
     assert run(monkeypatch, "up", "a.py") == 0
@@ -209,7 +209,7 @@ def test_the_scripts_arguments_are_divided_as_a_shell_does(
 
 
 def test_all_that_comes_after_the_script_is_the_scripts(
-    asked: list[Request], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (
         ("--steps", "10", "-v", "data.bin"),
@@ -235,7 +235,7 @@ def test_all_that_comes_after_the_script_is_the_scripts(
 
 
 def test_aws_s_own_variable_does_not_win_over_the_file(
-    folder: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+    folder: Path, asked: list[JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "spotelastic.toml").write_text('script = "a.py"\nregion = "eu-west-1"\n')
     monkeypatch.setenv("AWS_REGION", "us-west-2")

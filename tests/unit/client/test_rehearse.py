@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotelastic.client import interrupt
-from spotelastic.client.drill_plan import Entry, is_due, read, victim
+from spotelastic.client.drill_plan import PlannedInterruption, is_due, read, victim
 from spotelastic.errors import UsageError
 from spotelastic.model.progress import NodeStatus, Status
 
@@ -39,9 +39,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_plan_is_the_same_as_toml_and_as_json(folder: Path) -> None:
     expected = (
-        Entry(90.0, 0, "notice", "any", 120),
-        Entry(None, 100, "notice", "rank 1", 15),
-        Entry(None, 200, "loss", "any", 0),
+        PlannedInterruption(90.0, 0, "notice", "any", 120),
+        PlannedInterruption(None, 100, "notice", "rank 1", 15),
+        PlannedInterruption(None, 200, "loss", "any", 0),
     )
     assert read(written(folder, PLAN)) == expected
     entries = [
@@ -98,7 +98,10 @@ def status(step: int, **ranks: tuple[int, ...]) -> Status:
 
 
 def test_an_entry_is_due_at_its_time_or_its_step() -> None:
-    timed, stepped = Entry(90.0, 0, "loss", "any", 0), Entry(None, 100, "loss", "any", 0)
+    timed, stepped = (
+        PlannedInterruption(90.0, 0, "loss", "any", 0),
+        PlannedInterruption(None, 100, "loss", "any", 0),
+    )
     assert [is_due(timed, status(500), t) for t in (89.9, 90.0)] == [False, True]
     assert [is_due(stepped, status(step), 900.0) for step in (99, 100)] == [False, True]
 
@@ -107,7 +110,9 @@ def test_a_node_is_named_drawn_or_found_by_its_rank() -> None:
     now = status(5, b=(1,), a=(0,), c=())
 
     def struck(node: str, seed: int = 0, seen: Status = now, going: str = "") -> str | None:
-        return victim(Entry(0.0, 0, "loss", node, 0), seen, random.Random(seed), {going})
+        return victim(
+            PlannedInterruption(0.0, 0, "loss", node, 0), seen, random.Random(seed), {going}
+        )
 
     assert {struck("any", seed) for seed in range(20)} == {"a", "b"}
     assert struck("any", 3) == struck("any", 3), "the same draw each time"
@@ -119,11 +124,11 @@ def test_a_node_is_named_drawn_or_found_by_its_rank() -> None:
 
 def test_an_interruption_of_no_known_kind_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind flood: expected notice, rebalance, loss"):
-        interrupt.Interruption("i-1", "flood")
+        interrupt.InterruptionRequest("i-1", "flood")
 
 
 def test_a_loss_that_is_to_be_announced_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind loss --in 60: a loss has no warning"):
-        interrupt.Interruption("i-1", "loss", 60.0)
+        interrupt.InterruptionRequest("i-1", "loss", 60.0)
     for seconds in (0.0, interrupt.fault_injection.WARNING):
-        assert not interrupt.Interruption("i-1", "loss", seconds).warns
+        assert not interrupt.InterruptionRequest("i-1", "loss", seconds).warns

@@ -12,8 +12,8 @@ from spotelastic.aws.compute.quotas import Allowance
 from spotelastic.cli.main import main
 from spotelastic.client import commands
 from spotelastic.client import interrupt as client_interrupt
-from spotelastic.client.interrupt import Interruption, caused, interrupt
-from spotelastic.client.target import Place
+from spotelastic.client.interrupt import InterruptionRequest, caused, interrupt
+from spotelastic.client.target import CloudTarget
 from spotelastic.errors import UsageError
 from spotelastic.model.job import Capacity, JobSpec, Settings
 
@@ -57,25 +57,43 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("cloud", "what", "done", "told", "seconds"),
     [
-        (LOCAL, Interruption("i-spot", "notice", 15.0), ("interrupt", "i-spot", 15.0), "15 s", 15),
-        (LOCAL, Interruption("i-spot", "notice", 0.0), ("kill", "i-spot"), "without notice", 0),
-        (LOCAL, Interruption("i-spot", "rebalance"), ("rebalance", "i-spot"), "and stays", None),
-        (LOCAL, Interruption("i-spot", "loss"), ("kill", "i-spot"), "without notice", 0),
-        (LOCAL, Interruption("i-bought", "loss"), ("kill", "i-bought"), "without notice", 0),
-        (AWS, Interruption("i-spot"), ("fis", "i-spot", 120.0), "taken away in 120 s", 120),
-        (AWS, Interruption("i-spot", "notice", 0.0), ("end", "i-spot"), "without notice", 0),
         (
-            *(AWS, Interruption("i-spot", "rebalance"), ("fis", "i-spot", 900.0)),
+            LOCAL,
+            InterruptionRequest("i-spot", "notice", 15.0),
+            ("interrupt", "i-spot", 15.0),
+            "15 s",
+            15,
+        ),
+        (
+            LOCAL,
+            InterruptionRequest("i-spot", "notice", 0.0),
+            ("kill", "i-spot"),
+            "without notice",
+            0,
+        ),
+        (
+            LOCAL,
+            InterruptionRequest("i-spot", "rebalance"),
+            ("rebalance", "i-spot"),
+            "and stays",
+            None,
+        ),
+        (LOCAL, InterruptionRequest("i-spot", "loss"), ("kill", "i-spot"), "without notice", 0),
+        (LOCAL, InterruptionRequest("i-bought", "loss"), ("kill", "i-bought"), "without notice", 0),
+        (AWS, InterruptionRequest("i-spot"), ("fis", "i-spot", 120.0), "taken away in 120 s", 120),
+        (AWS, InterruptionRequest("i-spot", "notice", 0.0), ("end", "i-spot"), "without notice", 0),
+        (
+            *(AWS, InterruptionRequest("i-spot", "rebalance"), ("fis", "i-spot", 900.0)),
             *("is recommended to be left, and will be taken away in 900 s", 900),
         ),
-        (AWS, Interruption("i-spot", "loss"), ("end", "i-spot"), "without notice", 0),
-        (AWS, Interruption("i-bought", "loss"), ("end", "i-bought"), "without notice", 0),
+        (AWS, InterruptionRequest("i-spot", "loss"), ("end", "i-spot"), "without notice", 0),
+        (AWS, InterruptionRequest("i-bought", "loss"), ("end", "i-bought"), "without notice", 0),
     ],
 )
 def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
     asked: list[tuple[object, ...]],
     cloud: Any,
-    what: Interruption,
+    what: InterruptionRequest,
     done: tuple[object, ...],
     told: str,
     seconds: float | None,
@@ -103,7 +121,7 @@ def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
 ) -> None:
     place: Any = SimpleNamespace(cloud=cloud)
     with pytest.raises(UsageError, match=why):
-        interrupt(place, CLUSTER, Interruption(node, kind, seconds))
+        interrupt(place, CLUSTER, InterruptionRequest(node, kind, seconds))
     assert asked == []
 
 
@@ -115,7 +133,7 @@ def test_a_job_of_no_nodes_is_refused_in_one_line(
     args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = SimpleNamespace(cloud=None, cluster=lambda _: CLUSTER)
-    monkeypatch.setattr(Place, "find", lambda *_: place)
+    monkeypatch.setattr(CloudTarget, "find", lambda *_: place)
     monkeypatch.setattr(sys, "argv", ["spotelastic", "scale", "demo", *args])
     with pytest.raises(SystemExit) as ended:
         main()

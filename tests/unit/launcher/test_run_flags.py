@@ -17,10 +17,10 @@ from spotelastic.errors import UsageError
 from spotelastic.launcher import bagua, devices
 from spotelastic.launcher import options as launcher_options
 from spotelastic.launcher.flags import GROUPS, WITHOUT_EFFECT, given, parse
-from spotelastic.launcher.rendezvous_config import Meeting, meeting
+from spotelastic.launcher.rendezvous_config import RendezvousConfig, meeting
 from spotelastic.model.interval import Interval
 from spotelastic.store.endpoints import endpoints_of
-from spotelastic.store.tls import Tls
+from spotelastic.store.tls import TlsFiles
 
 TWO = ("--nnodes", "2", "--node-rank", "0")
 VALUES = {"nnodes": "2", "numa_binding": "node", "start_method": "spawn"}
@@ -140,46 +140,48 @@ def test_the_parsers_own_complaints_are_one_line(args: list[str], told: str) -> 
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        ([], Meeting("alone")),
-        (["--standalone", "--rdzv-endpoint", "a"], Meeting("alone")),
-        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], Meeting("alone")),
-        (["--master-addr", "h"], Meeting("alone")),
-        (["--rdzv-endpoint", "a"], Meeting("client", ("a:29400",))),
+        ([], RendezvousConfig("alone")),
+        (["--standalone", "--rdzv-endpoint", "a"], RendezvousConfig("alone")),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], RendezvousConfig("alone")),
+        (["--master-addr", "h"], RendezvousConfig("alone")),
+        (["--rdzv-endpoint", "a"], RendezvousConfig("client", ("a:29400",))),
         (
             ["--nnodes", "3", "--rdzv-endpoint", "a:1,b,[::1]:7"],
-            Meeting("client", ("a:1", "b:29400", "[::1]:7")),
+            RendezvousConfig("client", ("a:1", "b:29400", "[::1]:7")),
         ),
         (
             ["--rdzv_backend", "etcd", "--rdzv_endpoint", "a", "--nnodes", "1:4"],
-            Meeting("client", ("a:2379",)),
+            RendezvousConfig("client", ("a:2379",)),
         ),
         (
             ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a", "--rdzv-conf", "join_timeout=5"],
-            Meeting("either", ("a:29400",), join_within=5.0),
+            RendezvousConfig("either", ("a:29400",), join_within=5.0),
         ),
         (
             ["--rdzv-backend", "c10d", "--rdzv-endpoint", "a", "--rdzv-conf", "is_host=false"],
-            Meeting("guest", ("a:29400",)),
+            RendezvousConfig("guest", ("a:29400",)),
         ),
         (
             ["--rdzv-backend", "embedded", "--rdzv-endpoint", "a,b:7,c", "--local-addr", "1.2.3.4"],
-            Meeting("either", ("a:29400", "b:7", "c:29400"), near="1.2.3.4"),
+            RendezvousConfig("either", ("a:29400", "b:7", "c:29400"), near="1.2.3.4"),
         ),
         (
             ["--rdzv-endpoint", "https://a:1,https://b:1", "--rdzv-id", "job"],
-            Meeting("client", ("a:1", "b:1"), tls=Tls(), run="job"),
+            RendezvousConfig("client", ("a:1", "b:1"), tls=TlsFiles(), run="job"),
         ),
         (
             ["--nnodes", "2", "--node_rank", "0", "--master_addr", "h", "--master_port", "5"],
-            Meeting("host", ("h:1005",), "--master-addr", master="h:5", master_port=5),
+            RendezvousConfig("host", ("h:1005",), "--master-addr", master="h:5", master_port=5),
         ),
         (
             ["--nnodes", "2", "--rdzv-backend", "static", "--node-rank", "1", "--master-addr", "h"],
-            Meeting("guest", ("h:30500",), "--master-addr", master="h:29500", master_port=29500),
+            RendezvousConfig(
+                "guest", ("h:30500",), "--master-addr", master="h:29500", master_port=29500
+            ),
         ),
         (
             [*TWO, "--master-port", "65000", "--rdzv-conf", "join_timeout=5"],
-            Meeting(
+            RendezvousConfig(
                 "host",
                 ("127.0.0.1:64000",),
                 "--master-addr",
@@ -198,25 +200,27 @@ def test_the_parsers_own_complaints_are_one_line(args: list[str], told: str) -> 
                 "--rdzv-conf",
                 "etcd_port=7",
             ],
-            Meeting("host", ("h:7",), master="h:29500", master_port=29500),
+            RendezvousConfig("host", ("h:7",), master="h:29500", master_port=29500),
         ),
         (
             [*TWO, "--master-addr", "::1", "--master-port", "5"],
-            Meeting("host", ("[::1]:1005",), "--master-addr", master="[::1]:5", master_port=5),
+            RendezvousConfig(
+                "host", ("[::1]:1005",), "--master-addr", master="[::1]:5", master_port=5
+            ),
         ),
         (
             ["--rdzv-backend", "c10d", "--rdzv-endpoint", "[fd00::1]:7,[fd00::2],[fd00::3]"],
-            Meeting("either", ("[fd00::1]:7", "[fd00::2]:29400", "[fd00::3]:29400")),
+            RendezvousConfig("either", ("[fd00::1]:7", "[fd00::2]:29400", "[fd00::3]:29400")),
         ),
-        (["--node-rank", "0", "--master-port", "5"], Meeting("alone", master_port=5)),
-        (["--standalone", "--master-port", "5"], Meeting("alone", master_port=5)),
+        (["--node-rank", "0", "--master-port", "5"], RendezvousConfig("alone", master_port=5)),
+        (["--standalone", "--master-port", "5"], RendezvousConfig("alone", master_port=5)),
         (
             ["--rdzv-endpoint", "a", "--master-port", "5"],
-            Meeting("client", ("a:29400",), master_port=5),
+            RendezvousConfig("client", ("a:29400",), master_port=5),
         ),
     ],
 )
-def test_where_the_nodes_meet(args: list[str], expected: Meeting) -> None:
+def test_where_the_nodes_meet(args: list[str], expected: RendezvousConfig) -> None:
     told = options(*args)
     assert meeting(told, *launcher_options.sizes(told.nnodes)) == expected
 
@@ -262,7 +266,7 @@ def test_a_meeting_that_cannot_be_names_the_flag_and_the_value(args: list[str], 
 
 
 def test_daemons_use_the_certificates_where_that_is_asked_for(tmp_path: Path) -> None:
-    def told(tls: Tls, more: str, endpoint: str = "https://a") -> Meeting:
+    def told(tls: TlsFiles, more: str, endpoint: str = "https://a") -> RendezvousConfig:
         conf = f"cacert={tls.cacert},cert={tls.cert},key={tls.key}{more}"
         given_ = options("--rdzv-backend", "etcd", "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
         return meeting(given_, 1, 1)

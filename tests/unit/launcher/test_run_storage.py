@@ -6,7 +6,7 @@ import pytest
 from spotelastic_checkpoints import provenance
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
 from support.s3 import s3_endpoint, use_s3
 

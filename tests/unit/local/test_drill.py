@@ -3,10 +3,18 @@
 from dataclasses import replace
 
 from spotelastic.errors import UsageError
-from spotelastic.local.drill import ORDER, Done, Drill, Injection, Plan, next_injection, recovered
+from spotelastic.local.drill import (
+    ORDER,
+    Drill,
+    DrillPlan,
+    Injection,
+    InjectionResult,
+    next_injection,
+    recovered,
+)
 from spotelastic.model.progress import NodeStatus, Status
 
-PLAN = Plan(nodes=3)
+PLAN = DrillPlan(nodes=3)
 
 
 def status(
@@ -31,8 +39,8 @@ def status(
     )
 
 
-def done(kind: str, node: str, *, recovered_at: int | None = None) -> Done:
-    return Done(Injection(kind, node), round=1, step=30, recovered_at=recovered_at)  # type: ignore[arg-type]
+def done(kind: str, node: str, *, recovered_at: int | None = None) -> InjectionResult:
+    return InjectionResult(Injection(kind, node), round=1, step=30, recovered_at=recovered_at)  # type: ignore[arg-type]
 
 
 def test_nothing_happens_before_the_first_step_or_without_all_nodes() -> None:
@@ -56,7 +64,7 @@ def test_victims_depend_on_the_seed_alone() -> None:
 
 
 def test_a_node_in_training_alone_is_left_in_peace() -> None:
-    assert next_injection(status(50, "a"), Plan(nodes=1), ()) is None
+    assert next_injection(status(50, "a"), DrillPlan(nodes=1), ()) is None
 
 
 def test_a_lost_node_counts_as_recovered_only_with_its_replacement_in_a_newer_round() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.local.base.kept_objects import SMALL, Buckets, key_of, path_of
+from spotelastic.local.base.kept_objects import SMALL, KeptBuckets, key_of, path_of
 
 KEYS = st.lists(
     st.sampled_from(["a", "b", "", ".", "..", "%", "a%", "%-", "a%-", "é", ".writing", "L" * 450]),
@@ -34,7 +34,7 @@ def test_what_is_put_and_not_removed_is_there_for_the_next_cloud(
     tmp_path_factory: pytest.TempPathFactory, keys: list[str], gone: int
 ) -> None:
     root = tmp_path_factory.mktemp("buckets")
-    buckets = Buckets(root)
+    buckets = KeptBuckets(root)
     buckets.add("bucket")
     contents = {}
     for key in keys:
@@ -46,9 +46,9 @@ def test_what_is_put_and_not_removed_is_there_for_the_next_cloud(
     left = [key for number, key in enumerate(keys) if not gone >> number & 1]
     for key in set(keys) - set(left):
         buckets.remove("bucket", key)
-    found = {key: content.read() for key, content in Buckets(root).objects("bucket")}
+    found = {key: content.read() for key, content in KeptBuckets(root).objects("bucket")}
     assert found == {key: key.encode() for key in left}
-    assert Buckets(root).names() == ("bucket",)
+    assert KeptBuckets(root).names() == ("bucket",)
     assert left or not list((root / "bucket").iterdir()), "no folder is left empty"
 
 
@@ -56,7 +56,7 @@ def test_what_is_put_and_not_removed_is_there_for_the_next_cloud(
 def test_a_file_that_has_been_replaced_is_not_read_for_the_one_before(
     tmp_path: Path, size: int
 ) -> None:
-    buckets = Buckets(tmp_path)
+    buckets = KeptBuckets(tmp_path)
     buckets.add("bucket")
     old, new = buckets.write(b"o" * size), buckets.write(b"n" * size + b"ew")
     buckets.place("bucket", "key", old)
@@ -80,11 +80,11 @@ def test_a_file_that_has_been_replaced_is_not_read_for_the_one_before(
 
 
 def test_what_was_not_written_to_its_end_is_no_object(tmp_path: Path) -> None:
-    buckets = Buckets(tmp_path)
+    buckets = KeptBuckets(tmp_path)
     buckets.add("bucket")
     half = buckets.write(b"half")
     assert list(buckets.objects("bucket")) == []
-    again = Buckets(tmp_path)  # after a cloud that was killed here
+    again = KeptBuckets(tmp_path)  # after a cloud that was killed here
     assert list(again.objects("bucket")) == [] and not half.path.exists()
     again.write(b"overtaken").close()
     assert list((tmp_path / ".writing").iterdir()) == []

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spotelastic.local.instances.metadata import Credentials, Facts, Notices, read
+from spotelastic.local.instances.metadata import Facts, Notices, RoleCredentials, read
 
 META = "/latest/meta-data"
 FACTS = Facts(
@@ -81,7 +81,7 @@ def test_tags_with_colons_are_listed_and_read() -> None:
 
 
 def test_credentials_are_listed_by_role() -> None:
-    credentials = Credentials("worker", "arn:profile", "AKIA", "secret", "token", NOON, NOON)
+    credentials = RoleCredentials("worker", "arn:profile", "AKIA", "secret", "token", NOON, NOON)
     facts = replace(FACTS, credentials=lambda: credentials)
     assert read(facts, f"{META}/iam/security-credentials/") == "worker"
     document = json.loads(read(facts, f"{META}/iam/security-credentials/worker") or "")

@@ -36,7 +36,7 @@ def instance() -> Iterator["subprocess.Popen[str]"]:
     leader.stdout.close()
 
 
-def found(instance: str = "") -> list[processes.Process]:
+def found(instance: str = "") -> list[processes.LocalProcess]:
     return processes.marked(f"test-{os.getpid()}", instance)
 
 

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotelastic.local.autoscaling.planner import (
-    Offer,
+    CapacityOffer,
+    GroupInstance,
+    GroupRequest,
+    LaunchPool,
     Offering,
-    Place,
-    Policy,
-    Seen,
     places,
     purchases,
     surplus,
@@ -18,16 +18,16 @@ from spotelastic.local.autoscaling.planner import (
 SUBNETS = (("subnet-a", "a"), ("subnet-b", "b"), ("subnet-c", "c"))
 
 
-def policy(desired: int, **changes: object) -> Policy:
-    return Policy(desired, SUBNETS, ("g5.xlarge", "g6.xlarge"), **changes)  # type: ignore[arg-type]
+def policy(desired: int, **changes: object) -> GroupRequest:
+    return GroupRequest(desired, SUBNETS, ("g5.xlarge", "g6.xlarge"), **changes)  # type: ignore[arg-type]
 
 
-def member(name: str, zone: str = "a", *, spot: bool = True, at: float = 0.0) -> Seen:
-    return Seen(name, zone, spot, at)
+def member(name: str, zone: str = "a", *, spot: bool = True, at: float = 0.0) -> GroupInstance:
+    return GroupInstance(name, zone, spot, at)
 
 
 def prices(**usd: float) -> Offering:
-    return lambda type, zone: Offer(usd[type.partition(".")[0]], float("inf"))
+    return lambda type, zone: CapacityOffer(usd[type.partition(".")[0]], float("inf"))
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,21 @@ def test_launches_go_to_the_emptiest_zone_first() -> None:
 def test_spot_takes_the_cheapest_type_and_on_demand_the_order_of_the_overrides() -> None:
     wanted = policy(1, spot_strategy="price-capacity-optimized")
     offer = prices(g5=1.0, g6=0.5)
-    assert places(wanted, [], True, offer)[0] == Place("subnet-a", "a", "g6.xlarge")
-    assert places(wanted, [], False, offer)[0] == Place("subnet-a", "a", "g5.xlarge")
+    assert places(wanted, [], True, offer)[0] == LaunchPool("subnet-a", "a", "g6.xlarge")
+    assert places(wanted, [], False, offer)[0] == LaunchPool("subnet-a", "a", "g5.xlarge")
 
 
 def test_capacity_optimized_takes_the_type_with_the_most_left() -> None:
     wanted = policy(1, spot_strategy="capacity-optimized")
     left = {"g5.xlarge": 2.0, "g6.xlarge": 7.0}
-    tried = places(wanted, [], True, lambda type, zone: Offer(1.0, left[type]))
+    tried = places(wanted, [], True, lambda type, zone: CapacityOffer(1.0, left[type]))
     assert tried[0].type == "g6.xlarge"
 
 
 def test_scale_in_ends_the_oldest_in_the_fullest_zone_and_spares_the_protected() -> None:
     members = [
         member("old", "a", at=1.0),
-        Seen("protected", "a", True, 0.0, protected=True),
+        GroupInstance("protected", "a", True, 0.0, protected=True),
         member("young", "a", at=2.0),
         member("elsewhere", "b", at=0.5),
     ]
@@ -78,7 +78,7 @@ def test_scale_in_ends_the_oldest_in_the_fullest_zone_and_spares_the_protected()
 
 
 def test_nothing_is_ended_when_all_are_protected() -> None:
-    assert surplus(policy(0), [Seen("1", "a", True, 0.0, protected=True)]) == []
+    assert surplus(policy(0), [GroupInstance("1", "a", True, 0.0, protected=True)]) == []
 
 
 @given(
@@ -91,7 +91,7 @@ def test_launches_and_terminations_lead_to_the_desired_size(
     desired: int, base: int, percentage: int, members: list[tuple[str, bool]]
 ) -> None:
     wanted = policy(desired, on_demand_base=base, on_demand_percentage=percentage)
-    seen = [Seen(str(i), zone, spot, float(i)) for i, (zone, spot) in enumerate(members)]
+    seen = [GroupInstance(str(i), zone, spot, float(i)) for i, (zone, spot) in enumerate(members)]
     launched, ended = purchases(wanted, seen), surplus(wanted, seen)
     assert len(seen) + len(launched) - len(ended) == desired
     assert not (launched and ended)

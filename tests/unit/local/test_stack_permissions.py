@@ -12,7 +12,7 @@ from support.formation import NOT_OURS, WHOLE, accesses, declared
 from support.permissions import deletion, documented, shipped
 from support.template import SERVICE_ROLE
 
-from spotelastic.local.iam.evaluation import Access, Policy, Resource, permits
+from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits
 
 
 @pytest.mark.parametrize("operation", ["create", "update", "delete"])
@@ -51,11 +51,11 @@ def test_the_service_role_touches_nothing_that_is_not_a_clusters() -> None:
         if not any(fnmatch(access.action, pattern) for pattern in WHOLE):
             for foreign in ("orders", "spotless", "my-spotelastic"):
                 assert not permits([deletion()], of_somebody_else(access, foreign)), access
-    itself = Access("iam:DeleteRole", (Resource(SERVICE_ROLE),))
+    itself = AccessRequest("iam:DeleteRole", (Resource(SERVICE_ROLE),))
     assert not permits([deletion()], itself)
 
 
-def of_somebody_else(access: Access, name: str) -> Access:
+def of_somebody_else(access: AccessRequest, name: str) -> AccessRequest:
     """The same on things of the account that are called so, and have tags of their own."""
     resources = (
         Resource(each.arn.replace("spotelastic", name), {"team": name}) for each in access.resources

@@ -5,16 +5,16 @@ from types import MappingProxyType
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.round import Member, Round
-from spotelastic.rendezvous.agreement import Standing, advance
-from spotelastic.rendezvous.view import Seen
+from spotelastic.rendezvous.agreement import AgreementStatus, advance
+from spotelastic.rendezvous.view import RunState
 
 MEMBERS = tuple(Member(n, f"{n}-1", slot, "10.0.0.1", "a", 1) for slot, n in enumerate("ab"))
 ROUND = Round(3, "r3", "started", MEMBERS, "start", "x")
 ASKED = Proposal("p", "r3", "c joined", deadline=100.0)
 
 
-def standing(proposal: Proposal | None, *votes: Vote, now: float = 90.0) -> Standing:
-    seen = Seen(proposal=proposal, votes=MappingProxyType({vote.node: vote for vote in votes}))
+def standing(proposal: Proposal | None, *votes: Vote, now: float = 90.0) -> AgreementStatus:
+    seen = RunState(proposal=proposal, votes=MappingProxyType({vote.node: vote for vote in votes}))
     return advance(seen, ROUND, "c joined", 100.0, now, lambda: "p")
 
 

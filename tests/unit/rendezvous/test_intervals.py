@@ -7,16 +7,17 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from spotelastic_checkpoints.types import Schedule
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Progress
-from spotelastic.model.round import Member, Past, Round, Schedule
+from spotelastic.model.round import Member, Past, Round
 from spotelastic.rendezvous import intervals
 from spotelastic.rendezvous.decision import Moment
 from spotelastic.rendezvous.intervals import Costs, Rates, optimum, rates, schedule
-from spotelastic.rendezvous.view import LiveNode, Seen
+from spotelastic.rendezvous.view import LiveNode, RunState
 
 SETTINGS = Settings(1, 8)
 HOUR = 3600.0
@@ -173,7 +174,7 @@ def moment(now: float, *, there: Collection[str] = NAMES, at_risk: str = "") -> 
         )
         for name in NAMES
     }  # fmt: skip
-    return Moment(Seen(settings=SETTINGS, nodes=nodes, progress=told), SETTINGS, now, str)
+    return Moment(RunState(settings=SETTINGS, nodes=nodes, progress=told), SETTINGS, now, str)
 
 
 def test_a_node_that_leaves_takes_its_risk_along() -> None:

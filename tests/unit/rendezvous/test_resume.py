@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from spotelastic.model.round import Branch, Commit, Resume, Round, Snapshot
+from spotelastic_checkpoints.types import Branch, Commit, Resume, Snapshot
+
+from spotelastic.model.round import Round
 from spotelastic.rendezvous.resume import LINEAGE_KEPT, Held, choose, could_be_newer, extend
 
 

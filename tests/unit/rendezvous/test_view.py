@@ -4,25 +4,25 @@ import pytest
 
 from spotelastic.model.job import Settings
 from spotelastic.model.round import Round
-from spotelastic.rendezvous.view import Seen, fold, has_gone_back
+from spotelastic.rendezvous.view import RunState, fold, has_gone_back
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Reset, Value
+from spotelastic.store.port import Reset, StoredValue
 
 KEYS = Keys("r")
-SETTINGS = Value(KEYS.settings, encode(Settings(1, 2)), 1, 1, 0)
+SETTINGS = StoredValue(KEYS.settings, encode(Settings(1, 2)), 1, 1, 0)
 
 
-def round_(number: int, revision: int) -> Value:
+def round_(number: int, revision: int) -> StoredValue:
     data = encode(Round(number, f"r{number}", "started", (), "start", ""))
-    return Value(KEYS.round, data, 1, revision, 0)
+    return StoredValue(KEYS.round, data, 1, revision, 0)
 
 
-def read(seen: Seen, revision: int, *values: Value) -> Seen:
+def read(seen: RunState, revision: int, *values: StoredValue) -> RunState:
     return fold(seen, [Reset(values, revision)], KEYS, 1000.0, KEYS.all)
 
 
-BEFORE = read(Seen(), 90, SETTINGS, round_(3, 80))
+BEFORE = read(RunState(), 90, SETTINGS, round_(3, 80))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ BEFORE = read(Seen(), 90, SETTINGS, round_(3, 80))
     ids=["emptied", "no round", "set back", "the same", "gone on"],
 )
 def test_a_store_that_knows_less_is_told_from_one_that_was_away(
-    values: tuple[Value, ...], back: bool
+    values: tuple[StoredValue, ...], back: bool
 ) -> None:
     seen = read(BEFORE, 10, *values)
     assert has_gone_back(BEFORE, seen) is back
@@ -46,4 +46,4 @@ def test_a_store_that_knows_less_is_told_from_one_that_was_away(
 
 
 def test_a_node_that_comes_to_a_new_run_has_seen_nothing_go_back() -> None:
-    assert not has_gone_back(Seen(), read(Seen(), 1))
+    assert not has_gone_back(RunState(), read(RunState(), 1))

@@ -6,14 +6,14 @@ import pytest
 
 from spotelastic.store.etcd_server.embedded import Entry, entry
 from spotelastic.store.etcd_server.process import MemberConfig, Version
-from spotelastic.store.etcd_server.roster import Listed, Roster
-from spotelastic.store.tls import Tls
+from spotelastic.store.etcd_server.roster import ListedMember, Roster
+from spotelastic.store.tls import TlsFiles
 
-ME, OTHER = Listed(1, "a", "a:2", served=True), Listed(2, "b", "b:2", served=True)
-NEW = Listed(3, "a:2", "a:2", served=False)
+ME, OTHER = ListedMember(1, "a", "a:2", served=True), ListedMember(2, "b", "b:2", served=True)
+NEW = ListedMember(3, "a:2", "a:2", served=False)
 
 
-def seen(*members: Listed, led: bool = True) -> Roster:
+def seen(*members: ListedMember, led: bool = True) -> Roster:
     return Roster("b:1", led, members)
 
 
@@ -35,7 +35,7 @@ def test_a_member_without_data_never_goes_on_under_an_identity_that_has_served(
     assert entry("a:2", others) == how
 
 
-def arguments(version: Version, tls: Tls | None = None, listen: str = "") -> list[str]:
+def arguments(version: Version, tls: TlsFiles | None = None, listen: str = "") -> list[str]:
     config = MemberConfig("a", Path("/data"), "h:1", "h:2", tls=tls, listen=listen)
     return config.arguments(version)
 
@@ -62,7 +62,7 @@ def test_an_etcd_that_may_diverge_compares_its_members_all_the_time(
 
 
 def test_a_member_with_certificates_asks_clients_and_peers_for_theirs() -> None:
-    tls = Tls(Path("/ca"), Path("/cert"), Path("/key"))
+    tls = TlsFiles(Path("/ca"), Path("/cert"), Path("/key"))
     told = arguments((3, 5, 6), tls)
     assert {"--client-cert-auth", "--peer-client-cert-auth"} <= set(told)
     assert "--listen-client-urls=https://h:1" in told and "--initial-cluster=a=https://h:2" in told

@@ -3,15 +3,16 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
+from spotelastic_checkpoints.types import Branch, Commit, Holder, Resume
 from support.history import Entry, Recorder, violations
 
 from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.job import Failure, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
-from spotelastic.model.round import Branch, Commit, Holder, Member, Resume, Round
+from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Change, Reset, Value
+from spotelastic.store.port import Change, Reset, StoredValue
 
 KEYS = Keys("r")
 
@@ -194,7 +195,7 @@ def test_commits_that_go_back_or_come_from_nowhere_are_found() -> None:
 
 
 def test_a_recorder_tells_what_it_missed() -> None:
-    recorder, value = Recorder(), Value("k", b"1", 1, 1)
+    recorder, value = Recorder(), StoredValue("k", b"1", 1, 1)
     recorder((Reset((), 0),))
     recorder((Change("k", value, 1), Change("k", None, 2)))
     assert recorder.entries == [Entry(1, "k", b"1"), Entry(2, "k", None)]

@@ -14,9 +14,9 @@ from support.account import account
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.aws.messaging.bucket import JOB, Objects
+from spotelastic.aws.messaging.bucket import JOB, BucketObjects
 from spotelastic.client import commands
-from spotelastic.controller.effects.executor import Actor
+from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.model.observation import Rescale
 from spotelastic.errors import EnvironmentFailure
 from spotelastic.model.command import Command
@@ -31,20 +31,20 @@ TIMES = 15
 
 
 @pytest.fixture
-def objects(tmp_path: Path) -> Iterator[Objects]:
+def objects(tmp_path: Path) -> Iterator[BucketObjects]:
     with account(tmp_path):
         aws = Aws()
         aws.s3.create_bucket(Bucket="bucket")
-        objects = Objects(aws, "bucket", "demo")
+        objects = BucketObjects(aws, "bucket", "demo")
         write(objects, SPEC)
         yield objects
 
 
-def write(objects: Objects, spec: JobSpec) -> None:
+def write(objects: BucketObjects, spec: JobSpec) -> None:
     objects.put(JOB, msgspec.json.encode(spec))
 
 
-def read(objects: Objects) -> JobSpec:
+def read(objects: BucketObjects) -> JobSpec:
     found = objects.job()
     assert found is not None
     return found
@@ -54,14 +54,16 @@ def scale(low: int | None, high: int | None) -> Rescale:
     return Rescale(Command("c1", "scale", low, high), "c1")
 
 
-def leader(objects: Objects) -> Actor:
+def leader(objects: BucketObjects) -> ControllerExecutor:
     store = MemoryStore(lambda: 0.0).client()
     leadership = campaign(store, Keys("run").leader, b"i-control", store.grant(10.0))
     assert leadership is not None
-    return Actor(objects.aws, store, leadership, SPEC, "bucket", "queue", "commands", lambda: True)
+    return ControllerExecutor(
+        objects.aws, store, leadership, SPEC, "bucket", "queue", "commands", lambda: True
+    )
 
 
-def just_before_the_next_write(objects: Objects, happens: Callable[[], None]) -> None:
+def just_before_the_next_write(objects: BucketObjects, happens: Callable[[], None]) -> None:
     waiting = [happens]
 
     def strike(**_: Any) -> None:
@@ -71,7 +73,7 @@ def just_before_the_next_write(objects: Objects, happens: Callable[[], None]) ->
     objects.aws.s3.meta.events.register("before-call.s3.PutObject", strike)
 
 
-def test_a_scale_keeps_what_up_has_written_since_it_looked(objects: Objects) -> None:
+def test_a_scale_keeps_what_up_has_written_since_it_looked(objects: BucketObjects) -> None:
     changed = replace(SPEC, code="new", settings=Settings(2, 4, code="new"))
     just_before_the_next_write(objects, lambda: write(objects, changed))
     acts = leader(objects)
@@ -80,7 +82,7 @@ def test_a_scale_keeps_what_up_has_written_since_it_looked(objects: Objects) -> 
 
 
 def test_a_scale_that_what_up_has_written_contradicts_is_not_carried_out(
-    objects: Objects,
+    objects: BucketObjects,
 ) -> None:
     changed = replace(SPEC, settings=Settings(6, 9))
     just_before_the_next_write(objects, lambda: write(objects, changed))
@@ -88,14 +90,14 @@ def test_a_scale_that_what_up_has_written_contradicts_is_not_carried_out(
     assert read(objects) == changed
 
 
-def test_a_job_that_is_gone_is_not_made_again(objects: Objects) -> None:
+def test_a_job_that_is_gone_is_not_made_again(objects: BucketObjects) -> None:
     just_before_the_next_write(objects, lambda: objects.delete(JOB))
     with pytest.raises(EnvironmentFailure, match=r"job.json is gone: demo has no job"):
         objects.change_job(lambda spec: replace(spec, code="new"))
     assert objects.job() is None
 
 
-def test_of_two_who_change_it_at_once_none_loses_anything(objects: Objects) -> None:
+def test_of_two_who_change_it_at_once_none_loses_anything(objects: BucketObjects) -> None:
     """As a leader that scales beside a restart."""
     acts, cluster = leader(objects), Cluster(objects.aws, SPEC, "bucket")
 
@@ -118,7 +120,7 @@ def test_of_two_who_change_it_at_once_none_loses_anything(objects: Objects) -> N
 
 
 def test_up_again_keeps_when_the_cluster_was_made(
-    objects: Objects, monkeypatch: pytest.MonkeyPatch
+    objects: BucketObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "_ensure_token", lambda *_: None)
     monkeypatch.setattr(clusters.certificates, "ensure", lambda *_: Validity())
@@ -130,7 +132,9 @@ def test_up_again_keeps_when_the_cluster_was_made(
         assert (read(objects).created_at, read(objects).born_at) == (at, born_at)
 
 
-def test_a_restart_finds_the_packages_that_were_lacking(objects: Objects, tmp_path: Path) -> None:
+def test_a_restart_finds_the_packages_that_were_lacking(
+    objects: BucketObjects, tmp_path: Path
+) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "train.py").touch()

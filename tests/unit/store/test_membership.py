@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.types import Commit
 
 from spotelastic.model.agreement import Vote
 from spotelastic.model.interval import Interval
@@ -12,15 +13,15 @@ from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
-from spotelastic.model.round import Commit, Member, Round, RoundRecord
+from spotelastic.model.round import Member, Round, RoundRecord
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.decision import CloseRound, CompleteHistory, WriteRound
-from spotelastic.rendezvous.view import Measure, Seen
+from spotelastic.rendezvous.view import Measure, RunState
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import campaign
 from spotelastic.store.keys import Keys
 from spotelastic.store.memory import MemoryStore
-from spotelastic.store.port import Compare, Outcome, Value, Write
+from spotelastic.store.port import Compare, StoredValue, TransactionResult, Write
 
 KEYS = Keys("r")
 ROUND = Round(1, "one", "proposed", (Member("a", "a1", 0, "127.0.0.1", "z", 1),), "start", "x")
@@ -49,21 +50,21 @@ def events(store: MemoryStore) -> list[Event]:
 def test_a_holder_that_lost_its_key_writes_nothing(store: MemoryStore) -> None:
     mine = holding(store)
     store.delete(KEYS.holder)
-    outcome = membership.perform(store, KEYS, Seen(), [WriteRound(ROUND)], mine, 1.0)
+    outcome = membership.perform(store, KEYS, RunState(), [WriteRound(ROUND)], mine, 1.0)
     assert not outcome.succeeded
     assert store.get(KEYS.round) is None and events(store) == []
 
 
 def test_a_decision_on_an_outdated_round_writes_nothing(store: MemoryStore) -> None:
     mine = holding(store)
-    assert membership.perform(store, KEYS, Seen(), [WriteRound(ROUND)], mine, 1.0).succeeded
-    assert not membership.perform(store, KEYS, Seen(), [WriteRound(ROUND)], mine, 1.0).succeeded
+    assert membership.perform(store, KEYS, RunState(), [WriteRound(ROUND)], mine, 1.0).succeeded
+    assert not membership.perform(store, KEYS, RunState(), [WriteRound(ROUND)], mine, 1.0).succeeded
 
 
 def test_a_round_that_ends_before_its_first_step_has_executed_none(store: MemoryStore) -> None:
     mine = holding(store)
     actions = [CloseRound(ROUND), CompleteHistory(1, 0.0, 0, 0.0)]
-    membership.perform(store, KEYS, Seen(), actions, mine, 5.0)
+    membership.perform(store, KEYS, RunState(), actions, mine, 5.0)
     value = store.get(KEYS.history(1))
     assert value is not None
     assert decode(value.data, RoundRecord).last_step == ROUND.resume.step
@@ -114,11 +115,11 @@ class Overtaken:
             membership.write_drain(self._store, KEYS, self._drain)
         self.calls += 1
 
-    def get(self, key: str) -> Value | None:
+    def get(self, key: str) -> StoredValue | None:
         self._count()
         return self._store.get(key)
 
-    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> Outcome:
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Write]) -> TransactionResult:
         self._count()
         return self._store.commit(compares, writes)
 
@@ -183,7 +184,7 @@ def test_an_outdated_measure_neither_refuses_nor_admits_anybody(store: MemorySto
     now = store.get(KEYS.reference)
     assert now is not None
     larger = replace(SETTINGS, min_nodes=3, max_nodes=3)
-    before = Seen(measure=Measure(Reference(node("z"), larger), now.modified - 1))
+    before = RunState(measure=Measure(Reference(node("z"), larger), now.modified - 1))
     refused = membership.join(store, KEYS, node("b"), larger, lease, before)
     assert refused is not None and "node a" in refused.reason, "measured by what holds now"
     assert membership.join(store, KEYS, node("b"), SETTINGS, lease, before) is None

@@ -20,7 +20,7 @@ from spotelastic.model.job import Environment
 
 @dataclass
 class Bucket:
-    """The part of `Objects` that counts here."""
+    """The part of `BucketObjects` that counts here."""
 
     values: dict[str, bytes] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -223,7 +223,7 @@ def no_conda(monkeypatch: pytest.MonkeyPatch) -> None:
 def published(monkeypatch: pytest.MonkeyPatch, folder: Path, data: bytes) -> None:
     """micromamba, where it is fetched from; `folder` lacks it where that is not the release."""
     digest = sha256(CONDA.format(version=OWN_PYTHON).encode()).hexdigest()
-    release = micromamba.Release("9.9", digest, folder.as_uri())
+    release = micromamba.MicromambaRelease("9.9", digest, folder.as_uri())
     (folder / "9.9").mkdir(parents=True)
     if data:
         (folder / "9.9" / "micromamba-linux-64").write_bytes(data)

@@ -19,12 +19,12 @@ import pytest
 
 from spotelastic import __version__
 from spotelastic.aws.artifacts import boot_artifacts, wheel
-from spotelastic.aws.artifacts.boot_artifacts import CURRENT, PROGRAMS, Release
+from spotelastic.aws.artifacts.boot_artifacts import CURRENT, PROGRAMS, BootRelease
 from spotelastic.errors import EnvironmentFailure
 
 
 class Bucket:
-    """As much of `Objects` as is needed."""
+    """As much of `BucketObjects` as is needed."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -54,9 +54,9 @@ class Bucket:
 
 
 @contextmanager
-def published(folder: Path) -> Iterator[Release]:
+def published(folder: Path) -> Iterator[BootRelease]:
     """A release of the test's own on a server of its own."""
-    release = Release("9.9.9", "")
+    release = BootRelease("9.9.9", "")
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w:gz") as archive:
         for program in PROGRAMS:

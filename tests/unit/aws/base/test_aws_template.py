@@ -12,7 +12,7 @@ from support.template import CLUSTER, arn, policies
 from spotelastic.aws.base.infra_files import boot_script, infra
 from spotelastic.aws.base.names import Names, addresses
 from spotelastic.errors import EnvironmentFailure, UsageError
-from spotelastic.local.iam.evaluation import Access, Resource, permits
+from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 
 def test_the_template_is_clean() -> None:
@@ -74,4 +74,4 @@ def test_no_node_may_read_the_key_of_another_role_nor_the_authority() -> None:
 def may_read(role: str, parameter: str) -> bool:
     """Whether any statement lets the role read the parameter; AWS's own policies would all do."""
     secret = Resource(arn("ssm", f"parameter{parameter}"))
-    return permits(policies(role), Access("ssm:GetParameter", (secret,)))
+    return permits(policies(role), AccessRequest("ssm:GetParameter", (secret,)))

@@ -12,7 +12,7 @@ from support.template import ACCOUNT, BUCKET, CLUSTER, RUN, SERVICE_ROLE, arn, p
 
 from spotelastic.aws.base.identity import CLUSTER as TAG
 from spotelastic.aws.base.names import Names
-from spotelastic.local.iam.evaluation import Access, Resource, permits
+from spotelastic.local.iam.evaluation import AccessRequest, Resource, permits
 
 ITS = Names(CLUSTER)
 TAGS = {TAG: CLUSTER}
@@ -128,11 +128,11 @@ CIRCUMSTANCES: dict[str, dict[str, str]] = {
 ROLES = list(THINGS)
 
 
-def calls(role: str) -> Iterator[Access]:
+def calls(role: str) -> Iterator[AccessRequest]:
     for action, things in THINGS[role].items():
         for thing in things:
             whose = {"s3:ResourceAccount": ACCOUNT} if action.startswith("s3:") else {}
-            yield Access(action, (thing,), whose | CIRCUMSTANCES.get(action, {}))
+            yield AccessRequest(action, (thing,), whose | CIRCUMSTANCES.get(action, {}))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -163,12 +163,12 @@ def test_a_role_may_do_it_to_its_own_cluster_and_to_no_other(role: str) -> None:
 def test_a_role_is_passed_to_nothing_but_cloudformation_and_no_other_role_is(role: str) -> None:
     its, to = policies(role), CIRCUMSTANCES["iam:PassRole"]
     service = (Resource(SERVICE_ROLE),)
-    assert permits(its, Access("iam:PassRole", service, to)) == (role == "ControlRole")
+    assert permits(its, AccessRequest("iam:PassRole", service, to)) == (role == "ControlRole")
     admin = (Resource(arn("iam", "role/admin", region="")),)
-    assert not permits(its, Access("iam:PassRole", admin, to))
+    assert not permits(its, AccessRequest("iam:PassRole", admin, to))
     for other in ("ec2.amazonaws.com", "lambda.amazonaws.com"):
         elsewhere = {"iam:PassedToService": other}
-        assert not permits(its, Access("iam:PassRole", service, elsewhere))
+        assert not permits(its, AccessRequest("iam:PassRole", service, elsewhere))
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -176,7 +176,7 @@ def test_a_bucket_that_has_become_another_accounts_gets_nothing_and_gives_nothin
     role: str,
 ) -> None:
     its = policies(role)
-    uploads = Access("s3:ListBucketMultipartUploads", BUCKET_ITSELF)
+    uploads = AccessRequest("s3:ListBucketMultipartUploads", BUCKET_ITSELF)
     for access in (*calls(role), uploads):
         if access.action.startswith("s3:"):
             theirs = {**access.context, "s3:ResourceAccount": "111111111111"}
@@ -187,5 +187,7 @@ def test_a_worker_changes_none_of_what_the_cluster_is_run_by() -> None:
     its = policies("WorkerRole")
     for name in ("job.json", "status.json", "code/c0de.tar.gz", "boot/spotelastic.whl", "etcd/1"):
         for action in ("s3:PutObject", "s3:DeleteObject"):
-            access = Access(action, objects(f"{CLUSTER}/{name}"), {"s3:ResourceAccount": ACCOUNT})
+            access = AccessRequest(
+                action, objects(f"{CLUSTER}/{name}"), {"s3:ResourceAccount": ACCOUNT}
+            )
             assert not permits(its, access), name

@@ -16,7 +16,7 @@ from support.remains import remains
 from spotelastic.aws.base.account import default_bucket, ensure_bucket
 from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.clusters import lifecycle as clusters
-from spotelastic.aws.messaging.bucket import Objects
+from spotelastic.aws.messaging.bucket import BucketObjects
 from spotelastic.cli.main import main
 from spotelastic.errors import UsageError
 
@@ -73,7 +73,7 @@ def test_one_that_is_quicker_than_up_is_told_alike(aws: Aws) -> None:
         ensure_bucket(aws, bucket)
 
 
-USES: dict[str, Callable[[Objects, Path], object]] = {
+USES: dict[str, Callable[[BucketObjects, Path], object]] = {
     "write": lambda objects, _: objects.put("job.json", b"{}"),
     "create": lambda objects, _: objects.create("job.json", b"{}"),
     "upload": lambda objects, file: objects.upload("code/1.tar.gz", file),
@@ -91,7 +91,7 @@ USES: dict[str, Callable[[Objects, Path], object]] = {
 def test_a_bucket_that_another_account_made_after_ours_went_is_not_used(
     aws: Aws, tmp_path: Path
 ) -> None:
-    cluster = Objects(aws, default_bucket(aws), NAME)
+    cluster = BucketObjects(aws, default_bucket(aws), NAME)
     taken_by_another_account(cluster.bucket)
     boto3.client("s3", region_name=REGION).put_object(
         Bucket=cluster.bucket, Key=f"{NAME}/job.json", Body=b"a job of theirs"

@@ -14,7 +14,7 @@ from support.permissions import documented, shipped
 from spotelastic.aws.base.clients import Aws, Rejected
 from spotelastic.aws.clusters import fault_injection
 from spotelastic.errors import Unavailable
-from spotelastic.local.iam.evaluation import Access, Policy, Resource, permits
+from spotelastic.local.iam.evaluation import AccessRequest, Policy, Resource, permits
 
 REGION = "us-east-1"
 NODE = "i-0a1b2c3d4e5f60718"
@@ -191,7 +191,7 @@ def test_whoever_interrupts_may_make_every_call_for_it(
     assert {"StartExperiment", "GetExperiment"} < set(called)
     arn = f"arn:aws:fis:{REGION}:123456789012"
     touched = (Resource(f"{arn}:experiment-template/EXT1"), Resource(f"{arn}:experiment/EXP1"))
-    assert [c for c in called if not permits([policy()], Access(f"fis:{c}", touched))] == []
+    assert [c for c in called if not permits([policy()], AccessRequest(f"fis:{c}", touched))] == []
 
 
 @pytest.mark.parametrize("policy", [shipped, documented])
@@ -201,7 +201,7 @@ def test_whoever_interrupts_may_have_the_service_make_its_own_role(
     def may(service: str, role: str) -> bool:
         arn = f"arn:aws:iam::123456789012:role/aws-service-role/{service}/{role}"
         circumstances = {"iam:AWSServiceName": service}
-        asked = Access("iam:CreateServiceLinkedRole", (Resource(arn),), circumstances)
+        asked = AccessRequest("iam:CreateServiceLinkedRole", (Resource(arn),), circumstances)
         return permits([policy()], asked)
 
     assert may("fis.amazonaws.com", "AWSServiceRoleForFIS")

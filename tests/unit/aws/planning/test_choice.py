@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotelastic.aws.compute.instance_types import InstanceType, traits
-from spotelastic.aws.compute.quotas import Allowance, Nodes
+from spotelastic.aws.compute.quotas import Allowance, NodeDemand
 from spotelastic.aws.planning.type_selection import Requirement, best, check, options
 from spotelastic.errors import EnvironmentFailure, UsageError
 
@@ -18,7 +18,7 @@ L4 = InstanceType("g6", 4, 1, "L4", "x86_64", 22888)
 USD = {"p4d": 10.0, "p4de": 13.0, "p5": 30.0, "g6": 0.3}
 
 
-TWO = Nodes(2, 2)
+TWO = NodeDemand(2, 2)
 
 
 def free(vcpus: int, *, spot: bool = True) -> Allowance:
@@ -39,7 +39,7 @@ def test_the_memory_of_a_gpu_is_compared_as_ec2_rounds_it() -> None:
 
 def test_the_cheapest_kind_is_taken_with_all_of_its_types_that_are_not_twice_as_dear() -> None:
     dear = replace(A100, name="p4dear")
-    found = options([H100, dear, A100_80, A100], {**USD, "p4dear": 20.1}, plenty, Nodes(8, 8))
+    found = options([H100, dear, A100_80, A100], {**USD, "p4dear": 20.1}, plenty, NodeDemand(8, 8))
     assert [kind.name for kind in best(found, Requirement(8), "eu-x").types] == ["p4d", "p4de"]
     assert [option.types[0].name for option in found] == ["p4d", "p5"]
 
@@ -58,18 +58,18 @@ def test_a_kind_that_no_quota_allows_is_passed_over_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("nodes", "spot", "on_demand", "refused"),
     [
-        (Nodes(2, 8, 2), 0, 192, []),
-        (Nodes(2, 8, 2), 96, 96, []),
-        (Nodes(2, 0, 2), 0, 192, []),
-        (Nodes(2, 8, 2), 0, None, []),
-        (Nodes(2, 8, 2), 0, 96, ["0 of 8 spot p4d", "1 of 2 on-demand p4d"]),
-        (Nodes(2, 1, 1), 0, 192, ["0 of 1 spot p4d", "1 of 1 on-demand p4d"]),
-        (Nodes(2, 0, 2), 960, 96, ["1 of 2 on-demand p4d"]),
-        (Nodes(2, 8), 0, 192, ["0 of 8 spot p4d"]),
+        (NodeDemand(2, 8, 2), 0, 192, []),
+        (NodeDemand(2, 8, 2), 96, 96, []),
+        (NodeDemand(2, 0, 2), 0, 192, []),
+        (NodeDemand(2, 8, 2), 0, None, []),
+        (NodeDemand(2, 8, 2), 0, 96, ["0 of 8 spot p4d", "1 of 2 on-demand p4d"]),
+        (NodeDemand(2, 1, 1), 0, 192, ["0 of 1 spot p4d", "1 of 1 on-demand p4d"]),
+        (NodeDemand(2, 0, 2), 960, 96, ["1 of 2 on-demand p4d"]),
+        (NodeDemand(2, 8), 0, 192, ["0 of 8 spot p4d"]),
     ],
 )
 def test_what_spot_lacks_may_be_bought_on_demand_as_far_as_its_own_quota_goes(
-    nodes: Nodes, spot: int, on_demand: int | None, refused: list[str]
+    nodes: NodeDemand, spot: int, on_demand: int | None, refused: list[str]
 ) -> None:
     def allowed(_: str, *, spot: bool) -> Allowance | None:
         vcpus = left[spot]
@@ -82,7 +82,7 @@ def test_what_spot_lacks_may_be_bought_on_demand_as_far_as_its_own_quota_goes(
 
 
 def test_a_quota_that_is_not_known_forbids_nothing() -> None:
-    (option,) = options([A100], USD, lambda _, spot: None, Nodes(100, 100))
+    (option,) = options([A100], USD, lambda _, spot: None, NodeDemand(100, 100))
     assert not option.refusal
 
 
@@ -115,7 +115,7 @@ def test_types_of_one_option_may_always_share_a_job(
     found: list[InstanceType], data: st.DataObject
 ) -> None:
     usd = {kind.name: data.draw(st.floats(0.0, 50.0)) for kind in found}
-    chosen = options(found, usd, plenty, Nodes(1, 1))
+    chosen = options(found, usd, plenty, NodeDemand(1, 1))
     assert all(len({traits(kind) for kind in option.types}) == 1 for option in chosen)
     assert len({traits(option.types[0]) for option in chosen}) == len(chosen)
     priced = [usd[kind.name] for kind in found if usd[kind.name]]

@@ -9,10 +9,10 @@ from support.asked import request
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.compute import instance_types
-from spotelastic.aws.compute.quotas import Nodes
+from spotelastic.aws.compute.quotas import NodeDemand
 from spotelastic.aws.planning import type_selection
 from spotelastic.aws.planning.plan import plan_of
-from spotelastic.aws.planning.survey import Wish, survey
+from spotelastic.aws.planning.survey import SurveyQuery, survey
 from spotelastic.errors import UsageError
 
 X86, ARM = ["x86_64"], ["arm64"]
@@ -88,7 +88,7 @@ def test_a_type_that_the_image_does_not_serve_is_refused_before_anything_else(
     with pytest.raises(UsageError, match=why):
         instance_types.check_fit(instance_types.describe(aws, ["m5.large", name]))
     with pytest.raises(UsageError, match=why):
-        survey(aws, Wish("demo", (name,), 1, 2))
+        survey(aws, SurveyQuery("demo", (name,), 1, 2))
     assert account.ec2.asked == []
 
 
@@ -104,7 +104,7 @@ def test_none_of_them_is_chosen_where_no_type_is_named() -> None:
             return None
 
     found = type_selection.survey(
-        cast(Aws, Account()), type_selection.Requirement(), Nodes(1, 1), Free().allowance
+        cast(Aws, Account()), type_selection.Requirement(), NodeDemand(1, 1), Free().allowance
     )
     chosen = {kind.name for option in found for kind in option.types}
     assert chosen == {"g4dn.xlarge", "p5.48xlarge"}

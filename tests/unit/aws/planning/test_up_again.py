@@ -12,7 +12,7 @@ from spotelastic.aws.base.names import Names
 from spotelastic.aws.clusters import lifecycle as clusters
 from spotelastic.aws.network import cloudformation
 from spotelastic.aws.planning import plan as requests
-from spotelastic.aws.planning.plan import Plan, plan_of
+from spotelastic.aws.planning.plan import LaunchPlan, plan_of
 from spotelastic.errors import EnvironmentFailure
 
 NAME = "quokka"
@@ -28,7 +28,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
         yield aws
 
 
-def planned(aws: Aws, **changes: Any) -> Plan:
+def planned(aws: Aws, **changes: Any) -> LaunchPlan:
     return plan_of(
         request(NAME, 3, **changes), aws, cloudformation.describe(aws, Names(NAME).stack)
     )

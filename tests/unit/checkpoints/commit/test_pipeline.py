@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.commit import upload_pipeline as pipelines
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline, Save
-from spotelastic_checkpoints.errors import Outrun, StorageUnavailable
+from spotelastic_checkpoints.errors import StorageUnavailable, SupersededByNewerEpoch
 from spotelastic_checkpoints.format import manifest
 from spotelastic_checkpoints.format.manifest import Manifest
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support.patience import PATIENT, eventually
 from support.uploading import one_tensor_a_file, run, sealed
 
@@ -74,7 +74,7 @@ class Claimed:
         self.asked.append(epoch)
         if epoch == 1:
             self.next_round()
-            raise Outrun("the store is at epoch 2")
+            raise SupersededByNewerEpoch("the store is at epoch 2")
         return True
 
 
@@ -90,7 +90,7 @@ def test_an_attempt_ends_when_all_its_files_have(
     commits = FirstFails()
     events = run(commits, lambda pipeline: pipeline.want(save))
     assert commits.story == ["try 1", "the file of try 1 has ended", "try 2"]
-    assert [type(event) for event in events] == [wire.Committed], "a file is no outage"
+    assert [type(event) for event in events] == [messages.Committed], "a file is no outage"
     assert commits.manifest is not None
     assert [shard.name for shard in commits.manifest.shards] == [
         f"__0_{number}.distcp" for number in range(4)
@@ -133,7 +133,7 @@ def test_what_a_file_that_failed_was_to_send_is_not_kept_until_the_others_have_e
     one_tensor_a_file(monkeypatch)
     commits = KeepsRequests()
     [committed] = run(commits, lambda pipeline: pipeline.want(save))
-    assert isinstance(committed, wire.Committed)
+    assert isinstance(committed, messages.Committed)
     assert commits.gone
 
 
@@ -170,7 +170,7 @@ def test_files_of_what_the_slot_held_before_are_sent_again(
     one_tensor_a_file(monkeypatch)
     commits = Rewritten(save)
     [committed] = run(commits, lambda pipeline: pipeline.want(save))
-    assert isinstance(committed, wire.Committed)
+    assert isinstance(committed, messages.Committed)
     assert commits.manifest is not None
     items = [(shard.name, item) for shard in commits.manifest.shards for item in shard.items]
     assert len(items) == 4
@@ -212,7 +212,7 @@ def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(
         commits.may_end.set()
 
     [told] = run(commits, work)
-    assert isinstance(told, wire.Failed)
+    assert isinstance(told, messages.SaveFailed)
     assert told.message == "step 1 was not committed: its slot was needed for a later one"
     assert len(commits.names) <= 2, "as many as there are threads"
 
@@ -249,8 +249,8 @@ def test_a_node_that_is_about_to_go_sends_the_newest_save_it_has_time_for(
 
     told = run(commits, work)
     assert commits.steps == sent
-    assert [event.step for event in told if isinstance(event, wire.Committed)] == sent
-    assert [event.message for event in told if isinstance(event, wire.Failed)] == [
+    assert [event.step for event in told if isinstance(event, messages.Committed)] == sent
+    assert [event.message for event in told if isinstance(event, messages.SaveFailed)] == [
         "step 1 was not committed: the node goes, and there is time for the later one alone"
         for _ in range(2 - len(sent))
     ]
@@ -276,7 +276,7 @@ def test_an_upload_that_is_no_history_of_the_next_round_ends_with_what_is_on_its
         commits.may_end.set()
 
     [committed] = run(commits, work)
-    assert isinstance(committed, wire.Committed)
+    assert isinstance(committed, messages.Committed)
     assert (committed.step, commits.steps) == (1, [1])
     assert len(commits.names) <= 2 + 4, "no more of the other than there are threads"
 
@@ -292,7 +292,7 @@ def test_a_save_that_is_outrun_is_recorded_when_the_next_round_begins(save: Save
         begin(pipeline, 1)
         pipeline.want(save)
 
-    assert run(commits, work) == [wire.Outrun(1)]
+    assert run(commits, work) == [messages.Superseded(1)]
 
     def work_on(pipeline: Pipeline) -> None:
         loop = asyncio.get_running_loop()
@@ -302,7 +302,7 @@ def test_a_save_that_is_outrun_is_recorded_when_the_next_round_begins(save: Save
     # The next round may begin while the answer is on its way: nothing is outrun then.
     commits.asked.clear()
     [committed] = run(commits, work_on)
-    assert isinstance(committed, wire.Committed)
+    assert isinstance(committed, messages.Committed)
     assert (committed.epoch, committed.step) == (1, 1)
     assert commits.asked == [1, 2]
 
@@ -315,7 +315,7 @@ def test_a_save_whose_slot_holds_another_by_now_is_given_up(save: Save) -> None:
     for step in (1, 2):
         slot.seal(replace(header, step=step), [])
         [told] = run(Claimed(parts=False), lambda pipeline: pipeline.want(save))
-        assert isinstance(told, wire.Failed)
+        assert isinstance(told, messages.SaveFailed)
         assert "step 1 was not committed: " in told.message
 
 
@@ -365,7 +365,9 @@ def test_while_the_store_is_away_a_slot_is_free_and_what_overwrites_it_goes_up(
 
     told = run(commits, lambda pipeline: pipeline.want(save), moved_on, overwritten)
     assert commits.steps == [2]
-    assert [type(event) for event in told] == [wire.Failed, wire.Committed], "the outage, once"
+    assert [type(event) for event in told] == [messages.SaveFailed, messages.Committed], (
+        "the outage, once"
+    )
 
 
 def test_a_store_that_is_away_for_a_moment_frees_no_slot(save: Save) -> None:
@@ -376,7 +378,7 @@ def test_a_store_that_is_away_for_a_moment_frees_no_slot(save: Save) -> None:
         free.append(commits.tries)
 
     [_, committed] = run(commits, lambda pipeline: pipeline.want(save), moved_on)
-    assert isinstance(committed, wire.Committed)
+    assert isinstance(committed, messages.Committed)
     assert free[0] == 4, "tries until then"
 
 

@@ -11,7 +11,7 @@ from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.format import metadata
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.wire import Commit
+from spotelastic_checkpoints.types import Commit
 from support.committing import put_all
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -14,15 +14,16 @@ from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.commit.upload_pipeline import Pipeline
 from spotelastic_checkpoints.daemon import daemon_state, service
 from spotelastic_checkpoints.daemon.connections import Client
-from spotelastic_checkpoints.daemon.daemon_state import Remembered
+from spotelastic_checkpoints.daemon.daemon_state import DaemonState
 from spotelastic_checkpoints.daemon.service import Service
 from spotelastic_checkpoints.memory.arena import Arena
+from spotelastic_checkpoints.messages import Sealing
 from spotelastic_checkpoints.peers import transfers
-from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import Inventory
 from spotelastic_checkpoints.peers.transfers import Peer, PeerServer
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.wire import Schedule, Sealing
+from spotelastic_checkpoints.types import Schedule
 from support.checkpoints import round_info
 from support.patience import PATIENT
 
@@ -33,7 +34,7 @@ def daemon_in(folder: Path) -> Service:
         storage=str(folder / "store"),
         owner="test",
         node="n0",
-        credentials=Credentials(""),
+        credentials=PeerCredentials(""),
         most_slots=1,
         keep=Keep(),
     )
@@ -86,8 +87,8 @@ def test_a_connection_that_cannot_be_taken_is_not_the_last(
         return listener
 
     monkeypatch.setattr(transfers.addresses, "listen", poor_server)
-    server = PeerServer(Arena(tmp_path, 1), Credentials(""), "127.0.0.1", 0)
-    with closing(server), closing(Peer(server.address, Credentials(""))) as peer:
+    server = PeerServer(Arena(tmp_path, 1), PeerCredentials(""), "127.0.0.1", 0)
+    with closing(server), closing(Peer(server.address, PeerCredentials(""))) as peer:
         assert peer.inventory(Inventory("r1", 1, "")) == ()
     assert Poor.failures == []
 
@@ -120,7 +121,7 @@ def test_a_daemon_ends_what_one_before_it_was_uploading_and_nothing_of_others(
     monkeypatch.setattr(service, "open_storage", lambda _: storage)
     (tmp_path / "arena").mkdir()
     round_ = round_info("r1", 2, ["n0", "n1", "n2"], 1, epoch=3)
-    daemon_state.keep(tmp_path / "arena", Remembered().begun(round_))
+    daemon_state.keep(tmp_path / "arena", DaemonState().begun(round_))
 
     async def main() -> None:
         daemon = daemon_in(tmp_path)

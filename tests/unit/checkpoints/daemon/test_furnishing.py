@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from spotelastic_checkpoints.daemon.slot_prefault import Furnishing
+from spotelastic_checkpoints.daemon.slot_prefault import SlotPrefaulter
 from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.memory.arena import Arena
-from spotelastic_checkpoints.memory.free_memory import Room
+from spotelastic_checkpoints.memory.free_memory import FreeMemory
 
 SIZE = 1 << 20
 
@@ -20,15 +20,15 @@ def test_slots_that_a_rank_does_not_use_any_more_make_room_before_it_is_refused(
     for path in paths:
         arena.allocate(path, SIZE)
 
-    def room() -> Room:
+    def room() -> FreeMemory:
         """Enough for four of them and a bit."""
         taken = sum(slot.size for slot in arena.slots())
-        return Room(4 * SIZE + SIZE // 2 - taken, "here", "make more")
+        return FreeMemory(4 * SIZE + SIZE // 2 - taken, "here", "make more")
 
     monkeypatch.setattr(arena, "room", room)
 
     async def main() -> None:
-        furnishing = Furnishing(arena, 3, lambda: None, lambda _: None)
+        furnishing = SlotPrefaulter(arena, 3, lambda: None, lambda _: None)
         with pytest.raises(ArenaFull, match="two slots of 2 MiB"):
             furnishing.begin(0, 2 * SIZE)
         assert all(path.exists() for path in paths)

@@ -14,18 +14,19 @@ from pathlib import Path
 import pytest
 from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.format import encoding, layout
-from spotelastic_checkpoints.format.layout import Declaration, Declared, Plan
+from spotelastic_checkpoints.format.layout import Declaration, Declared, JobLayout
+from spotelastic_checkpoints.framing import FRAME
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.memory.arena import Arena, SlotHeader
 from spotelastic_checkpoints.peers import handshake
-from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.peers.messages import Inventory, Read, Shelf
-from spotelastic_checkpoints.peers.tls import Tls
+from spotelastic_checkpoints.peers.tls import PeerTls
 from spotelastic_checkpoints.peers.transfers import Peer, PeerServer
 from spotelastic_checkpoints.restore import sources
-from spotelastic_checkpoints.restore.sources import Surroundings
-from spotelastic_checkpoints.storage.outage_retry import Patience
-from spotelastic_checkpoints.wire import FRAME, Holder, Resume
+from spotelastic_checkpoints.restore.sources import SourceContext
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
+from spotelastic_checkpoints.types import Holder, Resume
 from support.local_cloud import until
 
 from spotelastic.aws.security.certificates import (
@@ -57,8 +58,8 @@ class Authority:
 
     def credentials(
         self, name: str, subject: Subject = WORKER, now: datetime = NOW, token: str = "ours"
-    ) -> Credentials:
-        return Credentials(token, Tls(*self.write(name, subject, now), name=WORKER_NAME))
+    ) -> PeerCredentials:
+        return PeerCredentials(token, PeerTls(*self.write(name, subject, now), name=WORKER_NAME))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def good(ours: Authority) -> Credentials:
+def good(ours: Authority) -> PeerCredentials:
     return ours.credentials("good")
 
 
@@ -84,7 +85,7 @@ class Served:
     folder: Path
     told: list[str] = field(default_factory=list)
 
-    def serve(self, credentials: Credentials, served: Arena | None = None) -> str:
+    def serve(self, credentials: PeerCredentials, served: Arena | None = None) -> str:
         served = served or Arena(self.folder / "empty", 1)
         server = PeerServer(served, credentials, HOST, 0, self.told.append)
         self.stack.callback(server.close)
@@ -105,7 +106,7 @@ def content(rank: int) -> bytes:
     return (block * (PART // len(block) + 1))[:PART]
 
 
-def plan_of(parts: dict[str, tuple[int, ...]]) -> Plan:
+def plan_of(parts: dict[str, tuple[int, ...]]) -> JobLayout:
     """By node, the parts of one tensor that it has."""
     return layout.plan(
         [
@@ -122,7 +123,7 @@ def plan_of(parts: dict[str, tuple[int, ...]]) -> Plan:
     )
 
 
-def sealed(folder: Path, rank: int, plan: Plan) -> Arena:
+def sealed(folder: Path, rank: int, plan: JobLayout) -> Arena:
     held, own = Arena(folder, 1), plan.slots[rank]
     index = arena.encode_index(own.items)
     slot = held.furnish(held.slot_path(0, 0), arena.slot_bytes(own.nbytes, index, 0))
@@ -156,7 +157,7 @@ def sealed(folder: Path, rank: int, plan: Plan) -> Arena:
 
 
 def restored(
-    folder: Path, plan: Plan, holders: dict[str, str], credentials: Credentials
+    folder: Path, plan: JobLayout, holders: dict[str, str], credentials: PeerCredentials
 ) -> tuple[dict[int, bytes], list[str]]:
     """The tensor's parts as a node that has nothing brings them, and what it says about it."""
 
@@ -164,8 +165,8 @@ def restored(
         raise AssertionError("what peers hold comes from them")
 
     told: list[str] = []
-    around = Surroundings(
-        Arena(folder, 1), no_store, "newcomer", credentials, told.append, Patience(told.append)
+    around = SourceContext(
+        Arena(folder, 1), no_store, "newcomer", credentials, told.append, OutageRetry(told.append)
     )
     there = tuple(Holder(node, address, (0,)) for node, address in holders.items())
     opened = sources.open_source(1, Resume("memory", 7, "r1", plan.hash, there), around)
@@ -180,7 +181,7 @@ def restored(
 
 
 def test_two_daemons_bring_a_state_byte_by_byte(
-    tmp_path: Path, served: Served, good: Credentials, ours: Authority
+    tmp_path: Path, served: Served, good: PeerCredentials, ours: Authority
 ) -> None:
     plan = plan_of({"n0": (0,), "n1": (1,)})
     holders = {
@@ -194,7 +195,7 @@ def test_two_daemons_bring_a_state_byte_by_byte(
 
 
 def test_a_range_is_never_copied_as_a_whole(
-    tmp_path: Path, served: Served, good: Credentials
+    tmp_path: Path, served: Served, good: PeerCredentials
 ) -> None:
     plan = plan_of({"n0": (0,)})
     address = served.serve(good, sealed(tmp_path / "n0", 0, plan))
@@ -214,30 +215,30 @@ def test_a_range_is_never_copied_as_a_whole(
 
 # -- who is not let in ----------------------------------------------------------------------------
 
-Choice = Callable[[Authority, Authority], Credentials]
+Choice = Callable[[Authority, Authority], PeerCredentials]
 
 
-def well(ours: Authority, _: Authority) -> Credentials:
+def well(ours: Authority, _: Authority) -> PeerCredentials:
     return ours.credentials("good")
 
 
-def in_clear(*_: Authority) -> Credentials:
-    return Credentials("ours")
+def in_clear(*_: Authority) -> PeerCredentials:
+    return PeerCredentials("ours")
 
 
-def expired(ours: Authority, _: Authority) -> Credentials:
+def expired(ours: Authority, _: Authority) -> PeerCredentials:
     return ours.credentials("expired", now=NOW - LIFE * 1.1)
 
 
-def not_ours(_: Authority, strange: Authority) -> Credentials:
+def not_ours(_: Authority, strange: Authority) -> PeerCredentials:
     return strange.credentials("strange")
 
 
-def of_a_member(ours: Authority, _: Authority) -> Credentials:
+def of_a_member(ours: Authority, _: Authority) -> PeerCredentials:
     return ours.credentials("member", Subject(MEMBER_NAME, HOST))
 
 
-def another_token(ours: Authority, _: Authority) -> Credentials:
+def another_token(ours: Authority, _: Authority) -> PeerCredentials:
     return ours.credentials("good", token="another")
 
 
@@ -251,7 +252,12 @@ def another_token(ours: Authority, _: Authority) -> Credentials:
         (well, not_ours, "its certificate: .*certificate ", "not accept .*unknown ca"),
         (of_a_member, well, "is one of 'spotelastic etcd member', not of 'spotelastic worker'", ""),
         (well, another_token, "is the token the same", "it does not know this cluster's token"),
-        (in_clear, lambda *_: Credentials("another"), "is the token the same", "not know .* token"),
+        (
+            in_clear,
+            lambda *_: PeerCredentials("another"),
+            "is the token the same",
+            "not know .* token",
+        ),
     ],
 )
 def test_each_side_says_why_and_the_next_holder_brings_it_all(
@@ -304,14 +310,16 @@ def test_whom_nobody_lets_in_is_told_so(
     assert re.search(server_says, served.told[0])
 
 
-def test_a_refusal_is_said_once_until_the_host_is_let_in(served: Served, good: Credentials) -> None:
+def test_a_refusal_is_said_once_until_the_host_is_let_in(
+    served: Served, good: PeerCredentials
+) -> None:
     address = served.serve(good)
 
-    def fail(credentials: Credentials) -> None:
+    def fail(credentials: PeerCredentials) -> None:
         with pytest.raises(RestoreFailed):
             Peer(address, credentials)
 
-    wrong = Credentials("another", good.tls)
+    wrong = PeerCredentials("another", good.tls)
     for _ in range(3):
         fail(wrong)
     until(lambda: len(served.told) == 1)
@@ -323,7 +331,7 @@ def test_a_refusal_is_said_once_until_the_host_is_let_in(served: Served, good: C
 
 
 def test_nothing_older_than_tls_1_3_and_nobody_without_a_certificate(
-    served: Served, good: Credentials
+    served: Served, good: PeerCredentials
 ) -> None:
     address = served.serve(good)
     assert good.tls is not None
@@ -351,10 +359,10 @@ def test_nothing_older_than_tls_1_3_and_nobody_without_a_certificate(
 
 @pytest.mark.parametrize("secured", [True, False])
 def test_who_says_nothing_is_not_waited_for(
-    served: Served, good: Credentials, secured: bool, monkeypatch: pytest.MonkeyPatch
+    served: Served, good: PeerCredentials, secured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handshake, "WITHIN", 0.1)
-    credentials = good if secured else Credentials("ours")
+    credentials = good if secured else PeerCredentials("ours")
     with socket.create_server((HOST, 0)) as silent, pytest.raises(RestoreFailed, match="timed out"):
         Peer(f"{HOST}:{silent.getsockname()[1]}", credentials)
     host, _, port = served.serve(credentials).rpartition(":")
@@ -372,7 +380,7 @@ def test_who_sends_too_slowly_is_not_waited_for_either() -> None:
 
 
 def test_renewed_certificates_count_from_the_next_connection_on(
-    served: Served, good: Credentials, ours: Authority
+    served: Served, good: PeerCredentials, ours: Authority
 ) -> None:
     address = served.serve(ours.credentials("renewed", now=NOW - LIFE * 1.1))
     with pytest.raises(RestoreFailed, match="certificate has expired"):
@@ -383,11 +391,11 @@ def test_renewed_certificates_count_from_the_next_connection_on(
 
 
 def test_files_that_do_not_fit_yet_leave_the_ones_before_in_force(
-    served: Served, good: Credentials, ours: Authority
+    served: Served, good: PeerCredentials, ours: Authority
 ) -> None:
     files = ours.write("replaced")
     assert good.tls is not None
-    address = served.serve(Credentials("ours", Tls(*files, name=WORKER_NAME)))
+    address = served.serve(PeerCredentials("ours", PeerTls(*files, name=WORKER_NAME)))
     for torn in (ours.write("other")[2].read_bytes(), b""):
         files[2].write_bytes(torn)
         Peer(address, good).close()
@@ -414,12 +422,12 @@ def test_files_that_cannot_be_used_are_refused_by_name(
         another = ours.write("other")[which].read_bytes()
         files[which].write_bytes(another if text == b"another" else text)
     with pytest.raises(CheckpointsError, match=said) as refused:
-        Tls(*files)
+        PeerTls(*files)
     assert str(files[which]) in str(refused.value)
 
 
 def test_a_request_that_is_too_long_ends_an_encrypted_connection(
-    served: Served, good: Credentials
+    served: Served, good: PeerCredentials
 ) -> None:
     with closing(Peer(served.serve(good), good)) as peer:
         peer._socket.sendall(FRAME.pack(1 << 30))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from spotelastic_checkpoints.format import encoding, layout, manifest, metadata
 from spotelastic_checkpoints.format.layout import Declaration, Declared, SlotLayout
 from spotelastic_checkpoints.format.opcodes import Emitter
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save

@@ -11,10 +11,10 @@ from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.format import layout
 from spotelastic_checkpoints.format.layout import Declaration, Declared
 from spotelastic_checkpoints.memory import slots
-from spotelastic_checkpoints.memory.arena import Arena, SlotHeader, State
-from spotelastic_checkpoints.memory.free_memory import Room
+from spotelastic_checkpoints.memory.arena import Arena, SlotHeader, SlotState
+from spotelastic_checkpoints.memory.free_memory import FreeMemory
 from spotelastic_checkpoints.memory.slots import SlotView
-from spotelastic_checkpoints.wire import Branch, Commit, Member, RoundInfo
+from spotelastic_checkpoints.types import Branch, Commit, MemberRanks, RoundInfo
 
 
 def tensor(name: str, rows: int) -> Declared:
@@ -122,15 +122,19 @@ def header(incarnation: str, step: int, *, rank: int = 0, ranks: tuple[int, ...]
     )
 
 
-ROUND = RoundInfo("now", 2, 1, 0, (Member(0, "n0", (0,)),), lineage=(Branch("before", 20),))
+ROUND = RoundInfo("now", 2, 1, 0, (MemberRanks(0, "n0", (0,)),), lineage=(Branch("before", 20),))
 
 
-def view(number: int, content: SlotHeader | None, state: State = State.SEALED) -> SlotView:
+def view(number: int, content: SlotHeader | None, state: SlotState = SlotState.SEALED) -> SlotView:
     return SlotView(Path(f"slot-{number}"), state, content)
 
 
 def test_what_is_torn_or_empty_is_overwritten_first() -> None:
-    views = [view(0, header("now", 30)), view(1, None, State.WRITING), view(2, header("now", 20))]
+    views = [
+        view(0, header("now", 30)),
+        view(1, None, SlotState.WRITING),
+        view(2, header("now", 20)),
+    ]
     assert slots.choose(views, ROUND, ()) == Path("slot-1")
 
 
@@ -197,11 +201,11 @@ def test_slots_that_exist_need_no_further_memory(
     for local in range(2):
         for number in range(2):
             arena.allocate(arena.slot_path(local, number), size)
-    monkeypatch.setattr(arena, "room", lambda: Room(0, "here", "make more"))
+    monkeypatch.setattr(arena, "room", lambda: FreeMemory(0, "here", "make more"))
     assert arena.slots_that_fit(size, most=3) == 2
     with pytest.raises(ArenaFull, match=r"two slots of 2 MiB for each of 2 workers need 8 MiB"):
         arena.slots_that_fit(2 * size, most=3)
-    monkeypatch.setattr(arena, "room", lambda: Room(8 * size, "here", "make more"))
+    monkeypatch.setattr(arena, "room", lambda: FreeMemory(8 * size, "here", "make more"))
     assert arena.slots_that_fit(size, most=3) == 3
 
 
@@ -213,10 +217,10 @@ def test_a_slot_that_is_not_used_any_more_makes_no_room_for_others(
     for number in range(3):
         arena.allocate(arena.slot_path(0, number), size)
     # Two of twice the size need two MiB: the third slot's is not theirs.
-    monkeypatch.setattr(arena, "room", lambda: Room(3 * size // 2, "here", "make more"))
+    monkeypatch.setattr(arena, "room", lambda: FreeMemory(3 * size // 2, "here", "make more"))
     with pytest.raises(ArenaFull, match=r"need 4 MiB in .*, of which 2 MiB are there"):
         arena.slots_that_fit(2 * size, most=3)
     # Nor is what a slot has beyond the size.
-    monkeypatch.setattr(arena, "room", lambda: Room(size, "here", "make more"))
+    monkeypatch.setattr(arena, "room", lambda: FreeMemory(size, "here", "make more"))
     assert arena.slots_that_fit(size // 2, most=4) == 4
     assert arena.slots_that_fit(size // 2, most=5) == 4

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 from spotelastic_checkpoints.format import layout, shards
 from spotelastic_checkpoints.format.layout import Declaration, Declared
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 MOST = 4096
 

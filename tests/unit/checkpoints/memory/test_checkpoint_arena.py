@@ -11,14 +11,14 @@ import pytest
 from msgspec.structs import replace
 from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.memory import worker_page as pages
-from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot, State, encode_index
-from spotelastic_checkpoints.memory.worker_page import Page
+from spotelastic_checkpoints.memory.arena import HEADER, Arena, Slot, SlotState, encode_index
+from spotelastic_checkpoints.memory.worker_page import WorkerPage
 from spotelastic_checkpoints.restore import sources
 from spotelastic_checkpoints.restore.contents import Contents
 from spotelastic_checkpoints.restore.fetcher import Fetcher
 from spotelastic_checkpoints.restore.shared_restores import Restores
-from spotelastic_checkpoints.restore.sources import Opened
-from spotelastic_checkpoints.wire import RestoreSet, Resume
+from spotelastic_checkpoints.restore.sources import OpenSource
+from spotelastic_checkpoints.types import RestoreSet, Resume
 from support.small_disk import small_disk
 from support.uploading import sealed
 
@@ -45,7 +45,7 @@ def test_a_slot_that_is_discarded_during_a_look_is_not_there(
     monkeypatch.setattr(Path, "glob", glob)
     assert [slot.path for slot in arena.slots()] == paths[:1]
     assert [path.exists() for path in paths] == [True, False, False]
-    assert arena.view(paths[1]).state is State.EMPTY
+    assert arena.view(paths[1]).state is SlotState.EMPTY
 
 
 def test_a_slot_that_was_made_anew_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_slot_that_was_made_anew_is_not_taken_for_the_one_before(tmp_path: Pat
     path.unlink()
     arena.furnish(path, SIZE)
     Slot(path).open()
-    assert arena.view(path).state is State.WRITING
+    assert arena.view(path).state is SlotState.WRITING
 
 
 @pytest.mark.parametrize("have", [0, SIZE])
@@ -66,7 +66,7 @@ def test_a_slot_that_finds_no_room_is_what_it_was_for_whoever_looks_meanwhile(
     path = arena.slot_path(0, 0)
     if have:
         arena.furnish(path, have)
-    seen: list[tuple[State, list[int]]] = []
+    seen: list[tuple[SlotState, list[int]]] = []
 
     def look() -> None:
         seen.append((arena.view(path).state, [slot.size for slot in arena.slots()]))
@@ -80,7 +80,7 @@ def test_a_slot_that_finds_no_room_is_what_it_was_for_whoever_looks_meanwhile(
     with pytest.raises(ArenaFull, match="No space left"):
         arena.furnish(path, 4 * SIZE)
     look()
-    assert seen == [(State.EMPTY, [have] if have else [])] * 2
+    assert seen == [(SlotState.EMPTY, [have] if have else [])] * 2
 
 
 def test_an_index_that_was_written_over_is_none(tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
     errors = [OSError(24, "Too many open files")]
     there = RestoreSet(1, 5, 1, (), "", ())
 
-    def open_source(*_: object) -> Opened:
+    def open_source(*_: object) -> OpenSource:
         if errors:
             raise errors.pop()
-        return Opened(there, Fetcher(tmp_path / "restore-1", (), ()))
+        return OpenSource(there, Fetcher(tmp_path / "restore-1", (), ()))
 
     monkeypatch.setattr(sources, "open_source", open_source)
     surroundings: Any = object
@@ -128,7 +128,7 @@ def test_an_error_of_this_machine_is_not_kept_for_those_who_ask_again(
 def test_what_a_save_takes_is_known_from_the_last_round_until_the_first_save_of_the_next(
     tmp_path: Path,
 ) -> None:
-    page = Page(tmp_path / "page")
+    page = WorkerPage(tmp_path / "page")
     page.reset("one", 0)
     assert page.read(0).stall == 0.0
     page.saved(8.0)
@@ -140,7 +140,7 @@ def test_what_a_save_takes_is_known_from_the_last_round_until_the_first_save_of_
 
 
 def test_a_page_has_all_its_memory_from_the_beginning(tmp_path: Path) -> None:
-    Page(tmp_path / "page")
+    WorkerPage(tmp_path / "page")
     assert (tmp_path / "page").stat().st_blocks * 512 >= pages.SIZE
 
 
@@ -149,4 +149,4 @@ def test_a_page_without_room_is_refused(tmp_path: Path) -> None:
         small_disk(tmp_path / "disk", pages.SIZE // 2048) as disk,
         pytest.raises(ArenaFull, match=r"no memory for .*/page: No space left on device"),
     ):
-        Page(disk / "page")
+        WorkerPage(disk / "page")

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import framing, messages
 from spotelastic_checkpoints.commit.retention import Keep
 from spotelastic_checkpoints.daemon.connections import Client
 from spotelastic_checkpoints.daemon.service import Service
-from spotelastic_checkpoints.daemon.slot_allocator import Grants
+from spotelastic_checkpoints.daemon.slot_allocator import SlotAllocator
 from spotelastic_checkpoints.memory import arena, slots
 from spotelastic_checkpoints.memory.arena import Arena, Slot, SlotHeader
-from spotelastic_checkpoints.peers.handshake import Credentials
-from spotelastic_checkpoints.wire import Branch, Member, RoundInfo, SlotGrant
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
+from spotelastic_checkpoints.types import Branch, MemberRanks, RoundInfo, SlotGrant
 from support.patience import PATIENT
 
-BEFORE = RoundInfo("before", 4, 1, 0, (Member(0, "n", (0,)),), epoch=4)
+BEFORE = RoundInfo("before", 4, 1, 0, (MemberRanks(0, "n", (0,)),), epoch=4)
 NOW = replace(BEFORE, incarnation="now", number=5, epoch=5, lineage=(Branch("before", 100),))
 HEADER = SlotHeader(
     owner="test", incarnation="", step=0, layout="l", rank=0, world_size=1, ranks=(0,),
@@ -44,7 +44,7 @@ def begun(folder: Arena) -> Service:
         storage=str(folder.folder / "store"),
         owner="test",
         node="n",
-        credentials=Credentials(),
+        credentials=PeerCredentials(),
         most_slots=2,
         keep=Keep(),
     )
@@ -80,7 +80,7 @@ def test_a_save_on_its_way_to_a_store_that_is_away_is_overwritten_last(tmp_path:
     sending, older, newest = (folder.slot_path(0, number) for number in range(3))
     pipeline = service.pipeline
     all_there: Any = SimpleNamespace(missing=lambda _: set())
-    grants = Grants(folder, all_there, pipeline)
+    grants = SlotAllocator(folder, all_there, pipeline)
 
     def granted(*paths: Path) -> Path | None:
         client: Any = SimpleNamespace(slots=paths)
@@ -133,16 +133,16 @@ def test_an_urgent_save_takes_the_slot_of_one_that_waits_for_the_store(
         answers: asyncio.Queue[bytes] = asyncio.Queue()
         worker = Client(answers.put_nowait, rank=0, local_rank=0, round="now")
         service.clients.add(worker)
-        service.handle(worker, 1, wire.Prepare(1))
-        service.handle(worker, 2, wire.AwaitSlots(0))
+        service.handle(worker, 1, messages.Prepare(1))
+        service.handle(worker, 2, messages.AwaitSlots(0))
         for _ in range(2):
             await asyncio.wait_for(answers.get(), PATIENT)
-        service.handle(worker, 3, wire.Reserve(urgent))
-        service.handle(worker, 4, wire.GetStatus())
+        service.handle(worker, 3, messages.Reserve(urgent))
+        service.handle(worker, 4, messages.GetStatus())
         answer = await asyncio.wait_for(answers.get(), PATIENT)
         service.close()
-        ident, _, grant = wire.decode_reply(answer[wire.FRAME.size :])
-        return wire.decode_result(grant, SlotGrant).path if ident == 3 else None
+        ident, _, grant = framing.decode_reply(answer[framing.FRAME.size :])
+        return framing.decode_result(grant, SlotGrant).path if ident == 3 else None
 
     assert asyncio.run(granted()) == (str(folder.slot_path(0, 0)) if urgent else None)
 
@@ -168,7 +168,7 @@ def test_a_slot_beyond_those_that_a_rank_has_goes_unless_it_is_needed(
         answers: asyncio.Queue[bytes] = asyncio.Queue()
         worker = Client(answers.put_nowait, rank=0, local_rank=0, round="now")
         service.clients.add(worker)
-        service.handle(worker, 1, wire.Prepare(1))
+        service.handle(worker, 1, messages.Prepare(1))
         await asyncio.wait_for(answers.get(), PATIENT)
         service.close()
 

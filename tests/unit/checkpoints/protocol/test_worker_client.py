@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spotelastic_checkpoints import wire
+from spotelastic_checkpoints import messages
 from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.memory import arena
 from spotelastic_checkpoints.protocol import worker_client
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
+from spotelastic_checkpoints.types import DaemonStatus, SlotGrant, UploadStatus
 
 
 class Daemon:
@@ -26,7 +27,7 @@ class Daemon:
     def receive(self, ident: int, kind: type, timeout: float) -> object:
         if not self._asked[ident - 1].urgent:
             raise TimeoutError
-        return wire.SlotGrant(str(self._slot), "test")
+        return SlotGrant(str(self._slot), "test")
 
 
 @pytest.mark.parametrize("urgent", [False, True])
@@ -37,7 +38,7 @@ def test_an_urgent_save_asks_again(tmp_path: Path, urgent: bool) -> None:
     client = WorkerClient.__new__(WorkerClient)
     client._connection, client._slots, client._written = daemon, {}, set()
     client._mapping = threading.Lock()
-    client._reservation = daemon.send(wire.Reserve())
+    client._reservation = daemon.send(messages.Reserve())
     slot = client.open_slot(worker_client.ANSWER_WITHIN, urgent=urgent)
     assert (slot.path if slot else None) == (str(path) if urgent else None)
 
@@ -51,20 +52,20 @@ class Full:
         self.told: list[str] = []
         self.prepared = 0
 
-    def call(self, request: wire.Prepare, kind: type, timeout: float) -> None:
+    def call(self, request: messages.Prepare, kind: type, timeout: float) -> None:
         if self.slot is None:
             raise ArenaFull("1 MiB are free")
         self.prepared += 1
 
     def send(self, request: object) -> int:
-        if isinstance(request, wire.Complain):
+        if isinstance(request, messages.Complain):
             self.told.append(request.message)
         return 1
 
     def receive(self, ident: int, kind: type, timeout: float) -> object:
         if self.slot is None:
             raise ArenaFull("1 MiB are free")
-        return wire.SlotGrant(str(self.slot), "test")
+        return SlotGrant(str(self.slot), "test")
 
 
 def test_a_save_that_finds_no_memory_is_left_out_and_the_next_one_asks_again(
@@ -74,7 +75,7 @@ def test_a_save_that_finds_no_memory_is_left_out_and_the_next_one_asks_again(
     client = WorkerClient.__new__(WorkerClient)
     client._connection, client._slots, client._written = daemon, {}, set()
     client._mapping = threading.Lock()
-    client._prepare, client._reservation, client._told = wire.Prepare(9), 1, ""
+    client._prepare, client._reservation, client._told = messages.Prepare(9), 1, ""
     assert [client.open_slot(0.0) for _ in range(3)] == [None] * 3
     assert daemon.told == ["nothing is saved for the moment: 1 MiB are free"]
     daemon.slot = tmp_path / "slot-0-0"
@@ -93,9 +94,9 @@ class Uploading(WorkerClient):
     def flush(self, timeout: float) -> bool:
         return not self.left
 
-    def status(self) -> wire.DaemonStatus:
+    def status(self) -> DaemonStatus:
         epoch, step, done = self.left.pop(0)
-        return wire.DaemonStatus("", (), None, (), wire.Upload(epoch, step, done, 100, 1.0))
+        return DaemonStatus("", (), None, (), UploadStatus(epoch, step, done, 100, 1.0))
 
 
 def test_the_end_waits_for_an_upload_that_gets_on() -> None:

@@ -4,7 +4,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 from spotelastic_checkpoints.catalog.catalog import place
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 
 @st.composite

@@ -14,16 +14,18 @@ from spotelastic_checkpoints.format.manifest import BLOCK, DIGITS
 from spotelastic_checkpoints.peers.messages import Shelf
 from spotelastic_checkpoints.restore import fetch_units
 from spotelastic_checkpoints.restore import sources as restore_sources
-from spotelastic_checkpoints.restore.fetch_queue import LATE, Work
-from spotelastic_checkpoints.restore.fetch_units import Cell, Place
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.restore.fetch_queue import LATE, FetchQueue
+from spotelastic_checkpoints.restore.fetch_units import CopyLocation, FetchUnit
+from spotelastic_checkpoints.types import Item
 from support.items import item
 
 
-def requests(*who: Iterable[int]) -> list[fetch_units.Request]:
+def requests(*who: Iterable[int]) -> list[fetch_units.FetchRequest]:
     """Of a byte each, which these sources have."""
     found = [
-        Cell(n, n + 1, "", "t", tuple(Place(source, "file", n * 9999) for source in sources))
+        FetchUnit(
+            n, n + 1, "", "t", tuple(CopyLocation(source, "file", n * 9999) for source in sources)
+        )
         for n, sources in enumerate(who)
     ]
     return fetch_units.requests(found, most=1)
@@ -34,7 +36,7 @@ def test_a_long_item_is_verified_by_the_block_and_a_short_one_as_a_whole() -> No
     long = manifest.checksummed(item("t", 0, len(data)), data)
     assert long.checksum == xxhash.xxh3_64_hexdigest(data)
     assert len(long.blocks) == 3 * DIGITS
-    [placed] = fetch_units.placed([(long, (Place(0, "f", 77),))])
+    [placed] = fetch_units.placed([(long, (CopyLocation(0, "f", 77),))])
     found = list(fetch_units.cells_of(placed))
     assert [cell.length for cell in found] == [BLOCK, BLOCK, BLOCK // 2]
     for cell in found:
@@ -44,7 +46,7 @@ def test_a_long_item_is_verified_by_the_block_and_a_short_one_as_a_whole() -> No
     assert short.blocks == ""
     # Of a manifest that was written before there were blocks.
     whole = item("t", 0, len(data), long.checksum)
-    [placed] = fetch_units.placed([(whole, (Place(0, "f", 0),))])
+    [placed] = fetch_units.placed([(whole, (CopyLocation(0, "f", 0),))])
     assert [cell.length for cell in fetch_units.cells_of(placed)] == [len(data)]
 
 
@@ -77,8 +79,8 @@ def test_exactly_the_cells_that_the_ranges_touch_are_fetched(
 
 
 def test_neighbours_travel_together_and_never_more_than_one_request_takes() -> None:
-    items = [(item(f"t{n}", n * 128, 100), (Place(0, "f", n * 128),)) for n in range(10)]
-    far = (item("far", 1 << 20, 50), (Place(0, "f", 1 << 20),))
+    items = [(item(f"t{n}", n * 128, 100), (CopyLocation(0, "f", n * 128),)) for n in range(10)]
+    far = (item("far", 1 << 20, 50), (CopyLocation(0, "f", 1 << 20),))
     every = [c for p in fetch_units.placed([*items, far]) for c in fetch_units.cells_of(p)]
     found = fetch_units.requests(every, most=500)
     assert [[cell.fqn for cell in request.cells] for request in found] == [
@@ -91,7 +93,7 @@ def test_neighbours_travel_together_and_never_more_than_one_request_takes() -> N
 
 def test_files_take_turns() -> None:
     items = [
-        (item(f"{name}{n}", n * 100, 100), (Place(0, name, n * 100),))
+        (item(f"{name}{n}", n * 100, 100), (CopyLocation(0, name, n * 100),))
         for name, count in (("a", 3), ("b", 1), ("c", 2))
         for n in range(count)
     ]
@@ -108,14 +110,14 @@ def test_what_two_nodes_hold_can_come_from_either() -> None:
     shelves = [(0, shelf(0, [0, 1])), (1, shelf(1, [1, 2], 64))]
     found = restore_sources.copies(shelves, have=[("t2", ())])
     assert [(i.fqn, places) for i, places in found] == [
-        ("t0", (Place(0, (0, 7), 0),)),
-        ("t1", (Place(0, (0, 7), 128), Place(1, (1, 7), 192))),
+        ("t0", (CopyLocation(0, (0, 7), 0),)),
+        ("t1", (CopyLocation(0, (0, 7), 128), CopyLocation(1, (1, 7), 192))),
     ]
 
 
-def begun(*who: Iterable[int]) -> tuple[Work, list[fetch_units.Request]]:
+def begun(*who: Iterable[int]) -> tuple[FetchQueue, list[fetch_units.FetchRequest]]:
     """Two sources of one lane each, at work."""
-    work, asked = Work([1, 1]), requests(*who)
+    work, asked = FetchQueue([1, 1]), requests(*who)
     work.add(asked)
     return work, asked
 
@@ -135,7 +137,7 @@ def test_the_quicker_source_brings_more() -> None:
 
 
 def test_lanes_that_have_ended_begin_anew_for_what_is_added() -> None:
-    work = Work([2, 3])
+    work = FetchQueue([2, 3])
     first, second, third = requests((0, 1), (1,), (0,))
     assert work.add([first]) == [0, 1], "no more lanes than there is to do"
     assert work.add([second]) == [1, 1], "none has taken the first one yet"
@@ -185,7 +187,7 @@ def test_what_is_asked_of_those_that_were_lost_alone_is_an_error_at_once() -> No
 
 def test_what_a_source_sits_on_is_asked_of_another() -> None:
     now = 0.0
-    work, asked = Work([1, 1], clock=lambda: now), requests((0, 1))
+    work, asked = FetchQueue([1, 1], clock=lambda: now), requests((0, 1))
     work.add(asked)
     stuck = work.take(0)
     now = LATE + 1

@@ -16,9 +16,9 @@ from spotelastic_checkpoints.errors import RestoreFailed
 from spotelastic_checkpoints.format.manifest import BLOCK
 from spotelastic_checkpoints.memory.extents import PAGE
 from spotelastic_checkpoints.restore import fetch_queue, fetch_units
-from spotelastic_checkpoints.restore.fetch_units import Place
+from spotelastic_checkpoints.restore.fetch_units import CopyLocation
 from spotelastic_checkpoints.restore.fetcher import END, Fetcher
-from spotelastic_checkpoints.wire import Moved, Range
+from spotelastic_checkpoints.types import Moved, Range
 from support.items import item
 from support.patience import eventually
 
@@ -46,7 +46,9 @@ class Damaged:
 
 
 def test_a_fetch_that_failed_gives_its_memory_back_at_once(tmp_path: Path) -> None:
-    placed = fetch_units.placed([(item("t", 0, 64, checksum="another"), (Place(0, "f", 0),))])
+    placed = fetch_units.placed(
+        [(item("t", 0, 64, checksum="another"), (CopyLocation(0, "f", 0),))]
+    )
     fetcher = Fetcher(tmp_path / "restore-1", placed, [Damaged()])
     with pytest.raises(RestoreFailed, match="t does not match") as failed:
         fetcher.fetch([(0, 64)])
@@ -123,7 +125,7 @@ def test_a_connection_that_was_ended_while_it_was_idle_is_no_loss_of_its_source(
     tmp_path: Path, bad: int
 ) -> None:
     source = Connected()
-    items = [(item(f"t{n}", n * SIZE, SIZE), (Place(0, "f", n * SIZE),)) for n in range(2)]
+    items = [(item(f"t{n}", n * SIZE, SIZE), (CopyLocation(0, "f", n * SIZE),)) for n in range(2)]
     fetcher = Fetcher(tmp_path / "restore-1", fetch_units.placed(items), [source])
     fetcher.fetch([(0, SIZE)])
     eventually(lambda: fetcher._connected[0])
@@ -141,7 +143,9 @@ def test_a_connection_that_was_ended_while_it_was_idle_is_no_loss_of_its_source(
 def streamed(path: Path, readers: int) -> tuple[Fetcher, Whole, list[Range]]:
     """Of COUNT items; all readers have entered."""
     source = Whole()
-    items = [(item(f"t{n}", n * SIZE, SIZE), (Place(0, "f", n * SIZE),)) for n in range(COUNT)]
+    items = [
+        (item(f"t{n}", n * SIZE, SIZE), (CopyLocation(0, "f", n * SIZE),)) for n in range(COUNT)
+    ]
     placed = fetch_units.placed(items)
     fetcher = Fetcher(path, placed, [source], readers)
     for reader in range(readers):
@@ -226,7 +230,7 @@ def test_who_comes_last_with_the_same_does_not_write_to_what_is_read(
     monkeypatch.setattr(fetch_queue, "LATE", 0)
     late = Late()
     second = Second(late)
-    both = (Place(0, "f", 0), Place(1, "f", 0))
+    both = (CopyLocation(0, "f", 0), CopyLocation(1, "f", 0))
     placed = fetch_units.placed([(item("t", 0, BLOCK), both)])
     fetcher = Fetcher(shared_memory / "restore-1", placed, [late, second])
     fetcher.enter(0)
@@ -242,7 +246,7 @@ def test_who_comes_last_with_the_same_does_not_write_to_what_is_read(
 def test_what_is_longer_than_one_read_is_verified_as_a_whole(shared_memory: Path) -> None:
     source = Whole()
     checksum = xxhash.xxh3_64_hexdigest(source.data[:SIZE])
-    placed = fetch_units.placed([(item("t", 0, SIZE, checksum), (Place(0, "f", 0),))])
+    placed = fetch_units.placed([(item("t", 0, SIZE, checksum), (CopyLocation(0, "f", 0),))])
     fetcher = Fetcher(shared_memory / "restore-1", placed, [source])
     moved = fetcher.fetch([(5, 6)], keep=False)
     assert there(fetcher, (0, SIZE), moved) == source.data[:SIZE]

@@ -12,16 +12,17 @@ from spotelastic_checkpoints.errors import ArenaFull, RestoreFailed, StorageUnav
 from spotelastic_checkpoints.format import manifest
 from spotelastic_checkpoints.format.manifest import Manifest, Shard
 from spotelastic_checkpoints.memory.arena import Arena
-from spotelastic_checkpoints.memory.free_memory import Room
-from spotelastic_checkpoints.peers.handshake import Credentials
+from spotelastic_checkpoints.memory.free_memory import FreeMemory
+from spotelastic_checkpoints.messages import Fetch
+from spotelastic_checkpoints.peers.handshake import PeerCredentials
 from spotelastic_checkpoints.restore import fetcher, sources
 from spotelastic_checkpoints.restore.shared_restores import Restores
-from spotelastic_checkpoints.restore.sources import Surroundings
+from spotelastic_checkpoints.restore.sources import SourceContext
 from spotelastic_checkpoints.storage import outage_retry
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.storage.outage_retry import Patience
+from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.storage.port import Blob
-from spotelastic_checkpoints.wire import Commit, Fetch, Item, Resume
+from spotelastic_checkpoints.types import Commit, Item, Resume
 from support.patience import PATIENT
 
 LENGTH = 64
@@ -72,10 +73,10 @@ def storage(tmp_path: Path) -> Absent:
     return storage
 
 
-def around(storage: Absent, tell: Callable[[str], None]) -> Surroundings:
+def around(storage: Absent, tell: Callable[[str], None]) -> SourceContext:
     arena = Arena(Path(storage.url).parent / "arena", 1)
     commits = Commits(storage, "test")
-    return Surroundings(arena, lambda: commits, "n0", Credentials(""), tell, Patience(tell))
+    return SourceContext(arena, lambda: commits, "n0", PeerCredentials(""), tell, OutageRetry(tell))
 
 
 def test_an_outage_in_each_phase_is_waited_for_and_told_once(storage: Absent) -> None:
@@ -151,7 +152,7 @@ def test_room_that_is_missing_is_looked_for_anew_by_all_local_ranks(
         assert first[0] == first[1]
         wanted = ((0, LENGTH),)
         with monkeypatch.context() as full:
-            full.setattr(fetcher, "room", lambda _: Room(0, "here", "make room"))
+            full.setattr(fetcher, "room", lambda _: FreeMemory(0, "here", "make room"))
             with pytest.raises(ArenaFull, match="0 MiB are free here"):
                 await restores.fetch(Fetch(first[0].id, wanted), 0)
         again = await restores.open(resume, 0)
@@ -183,7 +184,7 @@ def test_a_file_that_cannot_be_made_is_no_fault_of_the_checkpoint(
 
 def test_an_end_is_noticed_within_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage_retry, "RETRY_FIRST", PATIENT)
-    patient, asked, ended = Patience(lambda _: None), Event(), Event()
+    patient, asked, ended = OutageRetry(lambda _: None), Event(), Event()
 
     def away() -> None:
         asked.set()

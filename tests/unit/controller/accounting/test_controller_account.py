@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from spotelastic.aws.compute import estimate
-from spotelastic.aws.compute.autoscaling import Machine
+from spotelastic.aws.compute.autoscaling import Instance
 from spotelastic.aws.compute.prices import shipped_table
 from spotelastic.client import commands, target
 from spotelastic.controller.accounting import ledger, usage
 from spotelastic.controller.accounting.status import status, step_time
 from spotelastic.controller.accounting.usage import HOUR, Usage
 from spotelastic.controller.decisions import limits
-from spotelastic.controller.effects.price_cache import ASKED_AGAIN_AFTER, Tariff
+from spotelastic.controller.effects.price_cache import ASKED_AGAIN_AFTER, PriceCache
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
-from spotelastic.controller.model.observation import Left, Policy, Seen
+from spotelastic.controller.model.observation import ControllerPolicy, DepartedNode, Observation
 from spotelastic.errors import EnvironmentFailure, UsageError
 from spotelastic.model.job import Capacity, Failure, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -56,8 +56,8 @@ class Listed(Market):
         return estimate.besides(role, public=public)
 
 
-def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Machine:
-    made = Machine(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, 100.0)
+def machine(id: str, role: str = "worker", state: str = "running", **more: object) -> Instance:
+    made = Instance(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, 100.0)
     return replace(made, **more)  # type: ignore[arg-type]
 
 
@@ -197,13 +197,13 @@ def test_an_address_that_is_seen_late_is_billed_from_the_launch_on() -> None:
 def test_the_cost_limit_is_one_of_all_that_is_on_the_bill() -> None:
     seen = [machine(f"c{n}", role="control", spot=False) for n in range(3)]
     bill = usage.account({}, [*seen, machine("a")], Market(), 100.0)
-    policy = Policy(capacity=Capacity(max_cost=6.6), ends_within=0.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=6.6), ends_within=0.0)
     decided = []
     for hours in (1.9, 2.1):  # at 3.3 an hour, of which 0.3 are the worker's
         now = 100.0 + hours * HOUR
         money = usage.money(bill.values(), now)
         left = usage.cost("demo", bill, None, now, 6.6).hours_left
-        decided.append((limits.verdict(Seen(1, 0.0, money=money), now, policy), left))
+        decided.append((limits.verdict(Observation(1, 0.0, money=money), now, policy), left))
     (goes_on, left), (ends, none) = decided
     assert (goes_on, left) == (None, pytest.approx(0.1))
     assert ends is not None
@@ -245,7 +245,7 @@ def test_a_type_without_a_known_price_claims_no_saving() -> None:
 def test_prices_that_cannot_be_looked_up_are_those_known_last_and_it_is_said_once() -> None:
     said: list[str] = []
     now, market = 0.0, Failing(0.3)
-    tariff = Tariff(market, said.append, lambda: now)  # type: ignore[arg-type]
+    tariff = PriceCache(market, said.append, lambda: now)  # type: ignore[arg-type]
     assert tariff.spot("g5.xlarge", "a") == 0.3
     market.fails = True
     assert (tariff.spot("g5.xlarge", "a"), tariff.spot("g5.xlarge", "b")) == (0.3, 0.0)
@@ -298,7 +298,7 @@ def test_the_mirror_follows_the_store_and_knows_who_left() -> None:
     store.delete(KEYS.live("a"))
     records = mirror.records()
     assert set(records.nodes) == {"b"}
-    assert records.left == {"a": Left("1", 50.0)}
+    assert records.left == {"a": DepartedNode("1", 50.0)}
     assert (records.leader, records.controllers) == ("i-1", frozenset({"i-1"}))
     assert ("loss", "a", "::1") in records.told
     store.put(KEYS.live("a"), encode(node("a", "2")))
@@ -386,7 +386,7 @@ RECORDS = Records(
     leader="k1",
     controllers=frozenset({"k1", "k2"}),
     nodes={id: node(id) for id in ("a", "b", "c")},
-    left={"d": Left("1", 30.0)},
+    left={"d": DepartedNode("1", 30.0)},
     drains={"b": Drain("b", Notice("notice", "b", "imds", 1.0, 2.0))},
     progress={"a": Progress("a", 3, 41, 40.0, committed=30), "x": Progress("x", 2, 99, 15.0)},
     points=tuple(Point(step, 2.5, 20.0 + step / 2) for step in range(38, 42)),
@@ -416,7 +416,7 @@ def test_a_node_that_comes_back_with_other_code_is_not_gone() -> None:
         for row in status("demo", replace(RECORDS, told=told), MACHINES, "b", 50.0).nodes
     }
     assert states["d"] == "restarting"
-    again = replace(RECORDS, told=told, left={"d": Left("2", 40.0)})
+    again = replace(RECORDS, told=told, left={"d": DepartedNode("2", 40.0)})
     states = {row.id: row.state for row in status("demo", again, MACHINES, "b", 50.0).nodes}
     assert states["d"] == "gone"
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.types import Resume
 from support.story import STEP, Story, memory, only
 
 from spotelastic.controller.accounting.ledger import report
 from spotelastic.controller.accounting.usage import Usage
 from spotelastic.model.job import Job
-from spotelastic.model.round import Resume
 
 
 def test_a_job_without_interruption_has_no_rows_and_full_goodput() -> None:

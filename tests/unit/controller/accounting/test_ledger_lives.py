@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from spotelastic_checkpoints.types import Resume
 from support.story import STEP, Story, memory, only
 
 from spotelastic.controller.accounting.ledger import report
 from spotelastic.model.job import Job
-from spotelastic.model.round import Cause, Resume, Round
+from spotelastic.model.round import Cause, Round
 
 
 def test_the_time_between_a_jobs_end_and_its_restart_is_not_the_jobs() -> None:

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.eventbridge import GroupActivity
 from spotelastic.controller.decisions.capacity import sizes
 from spotelastic.controller.decisions.decide import decide, settled
 from spotelastic.controller.model.observation import (
-    Failed,
+    ControllerPolicy,
     Forget,
+    LaunchFailures,
     Message,
     Money,
-    Policy,
+    Observation,
     Remove,
     Replace,
-    Resume,
-    Seen,
+    ResumeLaunches,
     SetDesired,
     Tell,
 )
@@ -29,7 +29,7 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 
 FAILED = Failure("f1", "s1", "round", 1, 0, NOW - 9.0, 1, "no memory")
-FALLBACK = Policy(capacity=Capacity("fallback", spot_patience=600.0))
+FALLBACK = ControllerPolicy(capacity=Capacity("fallback", spot_patience=600.0))
 
 
 # -- on demand -----------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ FALLBACK = Policy(capacity=Capacity("fallback", spot_patience=600.0))
 
 def test_without_fallback_a_job_that_is_short_waits_for_spot() -> None:
     seen = replace(cluster(1), short_since=0.0)
-    assert wanted(seen, Policy()) == {SPOT: 4, ON_DEMAND: 0}
+    assert wanted(seen, ControllerPolicy()) == {SPOT: 4, ON_DEMAND: 0}
 
 
 def test_what_is_missing_to_min_is_bought_once_patience_has_run_out() -> None:
@@ -65,7 +65,9 @@ def test_one_node_is_given_back_after_each_commit_when_spot_is_back() -> None:
     assert told.event.data["committed"] == 500
     assert told.after == (removed,)
     assert only(replace(seen, given_back_at=500), FALLBACK, Remove) == []
-    assert only(cluster(2, 1), Policy(capacity=Capacity("fallback", base=1)), Remove) == []
+    assert (
+        only(cluster(2, 1), ControllerPolicy(capacity=Capacity("fallback", base=1)), Remove) == []
+    )
 
 
 def test_a_job_of_fixed_size_gives_back_what_was_bought_by_one_spot_node_too_many() -> None:
@@ -91,22 +93,25 @@ def test_no_spot_node_too_many_is_launched_where_none_boots_or_the_cluster_goes(
 
 
 def test_a_base_is_there_at_all_times_and_comes_off_what_spot_is_asked_for() -> None:
-    based = Policy(capacity=Capacity(base=2))
+    based = ControllerPolicy(capacity=Capacity(base=2))
     assert wanted(cluster(0), based) == {SPOT: 2, ON_DEMAND: 2}
-    assert wanted(cluster(4, most=1), Policy(capacity=Capacity(base=9))) == {SPOT: 0, ON_DEMAND: 1}
+    assert wanted(cluster(4, most=1), ControllerPolicy(capacity=Capacity(base=9))) == {
+        SPOT: 0,
+        ON_DEMAND: 1,
+    }
 
 
 def test_what_cannot_be_had_on_demand_is_asked_for_of_spot() -> None:
     """A job of fixed size would else wait for good for the one node, with spot back for long."""
     fixed = replace(cluster(3, most=4, least=4), short_since=0.0)
     assert wanted(fixed, FALLBACK) == {SPOT: 3, ON_DEMAND: 1}
-    quota = {(ON_DEMAND, ""): Failed(3, NOW - 1.0, "VcpuLimitExceeded")}
+    quota = {(ON_DEMAND, ""): LaunchFailures(3, NOW - 1.0, "VcpuLimitExceeded")}
     assert wanted(replace(fixed, failed=quota), FALLBACK) == {SPOT: 4, ON_DEMAND: 0}
     limited = replace(FALLBACK, capacity=replace(FALLBACK.capacity, max_cost=10.0))
     poor = Money(spent=9.0, per_hour=1.0, spot=1.0, on_demand=20.0)
     assert wanted(replace(fixed, money=poor), limited) == {SPOT: 4, ON_DEMAND: 0}
-    based = Policy(capacity=Capacity(base=2))
-    quota = {(ON_DEMAND, ""): Failed(3, NOW - 1.0, "VcpuLimitExceeded")}
+    based = ControllerPolicy(capacity=Capacity(base=2))
+    quota = {(ON_DEMAND, ""): LaunchFailures(3, NOW - 1.0, "VcpuLimitExceeded")}
     assert wanted(replace(cluster(0), failed=quota), based) == {SPOT: 2, ON_DEMAND: 0}
 
 
@@ -122,8 +127,8 @@ def test_a_node_is_given_back_after_a_commit_of_a_run_that_was_sent_back() -> No
 
 def test_who_goes_is_named_and_the_youngest_go_first() -> None:
     seen = replace(cluster(4), desired=2)
-    assert only(seen, Policy(), SetDesired) == []
-    gone = [a.instance for a in only(seen, Policy(), Remove) if isinstance(a, Remove)]
+    assert only(seen, ControllerPolicy(), SetDesired) == []
+    gone = [a.instance for a in only(seen, ControllerPolicy(), Remove) if isinstance(a, Remove)]
     assert gone == ["s3", "s2"]
 
 
@@ -131,14 +136,14 @@ def test_those_go_that_a_smaller_round_leaves_out() -> None:
     """The youngest may have the lowest ranks: a round would be formed without the highest, and
     another one without the youngest."""
     seen = replace(cluster(4), desired=2, slots={"s0": 2, "s1": 1, "s2": 0})
-    gone = [a.instance for a in only(seen, Policy(), Remove) if isinstance(a, Remove)]
+    gone = [a.instance for a in only(seen, ControllerPolicy(), Remove) if isinstance(a, Remove)]
     assert gone == ["s3", "s0"], "one that does not train, and the highest"
 
 
 def test_places_that_nobody_has_yet_are_given_up_before_anybody_goes() -> None:
     seen = cluster(2, most=4)
     smaller = replace(seen, desired=3)
-    assert only(smaller, Policy(), SetDesired, Remove) == [
+    assert only(smaller, ControllerPolicy(), SetDesired, Remove) == [
         SetDesired(SPOT, 3, "the job is running")
     ]
 
@@ -147,48 +152,52 @@ def test_places_that_nobody_has_yet_are_given_up_before_anybody_goes() -> None:
 
 
 def test_a_group_whose_launches_fail_asks_for_no_more_than_it_has_for_a_while_that_grows() -> None:
-    seen = replace(cluster(2), failed={(SPOT, ""): Failed(2, NOW, "no capacity")})
-    assert wanted(seen, Policy())[SPOT] == 4
+    seen = replace(cluster(2), failed={(SPOT, ""): LaunchFailures(2, NOW, "no capacity")})
+    assert wanted(seen, ControllerPolicy())[SPOT] == 4
     for count, pause in ((3, 60.0), (4, 120.0), (5, 240.0), (40, 300.0)):
-        failed = Failed(count, NOW, "no capacity", tries=count)
+        failed = LaunchFailures(count, NOW, "no capacity", tries=count)
         failing = replace(seen, failed={(SPOT, ""): failed})
-        assert wanted(failing, Policy())[SPOT] == 2
-        decision = decide(failing, NOW, Policy())
+        assert wanted(failing, ControllerPolicy())[SPOT] == 2
+        decision = decide(failing, NOW, ControllerPolicy())
         assert decision.wake_at == NOW + pause
         (held,) = [a for a in decision.actions if isinstance(a, SetDesired)]
         assert held == SetDesired(SPOT, 2, f"{count} launches have failed: no capacity")
-        assert {s.wanted for s in sizes(failing, NOW + pause, Policy())} == {4, 0}
+        assert {s.wanted for s in sizes(failing, NOW + pause, ControllerPolicy())} == {4, 0}
 
 
 def test_the_while_does_not_grow_with_the_number_of_nodes_that_were_asked_for_at_once() -> None:
-    failing = replace(cluster(2), failed={(SPOT, ""): Failed(16, NOW, "no capacity", tries=1)})
-    assert decide(failing, NOW, Policy()).wake_at == NOW + Policy().refused_for
+    failing = replace(
+        cluster(2), failed={(SPOT, ""): LaunchFailures(16, NOW, "no capacity", tries=1)}
+    )
+    assert decide(failing, NOW, ControllerPolicy()).wake_at == NOW + ControllerPolicy().refused_for
 
 
 def test_while_launches_are_refused_who_goes_is_not_replaced_and_aws_chooses_nobody() -> None:
     """A place that is to be filled and is taken away the moment after may be one that is."""
     notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(cluster(3), drains={"s1": Drain("s1", notice)})
-    assert only(seen, Policy(), Replace, Remove) == [Replace("s1", "it has a notice")]
-    refused = replace(seen, failed={(SPOT, ""): Failed(3, NOW, "no capacity", tries=3)})
+    assert only(seen, ControllerPolicy(), Replace, Remove) == [Replace("s1", "it has a notice")]
+    refused = replace(seen, failed={(SPOT, ""): LaunchFailures(3, NOW, "no capacity", tries=3)})
     why = "it has a notice, and 3 launches have failed: no capacity"
-    assert only(refused, Policy(), Replace, Remove) == [Remove("s1", why)]
+    assert only(refused, ControllerPolicy(), Replace, Remove) == [Remove("s1", why)]
     left = replace(refused, group=group(SPOT, ["s0", "s2"], 2), drains={})
-    assert only(left, Policy(), SetDesired, Remove, Replace) == []
-    assert wanted(replace(left, failed={}), Policy())[SPOT] == 4
+    assert only(left, ControllerPolicy(), SetDesired, Remove, Replace) == []
+    assert wanted(replace(left, failed={}), ControllerPolicy())[SPOT] == 4
 
 
 def test_launches_that_aws_has_suspended_are_resumed_where_any_are_wanted() -> None:
     seen = cluster(2)
     assert seen.group is not None
     suspended = replace(seen, group=replace(seen.group, suspended=True))
-    (resumes,) = only(suspended, Policy(), Resume)
-    (told,) = only(suspended, Policy(), Tell)
+    (resumes,) = only(suspended, ControllerPolicy(), ResumeLaunches)
+    (told,) = only(suspended, ControllerPolicy(), Tell)
     assert isinstance(told, Tell)
-    assert (resumes, told.after) == (Resume(SPOT), (resumes,))
-    refused = {(SPOT, ""): Failed(3, NOW, "no capacity", tries=3)}
-    assert only(replace(suspended, failed=refused), Policy(), Resume) == [], "not now"
-    assert only(replace(suspended, desired=2), Policy(), Resume) == []
+    assert (resumes, told.after) == (ResumeLaunches(SPOT), (resumes,))
+    refused = {(SPOT, ""): LaunchFailures(3, NOW, "no capacity", tries=3)}
+    assert only(replace(suspended, failed=refused), ControllerPolicy(), ResumeLaunches) == [], (
+        "not now"
+    )
+    assert only(replace(suspended, desired=2), ControllerPolicy(), ResumeLaunches) == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +216,7 @@ def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
     failed = GroupActivity("e1", NOW, "", SPOT, "launch", False, why, "eu-central-1a")
     seen = replace(cluster(2), messages=(Message("r", failed, NOW),))
     seen = replace(seen, types=("g5.xlarge", "g5.2xlarge"), region="eu-central-1")
-    (told,) = only(seen, Policy(), Tell)
+    (told,) = only(seen, ControllerPolicy(), Tell)
     assert isinstance(told, Tell)
     assert (told.event.data["cause"], told.event.data["group"]) == (cause, SPOT)
     text = told.event.message
@@ -222,21 +231,21 @@ def test_a_failed_launch_is_told_with_its_cause(why: str, cause: str) -> None:
 
 
 def test_the_node_that_failed_the_job_is_kept_and_all_others_go_by_name() -> None:
-    policy = Policy(capacity=Capacity(keep_failed=True))
+    policy = ControllerPolicy(capacity=Capacity(keep_failed=True))
     seen = replace(cluster(3), job=Job("failed", NOW - 5.0, "it failed", failure=FAILED))
     gone = only(seen, policy, Remove)
     assert {action.instance for action in gone if isinstance(action, Remove)} == {"s0", "s2"}
     assert only(seen, policy, Replace) == []
-    alone = replace(seen, group=Group(SPOT, 1, (Place("s1", "InService"),)), nodes={})
+    alone = replace(seen, group=ScalingGroup(SPOT, 1, (GroupMember("s1", "InService"),)), nodes={})
     assert only(alone, policy, SetDesired, Remove, Replace) == []
     assert settled(alone, NOW, policy)
 
 
 def test_without_that_wish_and_for_a_job_that_was_stopped_nobody_is_kept() -> None:
-    policy = Policy(capacity=Capacity(keep_failed=True))
+    policy = ControllerPolicy(capacity=Capacity(keep_failed=True))
     failed = replace(cluster(3), job=Job("failed", NOW - 5.0, "it failed", failure=FAILED))
     stopped = replace(cluster(3), job=Job("stopped", NOW - 5.0, "stopped by command"))
-    assert wanted(failed, Policy())[SPOT] == wanted(stopped, policy)[SPOT] == 0
+    assert wanted(failed, ControllerPolicy())[SPOT] == wanted(stopped, policy)[SPOT] == 0
 
 
 # -- zombies -------------------------------------------------------------------------------------
@@ -246,7 +255,7 @@ def test_a_registration_whose_machine_ec2_calls_gone_is_dropped_before_its_lease
     seen = cluster(2)
     gone = replace(seen.machines["s1"], state="terminated")
     seen = replace(seen, machines={**seen.machines, "s1": gone})
-    assert only(seen, Policy(), Forget) == [Forget(seen.nodes["s1"])]
+    assert only(seen, ControllerPolicy(), Forget) == [Forget(seen.nodes["s1"])]
 
 
 # -- what always holds ---------------------------------------------------------------------------
@@ -265,7 +274,7 @@ clusters = st.builds(
     st.integers(300, 600),
 )
 policies = st.builds(
-    lambda mode, base: Policy(capacity=Capacity(mode, base)),  # type: ignore[arg-type]
+    lambda mode, base: ControllerPolicy(capacity=Capacity(mode, base)),  # type: ignore[arg-type]
     st.sampled_from(["never", "fallback"]),
     st.integers(0, 8),
 )
@@ -273,7 +282,7 @@ policies = st.builds(
 
 @given(clusters, policies)
 def test_all_groups_together_are_never_asked_for_more_than_max_and_one_to_take_turns(
-    seen: Seen, policy: Policy
+    seen: Observation, policy: ControllerPolicy
 ) -> None:
     both = wanted(seen, policy)
     turns = policy.capacity.on_demand == "fallback" and seen.desired == seen.least
@@ -283,7 +292,9 @@ def test_all_groups_together_are_never_asked_for_more_than_max_and_one_to_take_t
 
 
 @given(clusters, policies)
-def test_nobody_goes_without_being_named_and_nobody_twice(seen: Seen, policy: Policy) -> None:
+def test_nobody_goes_without_being_named_and_nobody_twice(
+    seen: Observation, policy: ControllerPolicy
+) -> None:
     actions = decide(seen, NOW, policy).actions
     for action in actions:
         if isinstance(action, SetDesired):
@@ -294,7 +305,7 @@ def test_nobody_goes_without_being_named_and_nobody_twice(seen: Seen, policy: Po
 
 
 @given(clusters, policies)
-def test_a_give_back_leaves_min_nodes(seen: Seen, policy: Policy) -> None:
+def test_a_give_back_leaves_min_nodes(seen: Observation, policy: ControllerPolicy) -> None:
     told = [a.event.node for a in decide(seen, NOW, policy).actions if isinstance(a, Tell)]
     if told:
         assert len(seen.nodes) - len(told) >= seen.least
@@ -303,7 +314,7 @@ def test_a_give_back_leaves_min_nodes(seen: Seen, policy: Policy) -> None:
 
 @given(clusters, policies)
 def test_carried_out_again_and_again_every_decision_comes_to_rest(
-    seen: Seen, policy: Policy
+    seen: Observation, policy: ControllerPolicy
 ) -> None:
     """As AWS would with capacity for all: each group has what it asks for at the next look."""
     born = 0
@@ -326,10 +337,10 @@ def test_carried_out_again_and_again_every_decision_comes_to_rest(
             while len(grown.places) < grown.desired:
                 born += 1
                 name = f"n{born}"
-                grown = replace(grown, places=(*grown.places, Place(name, "InService")))
+                grown = replace(grown, places=(*grown.places, GroupMember(name, "InService")))
                 seen = with_group(seen, grown)
                 node = Node(name, name, "", "z", Fingerprint())
-                machine = Machine(name, "worker", "running", "t", "z", "", True, NOW)
+                machine = Instance(name, "worker", "running", "t", "z", "", True, NOW)
                 seen = replace(
                     seen,
                     nodes={**seen.nodes, name: node},
@@ -342,7 +353,7 @@ def test_carried_out_again_and_again_every_decision_comes_to_rest(
     assert len(seen.nodes) == seen.desired
 
 
-def with_group(seen: Seen, changed: Group) -> Seen:
+def with_group(seen: Observation, changed: ScalingGroup) -> Observation:
     if changed.name == SPOT:
         return replace(seen, group=changed)
     return replace(seen, on_demand=changed)

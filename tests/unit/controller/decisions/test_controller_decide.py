@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.eventbridge import (
     GroupActivity,
     LifecycleAction,
@@ -16,22 +16,22 @@ from spotelastic.aws.messaging.eventbridge import (
     StateChange,
     Unknown,
 )
-from spotelastic.controller.decisions.decide import Decision, decide, settled
+from spotelastic.controller.decisions.decide import ControllerDecision, decide, settled
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (
     Action,
     CompleteDrain,
+    ControllerPolicy,
+    DepartedNode,
     Discard,
+    DrainNode,
     EndMachine,
-    Failed,
-    Left,
+    LaunchFailures,
     Message,
-    Policy,
+    Observation,
     Replace,
-    Seen,
     SetDesired,
     Tell,
-    WriteDrain,
     account,
 )
 from spotelastic.model.job import Job
@@ -39,32 +39,32 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Reset, Value
+from spotelastic.store.port import Reset, StoredValue
 
 NOW = 1000.0
-POLICY = Policy()
+POLICY = ControllerPolicy()
 GROUP = "spotelastic-demo-workers"
 
 
-def machine(id: str, state: str = "running", role: str = "worker", at: float = 900.0) -> Machine:
-    return Machine(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, at)
+def machine(id: str, state: str = "running", role: str = "worker", at: float = 900.0) -> Instance:
+    return Instance(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, at)
 
 
 def node(id: str) -> Node:
     return Node(id, f"{id}-1", "127.80.0.9", "us-east-1a", Fingerprint())
 
 
-def group(*places: Place, desired: int = 2) -> Group:
-    return Group(GROUP, desired, places)
+def group(*places: GroupMember, desired: int = 2) -> ScalingGroup:
+    return ScalingGroup(GROUP, desired, places)
 
 
-def in_service(*ids: str) -> tuple[Place, ...]:
-    return tuple(Place(id, "InService") for id in ids)
+def in_service(*ids: str) -> tuple[GroupMember, ...]:
+    return tuple(GroupMember(id, "InService") for id in ids)
 
 
-def healthy(*ids: str) -> Seen:
+def healthy(*ids: str) -> Observation:
     """A cluster in which everything is as it should be."""
-    return Seen(
+    return Observation(
         desired=len(ids),
         since=500.0,
         job=Job("running", 600.0),
@@ -82,7 +82,7 @@ def drain(id: str, source: str = "imds", deadline: float = 1110.0) -> Drain:
     return Drain(id, Notice("notice", id, source, 990.0, 991.0, deadline))  # type: ignore[arg-type]
 
 
-def only(decision: Decision, *kinds: type[Action]) -> list[Action]:
+def only(decision: ControllerDecision, *kinds: type[Action]) -> list[Action]:
     return [action for action in decision.actions if isinstance(action, kinds)]
 
 
@@ -100,7 +100,7 @@ def test_a_warning_from_the_queue_drains_and_replaces_at_once_and_is_deleted_las
     warning = message(SpotWarning("e1", 999.0, "a"))
     decision = decide(replace(healthy("a", "b"), messages=(warning,)), NOW, POLICY)
     written, replaced, told, discarded = decision.actions
-    assert written == WriteDrain(
+    assert written == DrainNode(
         Drain("a", Notice("notice", "a", "sqs", 999.0, 999.75, 1119.0)), "e1"
     )
     assert isinstance(told, Tell)
@@ -119,7 +119,7 @@ def test_the_second_account_of_a_notice_is_recorded_but_drains_no_second_time() 
     seen = replace(
         healthy("a", "b"),
         drains={"a": drain("a")},
-        group=group(Place("a", "Terminating:Wait"), *in_service("b")),
+        group=group(GroupMember("a", "Terminating:Wait"), *in_service("b")),
         messages=(message(SpotWarning("e1", 999.0, "a")),),
     )
     decision = decide(seen, NOW, POLICY)
@@ -130,7 +130,7 @@ def test_the_same_event_twice_is_acted_on_once() -> None:
     warning = SpotWarning("e1", 999.0, "a")
     seen = replace(healthy("a", "b"), messages=(message(warning, "r1"), message(warning, "r2")))
     decision = decide(seen, NOW, POLICY)
-    assert len(only(decision, WriteDrain)) == len(only(decision, Replace)) == 1
+    assert len(only(decision, DrainNode)) == len(only(decision, Replace)) == 1
     fates = [action.fate for action in decision.actions if isinstance(action, Discard)]
     assert fates == ["handled", "duplicate"]
 
@@ -179,7 +179,7 @@ def test_a_launch_that_fails_is_told_with_its_reason() -> None:
 
 @pytest.mark.parametrize("succeeded", [True, False])
 def test_an_activity_of_a_group_is_told_once_however_often_it_is_delivered(succeeded: bool) -> None:
-    def delivered(id: str, seen: Seen) -> list[Action]:
+    def delivered(id: str, seen: Observation) -> list[Action]:
         activity = GroupActivity(id, 999.0, "", GROUP, "launch", succeeded, "no capacity")
         return only(decide(replace(seen, messages=(message(activity),)), NOW, POLICY), Tell)
 
@@ -197,7 +197,7 @@ def lost(id: str, group: str, why: str = "InsufficientInstanceCapacity") -> Mess
 CONTROL = GROUP.replace("workers", "control-a")
 
 
-def fates(seen: Seen) -> list[str]:
+def fates(seen: Observation) -> list[str]:
     found = only(decide(seen, NOW, POLICY), Discard)
     return [each.fate for each in found if isinstance(each, Discard)]
 
@@ -214,7 +214,7 @@ def test_a_control_node_that_cannot_be_launched_is_told_once_a_burst() -> None:
     assert (told.event.data["group"], told.event.data["zone"]) == (CONTROL, "eu-x-1a")
 
     def again(after: float) -> list[Action]:
-        failed = {(CONTROL, "eu-x-1a"): Failed(1, NOW - after)}
+        failed = {(CONTROL, "eu-x-1a"): LaunchFailures(1, NOW - after)}
         later = replace(healthy("a"), failed=failed, messages=(lost("e3", CONTROL),))
         return only(decide(later, NOW, POLICY), Tell)
 
@@ -231,7 +231,7 @@ def test_a_control_node_that_cannot_be_launched_holds_up_no_worker() -> None:
         told += [
             each.event for each in only(decide(seen, NOW, POLICY), Tell) if isinstance(each, Tell)
         ]
-    values = [Value(keys.event(str(n)), encode(event), 1, 1) for n, event in enumerate(told)]
+    values = [StoredValue(keys.event(str(n)), encode(event), 1, 1) for n, event in enumerate(told)]
     mirror([Reset(tuple(values), 1)])
     failed = mirror.records().failed
     assert [each.count for each in failed.values()] == [5]
@@ -273,7 +273,7 @@ def test_a_node_that_ec2_says_is_gone_is_a_loss_told_once() -> None:
     later = replace(
         seen,
         nodes={"b": node("b")},
-        left={"a": Left("a-1", 999.9)},
+        left={"a": DepartedNode("a-1", 999.9)},
         messages=(),
         told=frozenset({account(told.event)}),
     )
@@ -281,18 +281,24 @@ def test_a_node_that_ec2_says_is_gone_is_a_loss_told_once() -> None:
 
 
 def test_a_lease_that_runs_out_is_a_loss_and_a_second_one_is_another() -> None:
-    seen = replace(healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 999.0)})
+    seen = replace(
+        healthy("a", "b"), nodes={"b": node("b")}, left={"a": DepartedNode("a-1", 999.0)}
+    )
     (first,) = only(decide(seen, NOW, POLICY), Tell)
     assert isinstance(first, Tell)
     assert first.event.data["source"] == "lease"
-    again = replace(seen, told=frozenset({account(first.event)}), left={"a": Left("a-2", 1500.0)})
+    again = replace(
+        seen, told=frozenset({account(first.event)}), left={"a": DepartedNode("a-2", 1500.0)}
+    )
     (second,) = only(decide(again, 1501.0, POLICY), Tell)
     assert isinstance(second, Tell)
     assert second.event.data["at"] == 1500.0
 
 
 def test_a_lease_that_runs_out_before_ec2_speaks_is_told_once_too() -> None:
-    away = replace(healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 999.0)})
+    away = replace(
+        healthy("a", "b"), nodes={"b": node("b")}, left={"a": DepartedNode("a-1", 999.0)}
+    )
     word = message(StateChange("e1", 999.5, "a", "terminated"))
     (told,) = only(decide(away, NOW, POLICY), Tell)
     assert isinstance(told, Tell)
@@ -304,7 +310,9 @@ def test_a_lease_that_runs_out_before_ec2_speaks_is_told_once_too() -> None:
 
 
 def test_a_node_that_left_with_a_notice_or_after_the_end_is_no_loss() -> None:
-    gone = replace(healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 999.0)})
+    gone = replace(
+        healthy("a", "b"), nodes={"b": node("b")}, left={"a": DepartedNode("a-1", 999.0)}
+    )
     drained = replace(gone, drains={"a": drain("a")})
     ended = replace(gone, job=Job("succeeded", 998.0))
     assert only(decide(drained, NOW, POLICY), Tell) == []
@@ -313,7 +321,10 @@ def test_a_node_that_left_with_a_notice_or_after_the_end_is_no_loss() -> None:
 
 def test_a_machine_whose_node_stays_silent_is_replaced_when_its_time_is_up() -> None:
     seen = replace(
-        healthy("a", "b"), nodes={"b": node("b")}, left={"a": Left("a-1", 990.0)}, since=500.0
+        healthy("a", "b"),
+        nodes={"b": node("b")},
+        left={"a": DepartedNode("a-1", 990.0)},
+        since=500.0,
     )
     early = decide(seen, NOW, POLICY)
     assert only(early, Replace) == []
@@ -341,9 +352,9 @@ def test_a_node_that_tells_that_it_prepares_is_waited_for_longer() -> None:
     assert decision.wake_at == late - 1.0 + POLICY.boot_within
     assert only(decide(told, decision.wake_at, POLICY), Replace)
 
-    again = replace(told, left={"a": Left("a-1", late - 2.0)})
+    again = replace(told, left={"a": DepartedNode("a-1", late - 2.0)})
     assert decide(again, late, POLICY).wake_at == decision.wake_at, "for what it has from then on"
-    before = replace(told, left={"a": Left("a-1", late)})
+    before = replace(told, left={"a": DepartedNode("a-1", late)})
     assert decide(before, late, POLICY).wake_at == late + POLICY.silent_for
 
 
@@ -359,7 +370,7 @@ def test_a_drain_is_complete_when_the_agent_is_done_or_the_machine_gone(
 ) -> None:
     seen = replace(
         healthy("a", "b"),
-        group=group(Place("a", "Terminating:Wait"), *in_service("b")),
+        group=group(GroupMember("a", "Terminating:Wait"), *in_service("b")),
         machines={"a": machine("a", state), "b": machine("b")},
         nodes={id: node(id) for id in (("a", "b") if registered else ("b",))},
         drains={"a": drain("a")},
@@ -373,14 +384,14 @@ def test_a_machine_that_ec2_calls_gone_does_not_wait_for_its_group_to_notice() -
     assert only(decide(seen, NOW, POLICY), Replace) == [
         Replace("a", "EC2 says that it is terminated")
     ]
-    leaves = replace(seen, group=group(Place("a", "Terminating"), *in_service("b")))
+    leaves = replace(seen, group=group(GroupMember("a", "Terminating"), *in_service("b")))
     assert only(decide(leaves, NOW, POLICY), Replace) == []
 
 
 def test_a_node_that_aws_has_not_taken_at_the_end_of_its_notice_is_ended() -> None:
     seen = replace(
         healthy("a", "b"),
-        group=group(Place("a", "Terminating:Wait"), *in_service("b")),
+        group=group(GroupMember("a", "Terminating:Wait"), *in_service("b")),
         drains={"a": drain("a", deadline=NOW - 1.0)},
     )
     decision = decide(seen, NOW, POLICY)
@@ -430,7 +441,7 @@ def test_without_a_group_nothing_is_touched() -> None:
 
 ids = st.sampled_from("abcdef")
 places = st.builds(
-    Place, ids, st.sampled_from(["Pending", "InService", "Terminating:Wait", "Terminating"])
+    GroupMember, ids, st.sampled_from(["Pending", "InService", "Terminating:Wait", "Terminating"])
 )
 events = st.one_of(
     st.builds(SpotWarning, st.sampled_from(["1", "2"]), st.just(999.0), ids),
@@ -438,13 +449,13 @@ events = st.one_of(
     st.builds(Malformed, st.just("no JSON")),
 )
 observations = st.builds(
-    Seen,
+    Observation,
     desired=st.integers(1, 6),
     since=st.just(500.0),
     job=st.none() | st.builds(Job, st.sampled_from(["running", "succeeded"]), st.just(900.0)),
     group=st.none()
     | st.builds(
-        Group,
+        ScalingGroup,
         st.just(GROUP),
         st.integers(0, 6),
         st.lists(places, max_size=6, unique_by=lambda place: place.instance).map(tuple),
@@ -461,7 +472,9 @@ observations = st.builds(
 
 
 @given(observations)
-def test_every_message_gets_exactly_one_fate_and_goes_after_what_it_caused(seen: Seen) -> None:
+def test_every_message_gets_exactly_one_fate_and_goes_after_what_it_caused(
+    seen: Observation,
+) -> None:
     actions = decide(seen, NOW, POLICY).actions
     discarded = [action.message for action in actions if isinstance(action, Discard)]
     assert sorted(m.receipt for m in discarded) == sorted(m.receipt for m in seen.messages)
@@ -470,7 +483,7 @@ def test_every_message_gets_exactly_one_fate_and_goes_after_what_it_caused(seen:
 
 
 @given(observations)
-def test_only_members_of_the_group_that_stay_are_replaced_and_each_once(seen: Seen) -> None:
+def test_only_members_of_the_group_that_stay_are_replaced_and_each_once(seen: Observation) -> None:
     replaced = [a.instance for a in decide(seen, NOW, POLICY).actions if isinstance(a, Replace)]
     assert len(replaced) == len(set(replaced))
     for instance in replaced:
@@ -481,7 +494,7 @@ def test_only_members_of_the_group_that_stay_are_replaced_and_each_once(seen: Se
 
 
 @given(observations)
-def test_no_instance_is_launched_after_the_end(seen: Seen) -> None:
+def test_no_instance_is_launched_after_the_end(seen: Observation) -> None:
     """Ending an instance launches another as long as the group's size asks for one."""
     decision = decide(seen, NOW, POLICY)
     if seen.ended and seen.group is not None and seen.group.desired > 0:
@@ -490,6 +503,6 @@ def test_no_instance_is_launched_after_the_end(seen: Seen) -> None:
 
 
 @given(observations)
-def test_a_settled_cluster_gives_nothing_to_do_but_messages_and_drains(seen: Seen) -> None:
+def test_a_settled_cluster_gives_nothing_to_do_but_messages_and_drains(seen: Observation) -> None:
     if settled(seen, NOW, POLICY) and not seen.messages and not seen.drains and not seen.ended:
         assert only(decide(seen, NOW, POLICY), SetDesired, CompleteDrain) == []

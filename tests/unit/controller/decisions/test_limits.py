@@ -7,18 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import NOW, ON_DEMAND, SPOT, cluster, group, only, wanted
 
-from spotelastic.aws.compute.autoscaling import Group, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, ScalingGroup
 from spotelastic.aws.compute.zone_ranking import Zone
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
     AskToEnd,
-    EndJob,
-    Left,
+    ControllerPolicy,
+    DepartedNode,
+    EndJobAtOnce,
     Money,
-    Policy,
+    Observation,
     Remove,
     Replace,
-    Seen,
     SetDesired,
     Tell,
     account,
@@ -29,21 +29,21 @@ from spotelastic.model.notice import Drain, Notice
 
 def test_above_the_highest_price_no_spot_node_is_launched_and_none_is_ended() -> None:
     seen = replace(cluster(2), money=Money(spot=0.7))
-    assert wanted(seen, Policy(capacity=Capacity(max_price=0.7)))[SPOT] == 4
-    dear = Policy(capacity=Capacity(max_price=0.6))
+    assert wanted(seen, ControllerPolicy(capacity=Capacity(max_price=0.7)))[SPOT] == 4
+    dear = ControllerPolicy(capacity=Capacity(max_price=0.6))
     assert only(seen, dear, SetDesired, Remove, Replace) == [
         SetDesired(SPOT, 2, "a spot node costs $0.7 an hour (--max-price 0.6)")
     ]
 
 
 def test_above_the_highest_price_who_goes_is_not_replaced_until_the_price_allows_it() -> None:
-    dear = Policy(capacity=Capacity(max_price=0.6))
+    dear = ControllerPolicy(capacity=Capacity(max_price=0.6))
     notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(cluster(4), drains={"s1": Drain("s1", notice)}, money=Money(spot=0.7))
     why = "it has a notice, and a spot node costs $0.7 an hour (--max-price 0.6)"
     ends = only(seen, dear, SetDesired, Remove, Replace)
     assert ends == [Remove("s1", why)]
-    silent = replace(seen, drains={}, left={"s2": Left("s2-1", NOW - 600.0)})
+    silent = replace(seen, drains={}, left={"s2": DepartedNode("s2-1", NOW - 600.0)})
     silent = replace(silent, nodes={n: each for n, each in seen.nodes.items() if n != "s2"})
     (end,) = only(silent, dear, SetDesired, Remove, Replace)
     assert isinstance(end, Remove) and end.instance == "s2"
@@ -56,7 +56,7 @@ def test_above_the_highest_price_who_goes_is_not_replaced_until_the_price_allows
 
 
 def test_above_the_highest_price_of_spot_an_on_demand_node_is_replaced_all_the_same() -> None:
-    dear = Policy(capacity=Capacity(base=1, max_price=0.6))
+    dear = ControllerPolicy(capacity=Capacity(base=1, max_price=0.6))
     notice = Notice("scheduled", "d0", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(cluster(3, 1), drains={"d0": Drain("d0", notice)}, money=Money(spot=0.7))
     assert only(seen, dear, Remove, Replace) == [Replace("d0", "it has a scheduled")]
@@ -75,7 +75,7 @@ def test_a_price_that_holds_nodes_out_is_told_once_whatever_it_is_meanwhile_and_
         priced = replace(seen, money=Money(spot=price))
         told = [
             action.event
-            for action in only(priced, Policy(capacity=Capacity(max_price=limit)), Tell)
+            for action in only(priced, ControllerPolicy(capacity=Capacity(max_price=limit)), Tell)
             if isinstance(action, Tell)
         ]
         assert all(event.data["price"] == price for event in told)
@@ -91,7 +91,7 @@ def test_a_price_that_holds_nodes_out_is_told_once_whatever_it_is_meanwhile_and_
 
 
 def test_a_price_is_told_where_nodes_are_missing_for_it_in_each_life_of_the_job() -> None:
-    dear = Policy(capacity=Capacity(max_price=0.6))
+    dear = ControllerPolicy(capacity=Capacity(max_price=0.6))
     enough = replace(cluster(4), types=("a", "b"), money=Money(spot=0.7))
     assert only(enough, dear, Tell) == []
     assert only(replace(cluster(2), ending=Ending("stopped", NOW, "")), dear, Tell) == []
@@ -106,7 +106,7 @@ def test_a_price_is_told_where_nodes_are_missing_for_it_in_each_life_of_the_job(
 
 
 def test_a_job_ends_before_it_has_cost_more_than_it_may_and_says_what_it_did() -> None:
-    policy = Policy(capacity=Capacity(max_cost=10.0), ends_within=180.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), ends_within=180.0)
     going = replace(cluster(4), money=Money(spent=9.5, per_hour=8.0))
     assert only(going, policy, AskToEnd) == []
     assert decide(going, NOW, policy).wake_at == pytest.approx(NOW + 45.0, abs=0.1)
@@ -122,7 +122,7 @@ def test_a_job_ends_before_it_has_cost_more_than_it_may_and_says_what_it_did() -
 
 def test_no_node_is_launched_that_would_hardly_train_before_the_money_ends() -> None:
     """Both groups pay from one purse, and those on demand first. Nobody goes for it."""
-    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     missing = replace(cluster(2), group=group(SPOT, ["s0", "s1"], 2))
 
     def at(spent: float, capacity: Capacity = policy.capacity, spot: float = 2.0) -> dict[str, int]:
@@ -136,7 +136,7 @@ def test_no_node_is_launched_that_would_hardly_train_before_the_money_ends() -> 
     assert at(3.1, bases) == {SPOT: 3, ON_DEMAND: 0}
 
 
-def at_rest(seen: Seen) -> Seen:
+def at_rest(seen: Observation) -> Observation:
     """No group asks for more than it has."""
     assert seen.group is not None
     return replace(seen, group=replace(seen.group, desired=len(seen.group.places)))
@@ -150,7 +150,7 @@ def test_what_is_asked_for_can_be_paid_and_nobody_goes_for_it(
     there: int, bought: int, base: int, spent: float, spot: float, on_demand: float
 ) -> None:
     capacity = Capacity(max_cost=10.0, base=base)
-    policy = Policy(capacity=capacity, boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=capacity, boots_in=1800.0, ends_within=1800.0)
     rich = at_rest(replace(cluster(there, bought, most=6), money=Money()))
     seen = replace(rich, money=Money(spent, 0.5, spot, on_demand))
     usd = {SPOT: spot, ON_DEMAND: on_demand}
@@ -165,13 +165,13 @@ def test_a_purse_that_a_base_has_emptied_may_be_a_little_below_nothing() -> None
     """As floats are: three of these prices are more than the limit, which is three times one."""
     usd, limit = 0.6190967313738801, 1.8572901941216402
     capacity = Capacity(max_cost=limit, base=3)
-    policy = Policy(capacity=capacity, boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=capacity, boots_in=1800.0, ends_within=1800.0)
     seen = replace(cluster(0), money=Money(on_demand=usd))
     assert wanted(seen, policy) == {SPOT: 1, ON_DEMAND: 3}
 
 
 def test_who_goes_when_the_money_ends_is_not_replaced_and_that_is_told_once() -> None:
-    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(
         cluster(4), drains={"s1": Drain("s1", notice)}, money=Money(2.0, per_hour=4.0, spot=2.0)
@@ -196,7 +196,7 @@ def test_who_goes_when_the_money_ends_is_not_replaced_and_that_is_told_once() ->
 def test_nodes_that_are_replaced_are_paid_one_after_the_other() -> None:
     """Each for itself could be paid; together they are more than the money is left for, and AWS
     would choose who goes when that is found out."""
-    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     warned = {
         name: Drain(name, Notice("notice", name, "imds", NOW, NOW, NOW + 120.0))
         for name in ("s0", "s1", "s2")
@@ -210,7 +210,7 @@ def test_nodes_that_are_replaced_are_paid_one_after_the_other() -> None:
 
 
 def test_nodes_that_are_on_their_way_are_not_called_off_for_the_time_that_they_take() -> None:
-    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     money = Money(spent=3.5, per_hour=4.0, spot=2.0)
     resting = replace(cluster(2), group=group(SPOT, ["s0", "s1"], 2), money=money)
     assert wanted(resting, policy)[SPOT] == 3, "two more would hardly train"
@@ -222,7 +222,7 @@ def test_nodes_that_are_on_their_way_are_not_called_off_for_the_time_that_they_t
 def test_a_job_that_cannot_pay_for_the_nodes_that_it_lacks_ends_instead_of_waiting_for_them() -> (
     None
 ):
-    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     money = Money(8.0, per_hour=0.1, spot=2.0, on_demand=6.0)
     alone = replace(cluster(1), group=group(SPOT, ["s0"], 1), money=money)
     assert only(alone, policy, AskToEnd) == [
@@ -246,45 +246,45 @@ def test_a_job_that_cannot_pay_for_the_nodes_that_it_lacks_ends_instead_of_waiti
 
 
 def test_a_doomed_node_trains_on_before_its_job_ends_for_want_of_another() -> None:
-    policy = Policy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
+    policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     seen = replace(cluster(2), money=Money(8.0, per_hour=0.1, spot=2.0, on_demand=6.0))
-    leaves = Place("s1", "Terminating:Wait")
-    leaving = replace(seen, group=Group(SPOT, 1, (Place("s0", "InService"), leaves)))
+    leaves = GroupMember("s1", "Terminating:Wait")
+    leaving = replace(seen, group=ScalingGroup(SPOT, 1, (GroupMember("s0", "InService"), leaves)))
     assert only(leaving, policy, AskToEnd) == []
     gone = {name: node for name, node in leaving.nodes.items() if name != "s1"}
     assert len(only(replace(leaving, nodes=gone), policy, AskToEnd)) == 1
 
 
 def test_at_its_deadline_a_job_is_timed_out_once() -> None:
-    policy = Policy(capacity=Capacity(deadline=NOW))
+    policy = ControllerPolicy(capacity=Capacity(deadline=NOW))
     seen = cluster(4)
     assert decide(seen, NOW - 5.0, policy).wake_at == NOW
     (asked,) = only(seen, policy, AskToEnd)
     assert isinstance(asked, AskToEnd)
     assert asked.ending.state == "timed out"
-    assert only(replace(seen, ending=asked.ending), policy, AskToEnd, EndJob, Tell) == []
+    assert only(replace(seen, ending=asked.ending), policy, AskToEnd, EndJobAtOnce, Tell) == []
     (told,) = only(seen, policy, Tell)
     assert isinstance(told, Tell)
     assert only(replace(seen, told=frozenset({account(told.event)})), policy, Tell) == []
 
 
 def test_a_job_that_does_not_come_to_its_end_is_ended_when_its_time_is_up() -> None:
-    policy = Policy(ends_within=180.0)
+    policy = ControllerPolicy(ends_within=180.0)
     seen = replace(cluster(4), ending=Ending("stopped", NOW, "stopped by command"))
-    assert only(seen, policy, EndJob) == []
+    assert only(seen, policy, EndJobAtOnce) == []
     assert decide(seen, NOW, policy).wake_at == NOW + 180.0
     late = decide(seen, NOW + 180.0, policy).actions
-    (ended,) = [action for action in late if isinstance(action, EndJob)]
+    (ended,) = [action for action in late if isinstance(action, EndJobAtOnce)]
     assert (ended.job.state, ended.job.final_step) == ("stopped", 500)
     assert ended.job.reason == "stopped by command; the newest commit is of step 500"
 
 
 def test_a_job_that_nobody_has_joined_yet_ends_at_once() -> None:
     seen = replace(cluster(4), nodes={}, ending=Ending("stopped", NOW, "stopped by command"))
-    (ended,) = only(seen, Policy(), EndJob)
-    assert isinstance(ended, EndJob) and ended.job.state == "stopped"
+    (ended,) = only(seen, ControllerPolicy(), EndJobAtOnce)
+    assert isinstance(ended, EndJobAtOnce) and ended.job.state == "stopped"
 
 
 def test_nobody_is_launched_for_a_job_that_is_being_ended() -> None:
     seen = replace(cluster(2), ending=Ending("stopped", NOW, "stopped by command"))
-    assert wanted(seen, Policy())[SPOT] == 2
+    assert wanted(seen, ControllerPolicy())[SPOT] == 2

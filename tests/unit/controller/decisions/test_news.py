@@ -2,19 +2,23 @@
 
 import pytest
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.eventbridge import AwsEvent, Rebalance, SpotWarning, StateChange
 from spotelastic.controller.decisions.urgent import acted, warned
 from spotelastic.controller.model.observation import Message, Remove, Replace, SetDesired
 
-SPOT = Group(
+SPOT = ScalingGroup(
     "workers",
     3,
-    (Place("i-1", "InService"), Place("i-gone", "Terminating:Wait"), Place("i-off", "InService")),
+    (
+        GroupMember("i-1", "InService"),
+        GroupMember("i-gone", "Terminating:Wait"),
+        GroupMember("i-off", "InService"),
+    ),
 )
-GROUPS = (SPOT, Group("on-demand", 1, (Place("i-2", "InService"),)))
+GROUPS = (SPOT, ScalingGroup("on-demand", 1, (GroupMember("i-2", "InService"),)))
 MACHINES = {
-    name: Machine(name, "worker", state, "t", "z", "", True, 0.0)
+    name: Instance(name, "worker", state, "t", "z", "", True, 0.0)
     for name, state in {
         "i-1": "running",
         "i-2": "running",

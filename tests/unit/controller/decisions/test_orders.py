@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.command_queue import LIFETIME
 from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
-    Order,
-    Policy,
+    ControllerPolicy,
+    Observation,
+    PendingCommand,
     Replace,
     Reply,
     Rescale,
     Revive,
-    Seen,
     SetDesired,
 )
 from spotelastic.model.command import Answer, Command
@@ -28,32 +28,36 @@ NAMES = ("i-1", "i-2")
 ENDING = Ending("stopped", NOW - 1.0, "stopped by command")
 
 
-def cluster(*commands: Command, sent_at: float = NOW - 0.5) -> Seen:
-    orders = [Order(f"r{n}", command, sent_at) for n, command in enumerate(commands)]
-    return Seen(
+def cluster(*commands: Command, sent_at: float = NOW - 0.5) -> Observation:
+    orders = [PendingCommand(f"r{n}", command, sent_at) for n, command in enumerate(commands)]
+    return Observation(
         desired=2,
         since=0.0,
         job=Job("running", 100.0),
         wanted=Settings(1, 2),
-        group=Group("workers", 2, tuple(Place(name, "InService") for name in NAMES)),
+        group=ScalingGroup("workers", 2, tuple(GroupMember(name, "InService") for name in NAMES)),
         machines={
-            name: Machine(name, "worker", "running", "t", "z", "", True, 0.0) for name in NAMES
+            name: Instance(name, "worker", "running", "t", "z", "", True, 0.0) for name in NAMES
         },
         nodes={name: Node(name, f"{name}-1", "", "z", Fingerprint()) for name in NAMES},
         orders=tuple(orders),
     )
 
 
-def ended(seen: Seen, state: str = "stopped") -> Seen:
+def ended(seen: Observation, state: str = "stopped") -> Observation:
     job = Job(state, NOW - 60.0, "over")  # type: ignore[arg-type]
     return replace(seen, job=job, ending=ENDING if state == "stopped" else None, nodes={})
 
 
-def only(seen: Seen, *kinds: type[Action]) -> list[Action]:
-    return [action for action in decide(seen, NOW, Policy()).actions if isinstance(action, kinds)]
+def only(seen: Observation, *kinds: type[Action]) -> list[Action]:
+    return [
+        action
+        for action in decide(seen, NOW, ControllerPolicy()).actions
+        if isinstance(action, kinds)
+    ]
 
 
-def answer(seen: Seen) -> Answer | None:
+def answer(seen: Observation) -> Answer | None:
     (reply,) = only(seen, Reply)
     assert isinstance(reply, Reply)
     return reply.answer
@@ -67,7 +71,7 @@ def grow(low: int, high: int) -> Command:
 
 
 def test_stop_has_the_nodes_save_first_and_is_answered_after_that_was_asked() -> None:
-    actions = decide(cluster(STOP), NOW, Policy()).actions
+    actions = decide(cluster(STOP), NOW, ControllerPolicy()).actions
     kinds = [type(action) for action in actions]
     assert kinds.index(AskToEnd) < kinds.index(Reply)
     (asked,) = only(cluster(STOP), AskToEnd)
@@ -88,7 +92,7 @@ def test_stop_has_the_nodes_save_first_and_is_answered_after_that_was_asked() ->
         (replace(cluster(grow(1, 1)), wanted=Settings(1, 1)), "has 1 node already"),
     ],
 )
-def test_what_is_so_already_is_a_success_and_changes_nothing(seen: Seen, text: str) -> None:
+def test_what_is_so_already_is_a_success_and_changes_nothing(seen: Observation, text: str) -> None:
     assert answer(seen) == Answer("c1", NOW, text) or answer(seen) == Answer(
         seen.orders[0].command.id if seen.orders[0].command else "", NOW, text
     )
@@ -103,7 +107,7 @@ def test_what_is_so_already_is_a_success_and_changes_nothing(seen: Seen, text: s
         (cluster(grow(0, 2)), "cannot have 0 to 2 nodes"),
     ],
 )
-def test_what_cannot_be_is_refused(seen: Seen, text: str) -> None:
+def test_what_cannot_be_is_refused(seen: Observation, text: str) -> None:
     told = answer(seen)
     assert told is not None
     assert (told.text, told.accepted) == (text, False)
@@ -139,7 +143,7 @@ def test_a_command_that_came_too_late_or_cannot_be_read_changes_nothing() -> Non
     late = cluster(STOP, sent_at=NOW - LIFETIME - 0.1)
     assert only(late, AskToEnd) == []
     assert answer(late) is None
-    unreadable = replace(cluster(), orders=(Order("r1", None, NOW),))
+    unreadable = replace(cluster(), orders=(PendingCommand("r1", None, NOW),))
     assert answer(unreadable) is None
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import addresses, block_size
 from spotelastic.aws.compute import offers
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.compute.zone_ranking import FRESH_FOR, Zone, Zones, ranked
 from spotelastic.aws.messaging.eventbridge import GroupActivity
 from spotelastic.controller.decisions.decide import decide
@@ -19,13 +19,13 @@ from spotelastic.controller.decisions.zone_packing import undecided
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (
     Action,
-    Failed,
+    ControllerPolicy,
+    LaunchFailures,
     Message,
     Money,
-    Policy,
+    Observation,
     Remove,
     Replace,
-    Seen,
     SetDesired,
     SetSubnets,
     Tell,
@@ -35,23 +35,23 @@ from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
-from spotelastic.store.port import Reset, Value
+from spotelastic.store.port import Reset, StoredValue
 
 NOW = 10_000.0
-POLICY = Policy()
+POLICY = ControllerPolicy()
 ZONES = tuple(Zone(name, (f"subnet-{name}",), f"use1-{name}", 1.0, 9) for name in "abc")
-DRY = Failed(3, NOW, "no capacity", "capacity")
+DRY = LaunchFailures(3, NOW, "no capacity", "capacity")
 
 
-def job(home: str, **nodes: str) -> Seen:
+def job(home: str, **nodes: str) -> Observation:
     """Nodes by name, each with its zone; all that the job should have are there."""
-    group = Group(
+    group = ScalingGroup(
         "workers",
         len(nodes),
-        tuple(Place(name, "InService") for name in nodes),
+        tuple(GroupMember(name, "InService") for name in nodes),
         tuple(f"subnet-{zone}" for zone in home),
     )
-    return Seen(
+    return Observation(
         desired=len(nodes),
         least=1,
         since=0.0,
@@ -59,7 +59,7 @@ def job(home: str, **nodes: str) -> Seen:
         group=group,
         zones=ZONES,
         machines={
-            name: Machine(name, "worker", "running", "t", zone, "", True, 100.0 + index)
+            name: Instance(name, "worker", "running", "t", zone, "", True, 100.0 + index)
             for index, (name, zone) in enumerate(nodes.items())
         },
         nodes={name: Node(name, name, "", zone, Fingerprint()) for name, zone in nodes.items()},
@@ -67,7 +67,7 @@ def job(home: str, **nodes: str) -> Seen:
     )
 
 
-def only(seen: Seen, *kinds: type[Action]) -> list[Action]:
+def only(seen: Observation, *kinds: type[Action]) -> list[Action]:
     return [each for each in decide(seen, NOW, POLICY).actions if isinstance(each, kinds)]
 
 
@@ -201,7 +201,7 @@ def test_nodes_that_are_in_several_zones_are_gathered_where_most_of_them_are() -
 # -- those who are behind ------------------------------------------------------------------------
 
 
-def gone(seen: Seen) -> list[str]:
+def gone(seen: Observation) -> list[str]:
     return [each.instance for each in only(seen, Replace) if isinstance(each, Replace)]
 
 
@@ -235,7 +235,9 @@ def test_whoever_leads_next_knows_what_was_dry_and_when_nodes_moved() -> None:
     moved = Event(NOW, "zone", "", data={"zone": "b", "left": "a", "committed": 70})
     given = [Event(NOW, "give-back", "", "n9", {"committed": step}) for step in (95, 90)]
     events = {"1": told.event, "2": moved, "3": given[0], "4": given[1]}
-    mirror([Reset(tuple(Value(keys.event(n), encode(e), 1, 1) for n, e in events.items()), 1)])
+    mirror(
+        [Reset(tuple(StoredValue(keys.event(n), encode(e), 1, 1) for n, e in events.items()), 1)]
+    )
     records = mirror.records()
     assert records.failed[("workers", "a")].cause == "capacity"
     assert (records.moved_at, records.zones_left) == (70, {"a": NOW})
@@ -263,7 +265,7 @@ def test_nobody_goes_to_a_zone_in_which_none_boots() -> None:
 
 def test_a_job_of_fixed_size_on_demand_looks_for_spot_in_other_zones_too() -> None:
     """As many nodes as it should have are there, but one spot node more is asked for."""
-    policy = Policy(capacity=Capacity("fallback"))
+    policy = ControllerPolicy(capacity=Capacity("fallback"))
     seen = job("a", n1="a", n2="a")
     assert seen.group is not None
     bought = replace(seen.group, name="on-demand")
@@ -284,10 +286,10 @@ def test_a_job_of_fixed_size_on_demand_looks_for_spot_in_other_zones_too() -> No
 
 # -- a zone that is too dear ---------------------------------------------------------------------
 
-LIMITED = Policy(capacity=Capacity(max_price=1.5))
+LIMITED = ControllerPolicy(capacity=Capacity(max_price=1.5))
 
 
-def choice(seen: Seen, policy: Policy = LIMITED) -> list[tuple[str, ...]]:
+def choice(seen: Observation, policy: ControllerPolicy = LIMITED) -> list[tuple[str, ...]]:
     actions = decide(seen, NOW, policy).actions
     return [each.subnets for each in actions if isinstance(each, SetSubnets)]
 
@@ -337,11 +339,11 @@ class Account:
     born: int = 0
     asked: int = 0
     nodes: dict[str, str] = field(default_factory=dict)
-    failed: dict[tuple[str, str], Failed] = field(default_factory=dict)
+    failed: dict[tuple[str, str], LaunchFailures] = field(default_factory=dict)
     moved_at: int = 0
     left: dict[str, float] = field(default_factory=dict)
 
-    def seen(self) -> Seen:
+    def seen(self) -> Observation:
         seen = job("".join(self.home), **self.nodes)
         assert seen.group is not None
         return replace(
@@ -378,9 +380,9 @@ class Account:
         while len(self.nodes) < self.asked:
             free = [z for z in self.home if list(self.nodes.values()).count(z) < self.capacity[z]]
             if not free:
-                before = self.failed.get(pool, Failed(0, 0.0))
+                before = self.failed.get(pool, LaunchFailures(0, 0.0))
                 again = before.count + 1
-                self.failed[pool] = Failed(again, self.now, "none", "capacity", tries=again)
+                self.failed[pool] = LaunchFailures(again, self.now, "none", "capacity", tries=again)
                 return
             self.failed.pop(pool, None)
             self.born += 1

@@ -2,39 +2,39 @@
 
 from dataclasses import replace
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.controller.decisions.housekeeping import (
     BOOT,
-    Dissolve,
+    ClusterState,
     Examine,
-    Policy,
+    HousekeepingPolicy,
     Postpone,
-    Standing,
+    Teardown,
     cause,
     said,
     upkeep,
 )
-from spotelastic.controller.model.observation import EndJob, Seen, Tell, account
+from spotelastic.controller.model.observation import EndJobAtOnce, Observation, Tell, account
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.progress import Event
 
 NOW = 10_000.0
-POLICY = Policy()
-LED = Standing(minimum=2, switch_at=NOW + POLICY.unattended)
+POLICY = HousekeepingPolicy()
+LED = ClusterState(minimum=2, switch_at=NOW + POLICY.unattended)
 
 
-def machine(id: str, at: float = NOW - 60.0, state: str = "running", reason: str = "") -> Machine:
-    return Machine(id, "worker", state, "g5.xlarge", "a", "10.0.0.9", True, at, reason=reason)
+def machine(id: str, at: float = NOW - 60.0, state: str = "running", reason: str = "") -> Instance:
+    return Instance(id, "worker", state, "g5.xlarge", "a", "10.0.0.9", True, at, reason=reason)
 
 
-def seen(*machines: Machine, nodes: tuple[str, ...] = (), job: str = "running") -> Seen:
-    places = tuple(Place(m.id, "InService") for m in machines if m.state == "running")
-    return Seen(
+def seen(*machines: Instance, nodes: tuple[str, ...] = (), job: str = "running") -> Observation:
+    places = tuple(GroupMember(m.id, "InService") for m in machines if m.state == "running")
+    return Observation(
         desired=4,
         since=1000.0,
         job=Job(job, NOW - 100.0),  # type: ignore[arg-type]
-        group=Group("workers", 4, places),
+        group=ScalingGroup("workers", 4, places),
         machines={m.id: m for m in machines},
         nodes={id: Node(id, id, "10.0.0.9", "a", Fingerprint()) for id in nodes},
     )
@@ -71,14 +71,14 @@ def test_without_a_group_and_after_the_job_there_is_no_switch_to_postpone() -> N
 
 def test_a_cluster_whose_up_died_before_its_workers_is_taken_down_after_an_hour() -> None:
     """Its control nodes would stay, and cost, for good."""
-    alone = Seen(desired=4, since=NOW - 3600.0)
-    standing = Standing(minimum=2)
+    alone = Observation(desired=4, since=NOW - 3600.0)
+    standing = ClusterState(minimum=2)
     told, dissolved = upkeep(alone, standing, NOW, POLICY).actions
     assert isinstance(told, Tell) and "`up` was not finished" in told.event.message
-    assert isinstance(dissolved, Dissolve)
+    assert isinstance(dissolved, Teardown)
     again = replace(alone, told=frozenset({account(told.event)}))
     assert upkeep(again, standing, NOW, POLICY).actions == (dissolved,)
-    group = Group("workers", 0, ())
+    group = ScalingGroup("workers", 0, ())
     for case, how in (
         (replace(alone, since=NOW - 3599.0), standing),
         (alone, replace(standing, asked_at=NOW - 3599.0)),  # `up` may still be at work
@@ -108,7 +108,7 @@ def test_three_boots_in_a_row_that_fail_alike_fail_a_job_that_cannot_run() -> No
     boots = tuple(failed(f"i-{n}", NOW - 500.0 + n) for n in range(3))
     decided = upkeep(seen(nodes=("i-9",)), replace(LED, boots=boots), NOW, POLICY)
     ended, told = decided.actions
-    assert isinstance(ended, EndJob) and isinstance(told, Tell)
+    assert isinstance(ended, EndJobAtOnce) and isinstance(told, Tell)
     assert "3 instances in a row did not boot: boot: no torch" in ended.job.reason
     assert "The console of i-2 ends:\nboot: no torch" in ended.job.reason
     assert told.event.kind == "job" and told.event.message == f"failed: {ended.job.reason}"
@@ -130,7 +130,7 @@ def test_boots_that_hang_one_after_the_other_are_still_three_in_a_row() -> None:
         failed(f"i-{n}", NOW - (3 - n) * apart, at=NOW - (2 - n) * apart) for n in range(3)
     )
     decided = upkeep(seen(), replace(LED, minimum=1, boots=boots), NOW, POLICY)
-    assert [type(action) for action in decided.actions] == [EndJob, Tell]
+    assert [type(action) for action in decided.actions] == [EndJobAtOnce, Tell]
 
 
 def test_a_job_that_can_run_goes_on_with_the_nodes_that_it_has() -> None:
@@ -165,7 +165,7 @@ def test_the_cluster_goes_when_the_job_has_ended_and_lingered() -> None:
     now = seen(job="failed")  # ended 100 s ago
     assert upkeep(now, LED, NOW, POLICY).wake_at == NOW + 500.0
     (action,) = upkeep(now, LED, NOW + 500.0, POLICY).actions
-    assert isinstance(action, Dissolve)
+    assert isinstance(action, Teardown)
     kept = upkeep(now, LED, NOW + 1e6, replace(POLICY, linger=None))
     assert (kept.actions, kept.wake_at) == ((), None)
 
@@ -173,7 +173,7 @@ def test_the_cluster_goes_when_the_job_has_ended_and_lingered() -> None:
 def test_a_cluster_that_is_being_taken_down_launches_nothing_more() -> None:
     decided = upkeep(seen(), replace(LED, stopping=True), NOW, POLICY)
     assert decided.desired == 0
-    assert [type(action) for action in decided.actions] == [Dissolve]
+    assert [type(action) for action in decided.actions] == [Teardown]
 
 
 def test_a_boot_failed_for_what_we_said_last_and_alike_without_what_varies() -> None:
@@ -191,7 +191,7 @@ def test_a_boot_failed_for_what_we_said_last_and_alike_without_what_varies() -> 
 
 def test_a_node_that_outlives_its_job_is_looked_after_until_the_cluster_goes() -> None:
     """Else the dead man's switch would end it."""
-    kept = Group("workers", 1, (Place("i-kept", "InService"),))
+    kept = ScalingGroup("workers", 1, (GroupMember("i-kept", "InService"),))
     over = replace(seen(), group=kept, job=Job("failed", NOW - 60.0))
     policy = replace(POLICY, linger=7200.0)
     due = replace(LED, switch_at=NOW + 60.0)
@@ -200,4 +200,4 @@ def test_a_node_that_outlives_its_job_is_looked_after_until_the_cluster_goes() -
     quiet = upkeep(over, fresh, NOW, policy)
     assert (quiet.actions, quiet.wake_at) == ((), NOW + policy.postpone_every)
     (end,) = upkeep(over, fresh, NOW + 7200.0, policy).actions
-    assert isinstance(end, Dissolve)
+    assert isinstance(end, Teardown)

@@ -9,32 +9,33 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
+from spotelastic_checkpoints.types import Resume
 
-from spotelastic.aws.compute.autoscaling import Group, Machine, Place
+from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
 from spotelastic.aws.compute.zone_ranking import Zone
 from spotelastic.aws.messaging.eventbridge import SpotWarning
 from spotelastic.controller.decisions import housekeeping
 from spotelastic.controller.decisions.decide import decide
-from spotelastic.controller.effects.executor import Actor
+from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.model.observation import (
     Action,
     AskToEnd,
+    ControllerPolicy,
     Discard,
-    EndJob,
-    Failed,
+    DrainNode,
+    EndJobAtOnce,
     Forget,
+    LaunchFailures,
     Message,
-    Order,
-    Policy,
+    Observation,
+    PendingCommand,
     Remove,
     Reply,
     Resettle,
     Revive,
-    Seen,
     SetDesired,
     SetSubnets,
     Tell,
-    WriteDrain,
 )
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.command import Command
@@ -42,11 +43,11 @@ from spotelastic.model.job import Ending, Job, JobSpec, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
-from spotelastic.model.round import Member, Resume, Round, RoundRecord
+from spotelastic.model.round import Member, Round, RoundRecord
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.decision import WriteRound
 from spotelastic.rendezvous.view import LiveNode
-from spotelastic.rendezvous.view import Seen as ViewSeen
+from spotelastic.rendezvous.view import RunState as ViewSeen
 from spotelastic.store.codec import decode, encode
 from spotelastic.store.election import Leadership, campaign
 from spotelastic.store.keys import Keys
@@ -86,51 +87,53 @@ class Client:
 
 Call = tuple[str, ...]
 AnyAction = Action | housekeeping.Action
-BY_ETCD_ALONE = {WriteDrain, Forget, Tell, AskToEnd, EndJob, Revive, Resettle}
-AS_DOWN = {housekeeping.Dissolve}
+BY_ETCD_ALONE = {DrainNode, Forget, Tell, AskToEnd, EndJobAtOnce, Revive, Resettle}
+AS_DOWN = {housekeeping.Teardown}
 """Its calls are those of `spotelastic down`, which are let fail where that is tested."""
-POLICY = Policy()
+POLICY = ControllerPolicy()
 
 
-def everything() -> Seen:
+def everything() -> Observation:
     """A cluster in which all is to be done that AWS is asked for: by two messages, a command, a
     zone that is dry, and what is wrong with instances."""
     states = {"i-noticed": "InService", "i-silent": "InService", "i-drained": "Terminating:Wait"}
     machines = {
-        name: Machine(name, "worker", "running", "t", "a", "", True, 0.0)
+        name: Instance(name, "worker", "running", "t", "a", "", True, 0.0)
         for name in (*states, "i-stranger", "i-dear")
     }
     off = "Client.InstanceInitiatedShutdown"
     machines["i-off"] = replace(machines["i-noticed"], id="i-off", state="terminated", reason=off)
-    return Seen(
+    return Observation(
         desired=4,
         since=0.0,
         job=Job("running", 100.0),
         wanted=SPEC.settings,
-        group=Group(
+        group=ScalingGroup(
             "workers",
             3,
-            tuple(Place(name, state) for name, state in states.items()),
+            tuple(GroupMember(name, state) for name, state in states.items()),
             ("net-a",),
             suspended=True,
         ),
-        on_demand=Group("on-demand", 1, (Place("i-dear", "InService"),), ("net-a",)),
+        on_demand=ScalingGroup("on-demand", 1, (GroupMember("i-dear", "InService"),), ("net-a",)),
         zones=(Zone("a", ("net-a",)), Zone("b", ("net-b",))),
-        failed={("on-demand", "a"): Failed(3, NOW - 1.0, "none left", "capacity")},
+        failed={("on-demand", "a"): LaunchFailures(3, NOW - 1.0, "none left", "capacity")},
         machines=machines,
         nodes={"i-noticed": Node("i-noticed", "n1", "", "z", Fingerprint())},
         messages=(
             Message("r1", SpotWarning("e1", NOW - 1.0, "i-noticed"), NOW),
             Message("r2", SpotWarning("e2", NOW - 1.0, "i-of-somebody-else"), NOW),
         ),
-        orders=(Order("r3", Command("c1", "scale", 1, 8), NOW),),
+        orders=(PendingCommand("r3", Command("c1", "scale", 1, 8), NOW),),
     )
 
 
-def all_actions(seen: Seen) -> list[AnyAction]:
+def all_actions(seen: Observation) -> list[AnyAction]:
     joined = frozenset(seen.machines) - {"i-off"}
-    standing = housekeeping.Standing(1, joined=joined)
-    kept = housekeeping.upkeep(seen, standing, NOW, housekeeping.Policy(boot_within=-1.0)).actions
+    standing = housekeeping.ClusterState(1, joined=joined)
+    kept = housekeeping.upkeep(
+        seen, standing, NOW, housekeeping.HousekeepingPolicy(boot_within=-1.0)
+    ).actions
     return [*kept, *decide(seen, NOW, POLICY).actions]
 
 
@@ -139,9 +142,11 @@ def actor(
     store: MemoryStore,
     leadership: Leadership,
     alive: Callable[[], bool] = lambda: True,
-) -> Actor:
+) -> ControllerExecutor:
     aws: Any = SimpleNamespace(autoscaling=client, ec2=client, sqs=client, s3=client)
-    return Actor(aws, store.client(), leadership, SPEC, "bucket", "queue", "commands", alive)
+    return ControllerExecutor(
+        aws, store.client(), leadership, SPEC, "bucket", "queue", "commands", alive
+    )
 
 
 def recorded() -> list[tuple[Call, AnyAction]]:
@@ -202,9 +207,11 @@ def test_a_call_that_fails_keeps_back_its_message_only_and_is_made_at_the_next_t
 def test_a_warning_is_deleted_only_once_its_node_is_replaced(store: MemoryStore) -> None:
     """However often that fails: its drain is known from the first turn on."""
     leadership, deleted = leads(store), []
-    place, (warning, _) = Place("i-noticed", "InService"), everything().messages
+    place, (warning, _) = GroupMember("i-noticed", "InService"), everything().messages
     machine = everything().machines["i-noticed"]
-    seen = Seen(1, 0.0, group=Group("workers", 1, (place,)), machines={"i-noticed": machine})
+    seen = Observation(
+        1, 0.0, group=ScalingGroup("workers", 1, (place,)), machines={"i-noticed": machine}
+    )
     seen = replace(seen, messages=(warning,))
     for fails in (0, 0, -1):
         client = Client(fails, TROUBLE["throttled"])
@@ -282,7 +289,7 @@ def test_what_happens_once_and_may_have_been_told_is_not_told_twice(
 def test_a_boot_whose_console_may_not_be_read_is_on_record_nevertheless(
     store: MemoryStore,
 ) -> None:
-    machine = Machine("i-off", "worker", "terminated", "t", "z", "", True, 0.0)
+    machine = Instance("i-off", "worker", "terminated", "t", "z", "", True, 0.0)
     acts = actor(Client(0, TROUBLE["denied"]), store, leads(store))
     acts.perform((housekeeping.Examine(machine, "it has shut itself down", NOW),))
     [event] = [decode(e.data, Event) for e in store.client().range(KEYS.event())[0]]
@@ -327,7 +334,7 @@ def test_who_believes_to_lead_but_does_not_writes_nothing(store: MemoryStore) ->
     client = Client()
     acts = actor(client, store, old)
     with pytest.raises(LeaseLost):
-        acts.perform(decide(everything(), NOW, Policy()).actions)
+        acts.perform(decide(everything(), NOW, ControllerPolicy()).actions)
     with pytest.raises(LeaseLost):
         acts.perform([SetDesired("workers", 9, "as it was a minute ago")])
     assert client.calls == [], "nor does it call AWS"

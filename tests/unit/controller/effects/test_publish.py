@@ -18,7 +18,7 @@ from spotelastic.model.progress import Event, Point, Status
 
 @dataclass
 class Bucket:
-    """As `Objects`, of which only what is written counts."""
+    """As `BucketObjects`, of which only what is written counts."""
 
     cluster: str = "demo"
     written: list[tuple[str, bytes]] = field(default_factory=list)

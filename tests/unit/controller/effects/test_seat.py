@@ -7,24 +7,35 @@ from typing import Any
 
 import pytest
 
-from spotelastic.aws.node.etcd_identity import Holder, step
+from spotelastic.aws.node.etcd_identity import VolumeHolder, step
 from spotelastic.controller.etcd import member_lifecycle
-from spotelastic.controller.etcd.generations import GENERATIONS, Claim, Generation, Generations
-from spotelastic.controller.etcd.member_lifecycle import Open, Sight, Start, Wait, decide
+from spotelastic.controller.etcd.generations import (
+    GENERATIONS,
+    Generation,
+    GenerationClaim,
+    Generations,
+)
+from spotelastic.controller.etcd.member_lifecycle import (
+    KeepWaiting,
+    OpenGeneration,
+    Sight,
+    Start,
+    decide,
+)
 from spotelastic.store.etcd_server.process import MemberConfig
-from spotelastic.store.etcd_server.roster import Listed, Roster
+from spotelastic.store.etcd_server.roster import ListedMember, Roster
 
 MEMBERS = ("a", "b", "c")
-FRESH = Claim()
-WHOLE = Claim(joined=2, holds=2)
-LOST = Claim(joined=2, holds=0)
-BEHIND = Claim(joined=1, holds=1)
+FRESH = GenerationClaim()
+WHOLE = GenerationClaim(joined=2, holds=2)
+LOST = GenerationClaim(joined=2, holds=0)
+BEHIND = GenerationClaim(joined=1, holds=1)
 SEVENTH = "etcd/snapshots/7.db"
 SECOND = Generation(2, "etcd/snapshots/1.db")
 
 
 def sight(
-    *claims: Claim, generation: Generation | None = SECOND, roster: Roster | None = None
+    *claims: GenerationClaim, generation: Generation | None = SECOND, roster: Roster | None = None
 ) -> Sight:
     """As `a` sees it; the claims are of a, b and c."""
     known = dict(zip(MEMBERS, claims, strict=False))
@@ -32,34 +43,37 @@ def sight(
 
 
 def listed(*, led: bool = True, served: bool = True, mine: bool = True) -> Roster:
-    others = [Listed(2, "b", "b:2380", True), Listed(3, "c", "c:2380", True)]
-    me = [Listed(1, "a", "a:2380", served)] if mine else []
+    others = [ListedMember(2, "b", "b:2380", True), ListedMember(3, "c", "c:2380", True)]
+    me = [ListedMember(1, "a", "a:2380", served)] if mine else []
     return Roster("b:2379", led, (*me, *others))
 
 
 @pytest.mark.parametrize(
     ("seen", "todo"),
     [
-        (sight(FRESH, generation=None), Open(Generation(1))),
+        (sight(FRESH, generation=None), OpenGeneration(Generation(1))),
         (sight(FRESH, generation=Generation(1)), Start("begin")),
         (sight(WHOLE), Start("resume")),
         (sight(BEHIND), Start("begin")),
         (sight(LOST, WHOLE, WHOLE, roster=listed()), Start("replace")),
         (sight(LOST, WHOLE, WHOLE, roster=listed(served=False)), Start("join")),
         (sight(LOST, WHOLE, WHOLE, roster=listed(mine=False)), Start("add")),
-        (sight(LOST, LOST, LOST), Open(Generation(3, SEVENTH))),
-        (sight(LOST, LOST, WHOLE), Open(Generation(3, SEVENTH))),
-        (sight(LOST, LOST, WHOLE, roster=listed(led=False)), Open(Generation(3, SEVENTH))),
+        (sight(LOST, LOST, LOST), OpenGeneration(Generation(3, SEVENTH))),
+        (sight(LOST, LOST, WHOLE), OpenGeneration(Generation(3, SEVENTH))),
+        (
+            sight(LOST, LOST, WHOLE, roster=listed(led=False)),
+            OpenGeneration(Generation(3, SEVENTH)),
+        ),
         # The others' disks are there as far as anybody knows: their data must not be forgotten.
-        (sight(LOST, WHOLE, WHOLE), Wait),
-        (sight(LOST, WHOLE, WHOLE, roster=listed(led=False)), Wait),
-        (sight(LOST, WHOLE, BEHIND), Wait),
-        (sight(LOST, WHOLE), Wait),
+        (sight(LOST, WHOLE, WHOLE), KeepWaiting),
+        (sight(LOST, WHOLE, WHOLE, roster=listed(led=False)), KeepWaiting),
+        (sight(LOST, WHOLE, BEHIND), KeepWaiting),
+        (sight(LOST, WHOLE), KeepWaiting),
     ],
 )
 def test_how_a_member_comes_up(seen: Sight, todo: object) -> None:
     found = decide(seen)
-    assert todo is Wait if isinstance(found, Wait) else found == todo
+    assert todo is KeepWaiting if isinstance(found, KeepWaiting) else found == todo
 
 
 def test_nobody_begins_a_generation_twice_nor_ends_one_that_has_a_quorum() -> None:
@@ -69,7 +83,7 @@ def test_nobody_begins_a_generation_twice_nor_ends_one_that_has_a_quorum() -> No
         todo = decide(sight(*claims, roster=roster))
         if todo == Start("begin"):
             assert claims[0].joined < SECOND.number
-        if isinstance(todo, Open):
+        if isinstance(todo, OpenGeneration):
             assert claims.count(LOST) >= 2
             assert roster is None or not roster.led
 
@@ -94,8 +108,8 @@ def test_a_member_that_serves_looks_rarely_for_a_newer_generation_and_lists_only
     monkeypatch.setattr(member_lifecycle, "find_binary", lambda: "etcd")
     objects: Any = SimpleNamespace(names=lambda prefix: listed.append(prefix) or ())
     member = MemberConfig("a", tmp_path, "a:2379", "a:2380")
-    follows = member_lifecycle.Seat(
-        member_lifecycle.SeatConfig(member, tmp_path, {}, tmp_path / "log"), objects
+    follows = member_lifecycle.MemberLifecycle(
+        member_lifecycle.MemberLifecycleConfig(member, tmp_path, {}, tmp_path / "log"), objects
     )
     monkeypatch.setattr(follows, "_pause", SimpleNamespace(wait=wait))
     with pytest.raises(Over):
@@ -114,9 +128,9 @@ def test_what_lingers_is_detached_only_from_a_terminated_instance() -> None:
     alive = ("pending", "running", "stopping", "stopped", "shutting-down")
     ways = ("attaching", "attached", "detaching", "busy")
     for state, how in itertools.product(alive, ways):
-        assert step(Holder("i-other", how, state), "i-me") == "wait"
-    assert step(Holder("i-other", "attached", "terminated"), "i-me") == "detach"
-    assert step(Holder("i-other", "detaching", "terminated"), "i-me") == "wait"
-    assert step(Holder("i-me", "attaching", "running"), "i-me") == "wait"
-    assert step(Holder("i-me", "attached", "running"), "i-me") == "done"
+        assert step(VolumeHolder("i-other", how, state), "i-me") == "wait"
+    assert step(VolumeHolder("i-other", "attached", "terminated"), "i-me") == "detach"
+    assert step(VolumeHolder("i-other", "detaching", "terminated"), "i-me") == "wait"
+    assert step(VolumeHolder("i-me", "attaching", "running"), "i-me") == "wait"
+    assert step(VolumeHolder("i-me", "attached", "running"), "i-me") == "done"
     assert step(None, "i-me") == "attach"

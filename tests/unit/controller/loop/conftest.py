@@ -10,7 +10,7 @@ from support.leading import KEYS, NODES, SPEC, Account, Inbox, Time
 from spotelastic.clock import unbroken
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.loop import leader_loop as terms
-from spotelastic.controller.loop.leader_loop import Term
+from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.config import ControllerConfig
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
@@ -28,7 +28,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Account:
         shown = {name: ("running", unbroken()) for name in NODES}
         shown |= {name: ("terminated", at) for name, at in account.gone.items()}
         return tuple(
-            terms.Machine(name, "worker", state, "t", "z", "", False, at)
+            terms.Instance(name, "worker", state, "t", "z", "", False, at)
             for name, (state, at) in shown.items()
         )
 
@@ -50,7 +50,7 @@ def store() -> MemoryStore:
 
 
 @pytest.fixture
-def term(account: Account, store: MemoryStore) -> Term:
+def term(account: Account, store: MemoryStore) -> LeaderLoop:
     mirror = Mirror(KEYS, lambda: None)
     store.watch(KEYS.root, mirror)
     leadership = campaign(store, KEYS.leader, b"i-control", store.grant(1e6))
@@ -69,7 +69,7 @@ def term(account: Account, store: MemoryStore) -> Term:
     config = ControllerConfig(SPEC, "bucket", "r", "i-control", "")
     aws: Any = account
     wake = threading.Event()
-    term = Term(
+    term = LeaderLoop(
         config, aws, store, bucket, mirror, leadership, wake, prices, lambda: True, account.draw
     )
     term._turn()
@@ -78,7 +78,7 @@ def term(account: Account, store: MemoryStore) -> Term:
 
 
 @pytest.fixture
-def time(term: Term, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Time:
+def time(term: LeaderLoop, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time(store)
     monkeypatch.setattr(terms, "steady", time)
     term._wake = SimpleNamespace(wait=lambda _: True, clear=lambda: None)  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from spotelastic.aws.messaging.eventbridge import StateChange
 from spotelastic.clock import unbroken
 from spotelastic.controller.accounting.ledger_events import LEDGER
 from spotelastic.controller.decisions.housekeeping import BOOT
-from spotelastic.controller.loop.leader_loop import Term
+from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.observation import Message
 from spotelastic.errors import Unavailable
 from spotelastic.model.job import Capacity, Job, Settings
@@ -26,7 +26,7 @@ from spotelastic.store.memory import MemoryStore
 
 
 def test_a_warning_that_comes_during_a_look_does_not_wait_for_its_end(
-    term: Term, account: Account, store: MemoryStore
+    term: LeaderLoop, account: Account, store: MemoryStore
 ) -> None:
     """Nor for another one: five that come one after the other would take many seconds."""
     pending = term._inbox.pending  # type: ignore[attr-defined]
@@ -45,7 +45,7 @@ def test_a_warning_that_comes_during_a_look_does_not_wait_for_its_end(
 
 
 def test_a_warning_is_answered_before_a_look_whatever_else_has_come(
-    term: Term, account: Account
+    term: LeaderLoop, account: Account
 ) -> None:
     pending = term._inbox.pending  # type: ignore[attr-defined]
     other = Message("r-other", StateChange("e-other", 1.0, "i-3", "terminated"), unbroken())
@@ -61,7 +61,7 @@ def test_a_warning_is_answered_before_a_look_whatever_else_has_come(
 
 
 def test_instances_of_an_earlier_cluster_of_the_same_name_are_none_of_this_one(
-    term: Term, account: Account
+    term: LeaderLoop, account: Account
 ) -> None:
     """They were on its bill from their launch until now, and their failed boots were its own."""
     account.gone = {"i-old": BORN - 600.0, "i-own": BORN + 60.0}
@@ -70,7 +70,7 @@ def test_instances_of_an_earlier_cluster_of_the_same_name_are_none_of_this_one(
 
 
 def test_the_dead_mans_switch_is_postponed_while_the_bucket_is_away(
-    term: Term, account: Account, capsys: pytest.CaptureFixture[str]
+    term: LeaderLoop, account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def away() -> None:
         raise Unavailable("cannot reach S3")
@@ -86,7 +86,7 @@ def test_the_dead_mans_switch_is_postponed_while_the_bucket_is_away(
 
 
 def test_a_new_leader_that_cannot_read_the_job_postpones_the_switch_all_the_same(
-    term: Term, account: Account, capsys: pytest.CaptureFixture[str]
+    term: LeaderLoop, account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would have led for hours, and AWS ended all workers within the first one."""
     over = threading.Event()
@@ -104,7 +104,7 @@ def test_a_new_leader_that_cannot_read_the_job_postpones_the_switch_all_the_same
 
 
 def test_zones_that_cannot_be_looked_up_hold_up_no_decision(
-    term: Term, account: Account, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    term: LeaderLoop, account: Account, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     asked: list[int] = []
 
@@ -125,7 +125,7 @@ def test_zones_that_cannot_be_looked_up_hold_up_no_decision(
 
 
 def test_prices_and_scores_that_may_not_be_asked_for_hold_up_no_decision(
-    term: Term, account: Account, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    term: LeaderLoop, account: Account, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     zones = tuple(Zone(name, (f"subnet-{name}",)) for name in "ab")
     monkeypatch.setattr(term._zones, "of", lambda _: zones)
@@ -146,7 +146,7 @@ def test_prices_and_scores_that_may_not_be_asked_for_hold_up_no_decision(
 
 
 def test_a_boot_that_is_on_record_from_before_a_restart_is_not_examined_again(
-    term: Term, store: MemoryStore
+    term: LeaderLoop, store: MemoryStore
 ) -> None:
     """EC2 shows the machine for an hour: another leader would find the restarted job hopeless."""
     failed = Event(unbroken() - 60.0, BOOT, "no", "i-1", {"launched": 1.0, "cause": "", "said": ""})
@@ -157,7 +157,7 @@ def test_a_boot_that_is_on_record_from_before_a_restart_is_not_examined_again(
 
 
 def test_a_node_on_demand_that_was_given_back_is_known_to_whoever_leads_next(
-    term: Term, store: MemoryStore
+    term: LeaderLoop, store: MemoryStore
 ) -> None:
     """Two would else be given back after one commit."""
     given = Event(unbroken() - 60.0, "give-back", "", "i-9", {"committed": 90})
@@ -165,7 +165,7 @@ def test_a_node_on_demand_that_was_given_back_is_known_to_whoever_leads_next(
     assert term._seen(term._mirror.records(), ()).given_back_at == 90
 
 
-def test_types_that_up_has_changed_are_those_that_are_priced(term: Term) -> None:
+def test_types_that_up_has_changed_are_those_that_are_priced(term: LeaderLoop) -> None:
     """The limit would else keep out nodes that cost less, or let in those that cost more."""
     spot = {"cheap": 0.3, "dear": 3.0}
     prices: Any = SimpleNamespace(
@@ -180,7 +180,7 @@ def test_types_that_up_has_changed_are_those_that_are_priced(term: Term) -> None
 
 
 def test_patience_with_spot_counts_from_when_the_leader_before_saw_too_few_nodes(
-    term: Term, account: Account, store: MemoryStore, time: Time
+    term: LeaderLoop, account: Account, store: MemoryStore, time: Time
 ) -> None:
     """Each new leader would else begin to wait anew, and nodes on demand would never come."""
     term._wanted = Settings(3, 3)
@@ -204,7 +204,7 @@ def test_patience_with_spot_counts_from_when_the_leader_before_saw_too_few_nodes
 
 
 def test_what_an_interruption_cost_is_told_once_whoever_leads(
-    term: Term, account: Account, store: MemoryStore
+    term: LeaderLoop, account: Account, store: MemoryStore
 ) -> None:
     def told() -> list[str]:
         values, _ = store.range(KEYS.event())

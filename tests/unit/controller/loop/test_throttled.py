@@ -10,8 +10,8 @@ from support.leading import KEYS, NODES, SPEC, Account, Time, lead, turns, warns
 from spotelastic.clock import unbroken
 from spotelastic.controller.effects.throttle import LOOKING, PRESSING
 from spotelastic.controller.loop import leader_loop as terms
-from spotelastic.controller.loop.leader_loop import Term
-from spotelastic.controller.model.observation import Order
+from spotelastic.controller.loop.leader_loop import LeaderLoop
+from spotelastic.controller.model.observation import PendingCommand
 from spotelastic.model.command import Command
 from spotelastic.model.job import Capacity, Ending
 from spotelastic.model.notice import Drain, Notice
@@ -22,7 +22,7 @@ DOUBLING = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 
 
 def test_aws_that_throttles_is_asked_ever_more_rarely_whatever_changes_in_etcd(
-    term: Term, account: Account, time: Time, capsys: pytest.CaptureFixture[str]
+    term: LeaderLoop, account: Account, time: Time, capsys: pytest.CaptureFixture[str]
 ) -> None:
     account.throttled = frozenset({"machines"})
     lead(term, time, 200.0)
@@ -40,7 +40,7 @@ def test_aws_that_throttles_is_asked_ever_more_rarely_whatever_changes_in_etcd(
 
 
 def test_a_job_that_cannot_be_read_at_first_is_asked_for_ever_more_rarely(
-    term: Term, account: Account, time: Time
+    term: LeaderLoop, account: Account, time: Time
 ) -> None:
     account.throttled = frozenset({"stopping"})
     lead(term, time, 60.0)
@@ -48,7 +48,7 @@ def test_a_job_that_cannot_be_read_at_first_is_asked_for_ever_more_rarely(
 
 
 def test_a_warning_is_answered_at_once_while_aws_is_left_in_peace(
-    term: Term, account: Account, time: Time
+    term: LeaderLoop, account: Account, time: Time
 ) -> None:
     account.throttled = frozenset({"machines"})
     turns(term, time, 100.0)
@@ -60,7 +60,7 @@ def test_a_warning_is_answered_at_once_while_aws_is_left_in_peace(
 
 
 def test_a_warning_that_cannot_be_answered_is_tried_again_and_holds_up_no_other(
-    term: Term, account: Account, time: Time
+    term: LeaderLoop, account: Account, time: Time
 ) -> None:
     account.throttled = frozenset({"machines", "replace i-1"})
     turns(term, time, 10.0)
@@ -80,7 +80,7 @@ def test_a_warning_that_cannot_be_answered_is_tried_again_and_holds_up_no_other(
 
 
 def test_a_warned_node_that_aws_has_not_shown_yet_has_it_looked_at(
-    term: Term, account: Account, store: MemoryStore, time: Time
+    term: LeaderLoop, account: Account, store: MemoryStore, time: Time
 ) -> None:
     account.throttled = frozenset({"machines"})
     turns(term, time, 100.0)
@@ -95,12 +95,12 @@ def test_a_warned_node_that_aws_has_not_shown_yet_has_it_looked_at(
 
 
 def test_a_command_is_answered_in_time_once_aws_answers_again(
-    term: Term, account: Account, time: Time
+    term: LeaderLoop, account: Account, time: Time
 ) -> None:
     account.throttled = frozenset({"machines"})
     turns(term, time, 100.0)
     pending = term._orders.pending  # type: ignore[attr-defined]
-    pending["o"] = Order("o", Command("c", "scale", 1, 3), unbroken())
+    pending["o"] = PendingCommand("o", Command("c", "scale", 1, 3), unbroken())
     account.calls.clear()
     turns(term, time, 4.0)
     assert 2 <= account.calls.count("machines") <= 3
@@ -111,7 +111,7 @@ def test_a_command_is_answered_in_time_once_aws_answers_again(
 
 
 def test_an_action_that_fails_is_not_repeated_at_every_turn_but_at_what_is_new(
-    term: Term, account: Account, store: MemoryStore, time: Time
+    term: LeaderLoop, account: Account, store: MemoryStore, time: Time
 ) -> None:
     term._wanted = replace(SPEC.settings, max_nodes=4)
     account.throttled = frozenset({"size"})
@@ -133,7 +133,7 @@ def test_an_action_that_fails_is_not_repeated_at_every_turn_but_at_what_is_new(
 
 
 def test_progress_is_told_while_aws_is_left_in_peace(
-    term: Term, account: Account, time: Time
+    term: LeaderLoop, account: Account, time: Time
 ) -> None:
     told: list[Any] = []
     term._publisher = SimpleNamespace(offer=told.append, entries=())  # type: ignore[assignment]
@@ -145,7 +145,7 @@ def test_progress_is_told_while_aws_is_left_in_peace(
 
 
 def test_a_limit_holds_while_aws_does_not_answer(
-    term: Term, account: Account, store: MemoryStore, time: Time
+    term: LeaderLoop, account: Account, store: MemoryStore, time: Time
 ) -> None:
     """What ends a job is written to etcd: hours without EC2 are none beyond the deadline."""
     account.throttled = frozenset({"machines"})
@@ -164,7 +164,7 @@ def test_a_limit_holds_while_aws_does_not_answer(
 
 
 def test_what_a_job_may_cost_holds_while_aws_does_not_answer(
-    term: Term, account: Account, store: MemoryStore, time: Time
+    term: LeaderLoop, account: Account, store: MemoryStore, time: Time
 ) -> None:
     """The bill goes on without EC2: three nodes at $1 an hour, an hour ago."""
     account.throttled = frozenset({"machines"})
@@ -188,7 +188,7 @@ def test_what_a_job_may_cost_holds_while_aws_does_not_answer(
 
 
 def test_messages_that_are_delivered_again_and_again_are_no_news(
-    term: Term, account: Account, time: Time
+    term: LeaderLoop, account: Account, time: Time
 ) -> None:
     """Each would else be a reason to try once more what has failed."""
     term._wanted = replace(SPEC.settings, max_nodes=4)
@@ -202,12 +202,12 @@ def test_messages_that_are_delivered_again_and_again_are_no_news(
 
 
 def test_a_command_is_not_carried_out_on_what_the_job_was_before(
-    term: Term, account: Account, time: Time
+    term: LeaderLoop, account: Account, time: Time
 ) -> None:
     """A restart with another deadline would end at the old one; without an answer it expires."""
     account.throttled = frozenset({"stopping"})
     pending = term._orders.pending  # type: ignore[attr-defined]
-    pending["o"] = Order("o", Command("c", "scale", 1, 3), unbroken())
+    pending["o"] = PendingCommand("o", Command("c", "scale", 1, 3), unbroken())
     turns(term, time, 4.0)
     assert "put demo/commands/c.json" not in account.calls
     account.throttled = frozenset()

@@ -11,10 +11,10 @@ from spotelastic_checkpoints.catalog import safetensors_export
 from spotelastic_checkpoints.catalog.catalog import Catalog, Checkpoint
 from spotelastic_checkpoints.restore.contents import Contents
 from spotelastic_checkpoints.storage.folder import FolderStorage
-from spotelastic_checkpoints.wire import RestoreSet, Resume
+from spotelastic_checkpoints.types import RestoreSet, Resume
 
 from spotelastic.training.dcp import convert
-from spotelastic.training.restore.restored import Restored
+from spotelastic.training.restore.restored import RestoreSource
 from spotelastic.training.state.state import State
 
 
@@ -91,7 +91,7 @@ def restored(checkpoint: Checkpoint, storage: FolderStorage, values: dict[str, A
     [placed, *more] = checkpoint.items
     items = tuple(each.item for each in (placed, *more))
     source = RestoreSet(1, 1, 1, (), str(Path(storage.url) / placed.key), items)
-    loaded, state = Restored(Contents(source), Resume("store", 1)), State(values)
+    loaded, state = RestoreSource(Contents(source), Resume("store", 1)), State(values)
     loaded.needs(state, 0)
     for window in loaded.windows():
         loaded.fill(window)

@@ -14,11 +14,11 @@ from spotelastic_checkpoints.errors import (
     StorageUnavailable,
 )
 from spotelastic_checkpoints.format import encoding
-from spotelastic_checkpoints.wire import Commit, Item, Range, RestoreSet, Resume
+from spotelastic_checkpoints.types import Commit, Item, Range, RestoreSet, Resume
 
 from spotelastic.errors import EnvironmentFailure, Unavailable
 from spotelastic.training.restore import resuming
-from spotelastic.training.runtime.session import Ranks, Session
+from spotelastic.training.runtime.session import Ranks, WorkerSession
 from spotelastic.training.state.compatibility import Misfit
 from spotelastic.training.state.state import State
 
@@ -78,7 +78,7 @@ COMMITTED = Resume("store", 7, epoch=1)
 
 def resumed(daemons: Daemons, ranks: Ranks = ALONE, source: Resume = COMMITTED) -> int:
     state = {"step": 0}
-    session = Session(ranks, "", "r1", source, False, lambda: None)
+    session = WorkerSession(ranks, "", "r1", source, False, lambda: None)
     restored = resuming.open_source(session, daemons, State(state), None)  # type: ignore[arg-type]
     assert restored is not None
     # A daemon that has taken over makes a file of the same name for another rank.

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from spotelastic_checkpoints.restore.contents import Piece
-from spotelastic_checkpoints.wire import Item
+from spotelastic_checkpoints.types import Item
 
 from spotelastic.training.restore import streaming
 from spotelastic.training.restore.streaming import Copy

@@ -16,7 +16,7 @@ from spotelastic_checkpoints.protocol.agent_client import DaemonClient
 from spotelastic_checkpoints.protocol.launch import start_daemon
 from spotelastic_checkpoints.protocol.worker_client import WorkerClient
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.wire import Schedule
+from spotelastic_checkpoints.types import Schedule
 from support.checkpoints import Worker, plan_of, round_info
 from support.patience import PATIENT, eventually
 

@@ -18,7 +18,7 @@ from spotelastic.training.state.rank_agreement import (
     hash_of_values,
     refuse,
 )
-from spotelastic.training.state.state import Cell
+from spotelastic.training.state.state import ValueEntry
 
 
 def test_equal_values_have_one_hash_however_they_are_built() -> None:
@@ -49,7 +49,7 @@ def test_other_values_have_another_hash() -> None:
     digests = [digest_of_value(value) for value in ones]
     assert None not in digests
     assert len(set(digests)) == len(ones)
-    cells = [[Cell("v", ("v",), lambda one=one: one)] for one in ones]  # type: ignore[misc]
+    cells = [[ValueEntry("v", ("v",), lambda one=one: one)] for one in ones]  # type: ignore[misc]
     assert len({hash_of_values(cell) for cell in cells}) == len(ones)
 
 
