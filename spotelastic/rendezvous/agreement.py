@@ -1,6 +1,7 @@
-"""Pure: the holder's side of the agreement on a save step (docs/protocols.md, Agreement on a step).
+"""Decides, for the holder, how the members of a round agree on one step to save at (pure).
 
-Must never happen: a target goes down, or counts as reached before every member has sealed it.
+Follows "Agreement on a step" in the protocols page. Must never happen: a target goes down, or
+counts as reached before every member has sealed it.
 """
 
 import math
@@ -15,21 +16,23 @@ from spotelastic.rendezvous.view import RunState
 
 SMALLEST_MARGIN = 3
 LIMIT = 15.0
-"""Seconds that a planned change without a deadline waits for its save, of steps that are short."""
+"""Seconds that a planned change without a deadline waits for its save. Long steps add to it."""
 SETTLES_WITHIN = 3.0
-"""Seconds from the setting of a target in which those who stay may still reach it."""
+"""Seconds that the remaining members have to reach a target after it was set."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgreementStatus:
-    """`proposal` is to be written, if there is one; `over`: the change need not wait any longer,
-    `agreed`: because all have saved and wait."""
+    """How far the agreement is, and what the holder does next about it."""
 
     reason: str = ""
     wake_at: float | None = None
     proposal: Proposal | None = None
+    """The proposal to write now, if any."""
     over: bool = False
+    """Whether the change need not wait any longer."""
     agreed: bool = False
+    """Whether every member has sealed the target and waits at it."""
 
 
 def advance(
@@ -41,7 +44,10 @@ def advance(
     new_id: Callable[[], str],
     schedule: Schedule | None = None,
 ) -> AgreementStatus:
-    """The next step towards a save of all members; at the deadline the newest snapshot serves."""
+    """Returns the next step towards a save by all members.
+
+    After the deadline the change goes on with the newest complete snapshot.
+    """
     current = current_of(seen, round_)
     if current is None:
         asked = Proposal(new_id(), round_.incarnation, reason, deadline=deadline, schedule=schedule)
@@ -62,8 +68,10 @@ def advance(
 
 
 def settles_at(seen: RunState, round_: Round, gone: Collection[str]) -> float:
-    """Until when the save of those who stay is worth waiting for, although the `gone`, which were
-    to leave anyway, are no longer heard of: perhaps only their lease was lost. 0: not at all."""
+    """Returns until when to wait for the remaining members' save, or 0 for not at all.
+
+    `gone` are draining nodes whose leases ran out before the target. They may still train.
+    """
     current = current_of(seen, round_)
     if current is None or not current.target:
         return 0.0
@@ -76,9 +84,9 @@ def settles_at(seen: RunState, round_: Round, gone: Collection[str]) -> float:
 
 
 def time_for_steps(step_time: float) -> float:
-    """Seconds that are allowed for the steps up to a target, over what short ones take.
+    """Returns the seconds that long steps add to the time allowed for reaching a target.
 
-    In whole seconds per step, so that what is measured anew does not move a deadline.
+    Counts whole seconds per step, so that a new measurement does not move a deadline.
     """
     return 2.0 * SMALLEST_MARGIN * int(step_time)
 
@@ -90,7 +98,7 @@ def current_of(seen: RunState, round_: Round) -> Proposal | None:
 
 
 def votes_on(seen: RunState, round_: Round, proposal: Proposal) -> list[Vote]:
-    """Those that are there."""
+    """Returns the votes on `proposal` that have arrived from members of the round."""
     votes = (seen.votes.get(member.node) for member in round_.members)
     return [vote for vote in votes if vote is not None and vote.proposal == proposal.id]
 
@@ -105,13 +113,16 @@ def _raised(current: Proposal, votes: Sequence[Vote], now: float) -> Proposal:
 
 
 def _margin(current: Proposal, votes: Sequence[Vote], now: float) -> int:
-    """Steps ahead that surely lie in the future: what a second takes, and twice as long each time
-    that was too short, as it is for agents that hardly get to run; at most half the time left."""
+    """Returns how many steps ahead a target surely lies in the future.
+
+    Starts with one second's worth and doubles each time that was too short, as it is for agents
+    that hardly get to run. Never takes more than half the time left.
+    """
     step_time = min((vote.step_time for vote in votes if vote.step_time > 0), default=1.0)
     seconds = max(1.0, min(2.0**current.raised, (current.deadline - now) / 2))
     return max(SMALLEST_MARGIN, math.ceil(seconds / step_time))
 
 
 def _overran(vote: Vote, target: int) -> bool:
-    """Its workers may have passed the target before they could see it."""
+    """Whether the member's workers may have passed the target before they could see it."""
     return target not in (vote.confirmed, vote.sealed) and vote.step > target - 2

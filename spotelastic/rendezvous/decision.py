@@ -1,4 +1,4 @@
-"""What the holder can decide, as values, and what every rule about rounds is given."""
+"""Values that the holder's rules about rounds take (`Moment`) and return (`RoundDecision`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +18,15 @@ class WriteRound:
 
 @dataclass(frozen=True, slots=True)
 class CloseRound:
-    """The started round `round` ends: keep it as history. `last_step` 0: not known yet."""
+    """Keep the started `round`, which ends, as history."""
 
     round: Round
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteHistory:
-    """Add what the members saw of the round before to its history record."""
+    """Add to a round's history record what its members saw of it: times in seconds since the epoch,
+    0 where unknown."""
 
     number: int
     first_step_at: float
@@ -48,16 +49,18 @@ Action = WriteRound | CloseRound | CompleteHistory | WriteProposal | EndJob
 
 @dataclass(frozen=True, slots=True)
 class RoundDecision:
-    """What to do now, why (one line for people), and when to look again if nothing happens."""
+    """What the holder does next about the round."""
 
     actions: tuple[Action, ...] = ()
     reason: str = ""
+    """One line for people."""
     wake_at: float | None = None
+    """When to decide again if nothing happens; None: no need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What every rule below is given: the run as seen, its settings, the time, fresh names."""
+    """What every rule is given: the run as observed, its settings, the time, and fresh names."""
 
     seen: RunState
     settings: Settings

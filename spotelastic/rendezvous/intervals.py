@@ -1,9 +1,11 @@
-"""Pure: how often to save, from what saving costs and how often a run is set back to a save.
+"""Computes how often to save, from the cost of saving and the rate of setbacks (pure).
 
-Young's and Daly's optimum (J. W. Young, CACM 17, 1974; J. T. Daly, FGCS 22, 2006), twice: snapshots
-in memory answer for workers that fail and nodes that vanish, commits in the object store for what
-takes the memory along. Must never happen: ranks of a round save at different steps. So the holder
-alone decides, and what it decides is part of the round, or of an agreement that all ranks wait at.
+Applies Young's and Daly's optimum (J. W. Young, CACM 17, 1974; J. T. Daly, FGCS 22, 2006) twice:
+to snapshots in memory, which cover failed workers and lost nodes, and to checkpoints in the object
+store, which cover the loss of that memory.
+
+Must never happen: ranks of a round save at different steps. So the holder alone decides, and its
+decision is part of the round, or of an agreement that all ranks wait for.
 """
 
 import math
@@ -21,53 +23,55 @@ from spotelastic.rendezvous.rules import eligible_nodes, members_of
 from spotelastic.rendezvous.view import RunState
 
 START = Schedule(snapshot_every=10, checkpoint_every=50)
-"""Until something is measured."""
+"""The schedule until something has been measured."""
 PRIOR_EVENTS = 0.1
-"""What is assumed of a run that nothing has happened to yet counts as so many events."""
+"""Weight, in events, of the rates that are assumed before a run has seen any event."""
 SPOT_NODE, OWN_NODE = 24 * 3600.0, 30 * 24 * 3600.0
-"""Seconds after which a node is assumed to vanish or to fail."""
+"""Assumed mean seconds until a spot node, or a node of the user's own, is lost or fails."""
 AT_RISK = 600.0
-"""The same for a node that AWS recommends to replace."""
+"""Assumed mean seconds until a node is lost after a rebalance recommendation."""
 DRAG = 0.05
-"""Share of training that an upload beside it costs, at most (`make bench`)."""
+"""Largest share of training time that a concurrent upload costs (measured by `make bench`)."""
 NEGLIGIBLE = 0.001
-"""Share of training below which saving less often is not worth what a setback then costs."""
+"""Share of training time below which the cost of saving is ignored."""
 LONGEST = 1800.0
 SNAPSHOTS, CHECKPOINTS = (1.0, LONGEST), (10.0, LONGEST)
-"""Seconds between two at least and at most. The same most for both: how long a save that takes ten
-seconds may wait is for its cost and the setbacks to say, wherever it is kept."""
+"""Least and most seconds between two snapshots, and between two checkpoints."""
 SETTLE = 10.0
-"""Seconds after which what was measured counts,"""
+"""Seconds of a round after which its measurements count."""
 STEADY = 60.0
-"""and before which intervals that were measured once are not made longer."""
+"""Seconds of a round before which measured intervals are not lengthened."""
 WORTH, CLOSE = 1.5, 1.2
-"""A change that is smaller than by this factor is not worth the save that it takes: of intervals
-that are measured, and of those that the user said in seconds."""
+"""Factors below which a change of intervals is not worth the save that it takes: `WORTH` for
+measured intervals, `CLOSE` for intervals that the user gave in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of the slowest node, in seconds; 0: not measured yet."""
+    """What steps and saves cost on the slowest node, in seconds; 0: not measured yet."""
 
     step_time: float = 0.0
     stall: float = 0.0
-    """Of a snapshot."""
+    """Seconds for which a snapshot keeps training waiting."""
     commit_time: float = 0.0
-    """From a seal to its commit, beside training."""
+    """Seconds from a seal to its commit, while training goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Setbacks per second of the whole group."""
+    """Setbacks per second of the whole group of nodes."""
 
     to_snapshot: float
+    """Setbacks from which the group resumes from memory."""
     to_commit: float
+    """Setbacks from which the group resumes from the object store."""
 
 
 def optimum(cost: float, between: float) -> float:
-    """Seconds between saves of `cost` seconds each, where setbacks come every `between` seconds.
+    """Returns the best seconds between saves of `cost` seconds, with a setback every `between`
+    seconds.
 
-    Daly's higher-order form, which holds up to a cost of twice that time.
+    Uses Daly's higher-order form, which holds while `cost` is below twice `between`.
     """
     if cost >= 2 * between:
         return between
@@ -76,9 +80,13 @@ def optimum(cost: float, between: float) -> float:
 
 
 def rates(past: Past, nodes: Sequence[bool], at_risk: int, *, whole: bool) -> Rates:
-    """`nodes` are those of the round: whether each is a spot instance; `whole`: every node's memory
-    alone holds the state, so that it takes the loss of all of them to go back to a commit. That is
-    taken to happen as often as one node alone is lost: capacity is taken away by the zone."""
+    """Returns how often the group is set back, from its past and from what is assumed of its nodes.
+
+    `nodes` tells of each node in the round whether it is a spot instance. `whole`: each node's
+    memory alone holds the whole state, so that only the loss of all nodes leads back to a
+    checkpoint. That counts as often as the loss of one node, because AWS takes capacity from a
+    whole zone.
+    """
     known = [SPOT_NODE if spot else OWN_NODE for spot in nodes]
     usual = len(known) / sum(1 / seconds for seconds in known)
 
@@ -93,7 +101,10 @@ def rates(past: Past, nodes: Sequence[bool], at_risk: int, *, whole: bool) -> Ra
 
 
 def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
-    """What the user said, in steps; else what pays. What was not measured stays as it is."""
+    """Returns the schedule in steps: the user's own intervals, else the ones that pay.
+
+    An interval that depends on something not measured yet stays as it is.
+    """
     wished = _wished(settings, costs, often, current)
     memory, store = wished.snapshot_every, wished.checkpoint_every
     if settings.checkpoint_every == Interval() and memory:  # a commit is a snapshot, too
@@ -105,7 +116,7 @@ def schedule(settings: Settings, costs: Costs, often: Rates, current: Schedule) 
 
 
 def _wished(settings: Settings, costs: Costs, often: Rates, current: Schedule) -> Schedule:
-    """Each for itself."""
+    """Returns both intervals, each computed without regard to the other."""
     snapshot, checkpoint = settings.snapshot_every, settings.checkpoint_every
     memory = _steps(
         snapshot,
@@ -123,13 +134,15 @@ def _wished(settings: Settings, costs: Costs, often: Rates, current: Schedule) -
 
 
 def first(settings: Settings) -> Schedule:
-    """Of a run that nothing is known of."""
+    """Returns the schedule of a run of which nothing is known yet."""
     return schedule(settings, Costs(), Rates(0.0, 0.0), START)
 
 
 def following(at: Moment, round_: Round, past: Past) -> Schedule:
-    """For the round after the started `round_`, before which all this has happened. What threatens
-    a node that is not in it any more does not set it back."""
+    """Returns the schedule for the round after the started `round_`, given the run's `past`.
+
+    Risks of nodes that will not be in that round do not count.
+    """
     told = _told(at.seen, round_)
     staying = members_of(at, round_.members, eligible_nodes(at, round_))
     if not staying:
@@ -139,7 +152,7 @@ def following(at: Moment, round_: Round, past: Past) -> Schedule:
 
 
 def change(at: Moment, round_: Round) -> Schedule | None:
-    """Other intervals for the rest of the round; None while those that it has will do."""
+    """Returns other intervals for the rest of the round, or None while the present ones will do."""
     seen, current = at.seen, round_.schedule
     asked = seen.proposal is not None and seen.proposal.round == round_.incarnation
     age = at.now - max(seen.round_at, seen.proposal_at if asked else 0.0)
@@ -171,7 +184,7 @@ def change(at: Moment, round_: Round) -> Schedule | None:
 
 
 def describe(wanted: Schedule) -> str:
-    """For people."""
+    """Returns the schedule as one line for people."""
     memory, store = (
         f"every {steps:,} steps" if steps else "never"
         for steps in (wanted.snapshot_every, wanted.checkpoint_every)
@@ -180,13 +193,15 @@ def describe(wanted: Schedule) -> str:
 
 
 def lived(at: Moment, round_: Round) -> Past:
-    """The run's past as of now, while the started `round_` trains."""
+    """Returns the run's past up to now, while the started `round_` trains."""
     age = max(0.0, at.now - at.seen.round_at)
     return replace(round_.past, node_seconds=round_.past.node_seconds + len(round_.members) * age)
 
 
 def ended(past: Past, cause: Cause, nodes: int) -> Past:
-    """`past` with why its last round ended; so many nodes were the cause."""
+    """Returns `past` with the end of its last round added: its cause, and how many nodes caused
+    it.
+    """
     if cause == "loss":
         return replace(past, losses=past.losses + nodes)
     if cause in ("worker", "stall", "store"):
@@ -195,7 +210,7 @@ def ended(past: Past, cause: Cause, nodes: int) -> Past:
 
 
 def _told(seen: RunState, round_: Round) -> list[Progress]:
-    """By its members, while it trained."""
+    """Returns what the members reported of their progress in this round."""
     found = (seen.progress.get(member.node) for member in round_.members)
     return [each for each in found if each is not None and each.round == round_.number]
 
@@ -212,7 +227,7 @@ def _costs(told: Sequence[Progress]) -> Costs:
 
 
 def _often(seen: RunState, nodes: Sequence[str], told: Sequence[Progress], past: Past) -> Rates:
-    """Of a round of these nodes."""
+    """Returns the setback rates of a round of these nodes."""
     live = (seen.nodes.get(name) for name in nodes)
     spot = [node is not None and node.node.spot for node in live]
     at_risk = sum(each.at_risk for each in told if each.node in nodes)
@@ -221,8 +236,10 @@ def _often(seen: RunState, nodes: Sequence[str], told: Sequence[Progress], past:
 
 
 def _pause(costs: Costs) -> float:
-    """Seconds between two uploads at least: never one after the other without a pause, whatever it
-    would be worth. 0: no upload was measured."""
+    """Returns the least seconds between two uploads, so that some training time is free of uploads.
+
+    0: no upload has been measured.
+    """
     return max(CHECKPOINTS[0], 2 * costs.commit_time) if costs.commit_time else 0.0
 
 
@@ -241,13 +258,13 @@ def _steps(asked: Interval, step_time: float, measured: float, current: int) -> 
 
 
 def _rounded(steps: float) -> int:
-    """To two digits: more of them would say more than is known."""
+    """Rounds to two significant digits, because the measurements support no more."""
     unit: int = 10 ** max(0, math.floor(math.log10(max(1.0, steps))) - 1)
     return max(1, round(steps / unit) * unit)
 
 
 def _fixed(settings: Settings, of: Schedule) -> tuple[int, ...]:
-    """What the user said in steps."""
+    """Returns the intervals that the user gave in steps."""
     pairs = (
         (settings.snapshot_every, of.snapshot_every),
         (settings.checkpoint_every, of.checkpoint_every),
@@ -256,7 +273,7 @@ def _fixed(settings: Settings, of: Schedule) -> tuple[int, ...]:
 
 
 def _worth(asked: Interval, old: int, new: int) -> float:
-    """Of a change: from 1 on it is made; negative where the new interval is the shorter one."""
+    """Returns how large a change is: it is made from 1 up; negative means a shorter interval."""
     if not old or not new:
         return 0.0
     return math.log(new / old) / math.log(WORTH if asked.seconds is None else CLOSE)

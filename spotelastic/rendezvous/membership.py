@@ -1,4 +1,4 @@
-"""The writes that rounds are made of, each fenced by what it depends on.
+"""Writes membership and rounds to etcd, in transactions that fail when their premises have changed.
 
 Must never happen: a holder that lost its lease, or decided on an outdated round, overwrites the
 current one. So `perform` is one transaction whose preconditions are the holder's election key and
@@ -35,13 +35,15 @@ from spotelastic.store.port import Compare, Delete, Put, Store, TransactionResul
 
 
 def create(store: Store, key: str, value: object) -> bool:
-    """Write the key unless it exists; False if it did."""
+    """Writes the key unless it exists. Returns False if it existed."""
     return store.commit([Compare(key, "created", 0)], [Put(key, encode(value))]).succeeded
 
 
 def renew(store: Store, keys: Keys, node: Node, lease: int, vote: Vote | None = None) -> None:
-    """The same incarnation under a new lease: it is taken back where it was, drain, vote and all.
-    Its node rank may have gone to another meanwhile."""
+    """Registers the same incarnation of a node under a new lease, with its vote and node rank.
+
+    The node keeps its place and its drain. Its node rank may have gone to another node meanwhile.
+    """
     store.put(keys.live(node.id), encode(node), lease)
     if vote is not None:
         store.put(keys.vote(node.id), encode(vote), lease)
@@ -52,10 +54,11 @@ def renew(store: Store, keys: Keys, node: Node, lease: int, vote: Vote | None = 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a node may not join. `passing`: the other may be gone, and only its lease be left."""
+    """Why a node may not join."""
 
     reason: str
     passing: bool = False
+    """Whether waiting may help: the other node may be gone, and only its lease be left."""
 
 
 def join(
@@ -66,12 +69,13 @@ def join(
     lease: int,
     seen: RunState | None = None,
 ) -> Refusal | None:
-    """Make a new incarnation known for as long as the lease lives, and forget an earlier one's
-    drain and failure; None when that is done.
+    """Registers a new incarnation of a node under `lease`, and drops its predecessor's drain and
+    failure.
 
-    The first node of a run sets the measure, and so does the first after all were gone. The
-    measure that a node was held to is a condition of its registration; so it may be an old one, as
-    `seen`, which saves a read, and a node is refused only by one that was read just now.
+    Returns None when registered, else why not. The first node of a run, or the first after all were
+    gone, sets the measure that later nodes must match. The measure is a precondition of the
+    registration. So a cached one (`seen`) may be tried first, which saves a read; a node is refused
+    only by a measure that was read just now.
     """
     known = seen.measure if seen is not None else None
     while True:
@@ -108,7 +112,7 @@ def _read_measure(store: Store, keys: Keys) -> Measure | None:
 
 
 def _set_measure(store: Store, keys: Keys, first: Reference) -> None:
-    """With the settings, unless somebody who owns the job has written them before."""
+    """Writes the measure, and the settings unless the job's owner has written them before."""
     compares = [Compare(keys.reference, "created", 0)]
     writes: list[Write] = [Put(keys.reference, encode(first))]
     if store.get(keys.settings) is None:
@@ -120,7 +124,7 @@ def _set_measure(store: Store, keys: Keys, first: Reference) -> None:
 def _rank(
     store: Store, keys: Keys, node: Node, lease: int
 ) -> Refusal | tuple[list[Compare], list[Write]]:
-    """Take the node's rank, where it has one: what must hold, and what to write."""
+    """Returns the preconditions and writes that take the node's pinned rank, if it has one."""
     if node.node_rank is None:
         return [], []
     key = keys.rank(node.node_rank)
@@ -137,8 +141,10 @@ def _rank(
 
 
 def write_drain(store: Store, keys: Keys, drain: Drain) -> None:
-    """Make the node leave. Who saw the notice first wrote it, maybe just now, and what he did not
-    know is added: EventBridge does not tell the deadline. Of two deadlines the earlier one counts.
+    """Writes the node's drain, which makes it leave.
+
+    Merges with a drain that is there: several sources see one notice, and EventBridge does not tell
+    its deadline. Of two deadlines the earlier one counts.
     """
     key = keys.drain(drain.node)
     written, revision = drain, 0
@@ -167,7 +173,7 @@ def perform(
     holding: Compare,
     now: float,
 ) -> TransactionResult:
-    """Write a whole decision, or nothing when something that it depended on has changed."""
+    """Writes a whole decision, or nothing if something that it depended on has changed."""
     compares = [holding, Compare(keys.round, "modified", seen.round_revision)]
     writes: list[Write] = []
     records: dict[int, RoundRecord] = {}
@@ -193,12 +199,12 @@ def perform(
 
 
 def record(store: Store, keys: Keys, event: Event) -> None:
-    """Append an event to the run's story."""
+    """Appends an event to the run's events."""
     store.put(keys.event(event_name(event.at)), encode(event))
 
 
 def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
-    """End a job that cannot start, unless it has ended already."""
+    """Ends a job that cannot start, unless it has ended already."""
     writes: list[Write] = [
         Put(keys.job, encode(Job("failed", at, reason))),
         Put(keys.event(event_name(at)), encode(Event(at, "job", f"failed: {reason}"))),
@@ -207,15 +213,19 @@ def fail(store: Store, keys: Keys, reason: str, at: float) -> None:
 
 
 def told_commit(store: Store, keys: Keys) -> Commit | None:
-    """The newest that anybody has told of, for when the object store does not answer: a round must
-    never begin from the start where there is one."""
+    """Returns the newest commit that is recorded in etcd.
+
+    It serves when the object store does not answer: a round must never begin from step 0 where a
+    commit exists.
+    """
     known = store.get(keys.commit)
     return decode(known.data, Commit) if known is not None else None
 
 
 def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) -> None:
-    """Every node's daemon hears of a commit, and any of them may be gone a moment later: whoever
-    is first adds it to the run's story, once."""
+    """Records a commit, and its event, once: every node calls this, because any may be gone
+    soon.
+    """
     known = store.get(keys.commit)
     if known is not None:
         newest = decode(known.data, Commit)
@@ -230,7 +240,7 @@ def tell_commit(store: Store, keys: Keys, node: str, commit: Commit, at: float) 
 
 
 def event_name(at: float) -> str:
-    """Sorts by time; never the same twice."""
+    """Returns a unique name that sorts by time."""
     return f"{at:017.6f}-{uuid.uuid4().hex[:8]}"
 
 
@@ -253,7 +263,10 @@ def _complete(
 
 
 def _round_event(known: Round | None, round_: Round, now: float) -> Event | None:
-    """None where only its epoch is new: the storage was claimed after the round had started."""
+    """Returns the event for a written round, or None where only its epoch is new.
+
+    A storage may be claimed after the round has started.
+    """
     if known is not None and replace(known, epoch=round_.epoch, schedule=round_.schedule) == round_:
         return _schedule_event(round_, now) if known.schedule != round_.schedule else None
     step = f" at step {round_.resume.step}" if round_.phase == "started" else ""

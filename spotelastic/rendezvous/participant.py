@@ -1,8 +1,8 @@
-"""A node of a run whose workers somebody else starts: torchrun's agent, through `torch_plugin.py`.
+"""Takes part in rounds on behalf of a program that starts its workers itself, such as torchrun.
 
-The same membership, holder's decisions and rounds as of our own agent, in a thread beside a program
-that only asks now and then. Level-triggered: every turn of the thread compares what the store shows
-with what this node has said. Must never happen:
+Membership, the holder's decisions and rounds are the same as for our own agent. They run in a
+thread beside the program (`torch_plugin.py`), which only asks now and then. Each turn of the thread
+compares what etcd shows with what this node has written. Must never happen:
 
 - the program learns of a round that has not started, or of the same one twice;
 - this node says ready while the program's workers of another round may live: it says so only while
@@ -35,14 +35,15 @@ from spotelastic.store.port import Store, Watch, WatchItem
 from spotelastic.store.session import Session
 
 RETRY = 0.2
-"""Seconds until the next attempt after the store did not answer, or another won the election."""
+"""Seconds until the next attempt after etcd did not answer, or another node won the election."""
 _JOIN = 10.0
 
 
 class Participant:
-    """Takes part from its creation until `leave`; `join`, `report` and `finish` are the program's.
+    """Takes part in rounds from its creation until `leave`.
 
-    `open_store` starts a round's store on this node, already listening, and returns its host:port.
+    The program calls `join`, `report` and `finish`. `open_store` starts a round's store on this
+    node, already listening, and returns its host:port.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Participant:
             return None if self.job is not None else self._mine(after)
 
     def _wait(self, ready: Callable[[], bool], deadline: float) -> bool:
-        """Until ready or the deadline; which of them."""
+        """Waits until ready (True) or until the deadline (False)."""
         within, spare = deadline - self._clock(), False
         while not ready():
             was, spare = spare, self._is_spare()
@@ -152,13 +153,13 @@ class Participant:
         )
 
     def report(self, failure: Failure) -> None:
-        """The round of the failure cannot go on; told to the holder as soon as it can be."""
+        """Reports a failure, so that the holder replaces its round. Returns at once."""
         with self._changed:
             self._failure = failure
             self._stir()
 
     def finish(self, incarnation: str) -> None:
-        """All workers of this node have ended well in this round."""
+        """Reports that all workers of this node have succeeded in this round."""
         with self._changed:
             self._finished = incarnation
             self._stir()
@@ -168,14 +169,14 @@ class Participant:
             return self._changed.wait_for(lambda: self.job is not None, timeout)
 
     def end(self, job: Job) -> None:
-        """End the job for all, unless it has ended."""
+        """Ends the job for all nodes, unless it has ended."""
         with suppress(Unavailable):
             if membership.create(self._store, self._keys.job, job):
                 event = Event(job.at, "job", f"{job.state}: {job.reason}", self._node.id)
                 membership.record(self._store, self._keys, event)
 
     def leave(self) -> None:
-        """This node goes; the run goes on without it, at once. May be called twice."""
+        """Leaves the run, which goes on without this node at once. May be called twice."""
         with self._changed:
             if self._left:
                 return
@@ -214,7 +215,7 @@ class Participant:
                 self._stir()
 
     def _turn(self, seen: RunState, now: float) -> float:
-        """Say and decide what is due; returns when to look again if nothing happens."""
+        """Writes and decides what is due. Returns when to look again if nothing happens."""
         if seen.job is not None and seen.job.state in ENDED:
             return math.inf
         try:
@@ -251,7 +252,7 @@ class Participant:
         self._registered = True
 
     def _hold(self, seen: RunState, now: float) -> float:
-        """Decide for all while this node holds the election key."""
+        """Decides about rounds while this node holds the election key."""
         if not self._registered or seen.settings is None:
             return math.inf
         if self._leadership is None:
@@ -305,7 +306,7 @@ class Participant:
         self._acknowledged = (round_.incarnation, phase)
 
     def _tell(self, seen: RunState, round_: Round) -> None:
-        """What the holder must know of a round that has started."""
+        """Tells the holder what it must know of a round that has started."""
         node, failure = self._node.id, self._failure
         if self._finished == round_.incarnation:
             finished = Finished(node, self._finished, unbroken())
@@ -326,7 +327,7 @@ class Participant:
     # -- what wakes it ------------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Something has changed; under `_changed`."""
+        """Wakes the thread: something has changed. Call it under `_changed`."""
         self._news += 1
         self._changed.notify_all()
 

@@ -1,12 +1,12 @@
-"""Pure: which nodes form a round, and in which slots.
+"""Chooses which nodes form a round, and assigns their group ranks (called slots here; pure).
 
-Survivors keep their slots, so that a change moves as little as possible; holes are filled by the
-highest slots; newcomers take the lowest free slots, those of one zone next to each other. When
-slot 0 is vacant, the survivor with the longest tenure takes it: rank 0 is where scripts log.
+Survivors keep their slots, so that a change moves as little as possible. Holes are filled by the
+highest slots. Newcomers take the lowest free slots, with nodes of one zone next to each other. When
+slot 0 is vacant, the survivor with the longest tenure takes it, because scripts log at rank 0.
 
 Pinned ranks come first: while a node with a node rank lives, it has that slot, and a place in the
-round before nodes that asked for none. A rank that the round is too small for counts as not asked
-for, so that slots are 0 to n - 1 whoever is missing.
+round before nodes that asked for none. A node rank beyond the size of the round is ignored, so that
+slots are always 0 to n - 1.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

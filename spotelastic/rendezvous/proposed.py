@@ -1,7 +1,8 @@
-"""Pure: from a proposed round to a started one.
+"""Decides how a proposed round becomes a started one (pure).
 
-Every member is ready, or the round is proposed again without it; then one source that all resume
-from is chosen. A proposal that has fewer than min nodes stands as it is and waits.
+A round starts when every member is ready. A member that does not get ready in time is left out of
+a new proposal. At the start one source is chosen that all ranks resume from. A proposal with fewer
+than min nodes stays as it is and waits.
 """
 
 from collections.abc import Iterable
@@ -37,13 +38,15 @@ from spotelastic.rendezvous.rules import (
 from spotelastic.rendezvous.view import LiveNode
 
 LONGEST_SEEN = 5.0
-"""Seconds that members are given at most to answer, where some were late again and again."""
+"""Most seconds that members are given to answer after some were late again and again."""
 OFFER_WITHIN = 5.0
-"""Seconds that a round waits for the slots of nodes it goes on without, where some are missing."""
+"""Seconds that a round with missing slots waits for offers from nodes outside it."""
 
 
 def gather(at: Moment, round_: Round) -> RoundDecision:
-    """Wait until every member is ready; decide again without those who do not answer in time."""
+    """Waits until every member is ready; proposes again without members that do not answer in
+    time.
+    """
     eligible = eligible_nodes(at, round_)
     waiting = len(round_.members) < at.settings.min_nodes
     acks = {m.node: ack_of(at.seen, round_, m.node) for m in round_.members}
@@ -105,7 +108,9 @@ def _without(at: Moment, round_: Round, gone: set[str], late: set[str]) -> Round
 
 
 def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> RoundDecision:
-    """With other members. It may be what a failing script was waiting for: no pause any more."""
+    """Proposes the round with other members, and without a pause: the change may help a failing
+    script.
+    """
     members = members_of(at, round_.members, eligible)
     again = replace(
         recharge(at, round_, members),
@@ -120,14 +125,17 @@ def _repropose(at: Moment, round_: Round, eligible: dict[str, LiveNode]) -> Roun
 
 
 def _seen_within(at: Moment, round_: Round) -> float:
-    """Seconds for each member to answer. Longer each time that one was late: who is only slow would
-    be left out, come back, and be left out again for ever."""
+    """Returns the seconds for each member to answer.
+
+    They grow each time a member was late. Otherwise a slow node would be left out, come back, and
+    be left out again for ever.
+    """
     once = at.settings.seen_within * max(1.0, len(round_.members) / 64)
     return max(once, min(once * 2.0**round_.late, LONGEST_SEEN))
 
 
 def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecision:
-    """All are ready: wait for what is still to be waited for, then start."""
+    """Starts the round, all of whose members are ready, once nothing else is to be waited for."""
     others = {name: node for name, node in at.seen.nodes.items() if round_.member(name) is None}
     offers = {name: offer for name, offer in at.seen.offers.items() if name in others}
     held = [Held(ack.node, ack.daemon, ack.snapshots) for ack in acks]
@@ -142,7 +150,9 @@ def _begin(at: Moment, round_: Round, acks: list[Acknowledgement]) -> RoundDecis
 
 
 def _hold_back(at: Moment, round_: Round, resume: Resume) -> RoundDecision | None:
-    """A script that fails again and again, and saved nothing new, is not started at once."""
+    """Returns the wait before a script that failed repeatedly without a new save is started
+    again.
+    """
     if round_.cause not in restarts.FAILURES or _advanced(round_, resume):
         return None
     if restarts.loops(round_.streak):

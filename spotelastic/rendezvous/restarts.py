@@ -1,15 +1,14 @@
-"""Pure: how soon a script that fails is started again, and when that is given up.
+"""Decides how soon a failing script is restarted, and when the job gives up (pure).
 
-The first failure restarts at once, and so does every one after something new was saved or after a
-while of training: most failures are not the script's. What fails again at once would only burn the
-budget, and the log, in seconds: the pauses grow from 1 s to `LONGEST`. A failure that comes back
-word by word, `CRASH_LOOP` times in a row, will not go away by itself: the job ends, whatever budget
-is left. That is after a minute of pauses; an outage that passes has passed by then, or shows in
-another message each time.
+A first failure restarts at once, as does any failure after a new save or a while of training.
+Failures that follow one another at once would burn the restart budget in seconds. So the pause
+before each grows from 1 s to `LONGEST`. The same failure `CRASH_LOOP` times in a row, word by word,
+ends the job whatever budget is left. That comes after a minute of pauses; an outage would have
+passed by then, or would show another message each time.
 
-A mistake in the script's text, or in what it asks of us, cannot pass at all: before the first step
-of a job it ends the job at once. An import that fails may be a file system that hiccups on one of
-several nodes: there it is tried once more.
+A syntax error, or a wrong call of this library, cannot pass: before the first step of a job it ends
+the job at once. A failed import may be a file system's hiccup on one of several nodes, and is tried
+once more there.
 """
 
 from spotelastic.model.job import Failure

@@ -1,4 +1,4 @@
-"""Pure: the one source that every rank of the next round restores from.
+"""Chooses the one source that every rank of the next round restores from (pure).
 
 Must never happen: two ranks restore different states, or a state that is not on the history of
 the round before (two halves of a split that both reached step 900 are different states). So only
@@ -32,10 +32,10 @@ def choose(
     commits: Iterable[Commit],
     known: Commit | None = None,
 ) -> Resume:
-    """The newest complete state: in memory if there is one, else the newest commit, else fresh.
+    """Returns the newest complete state: in memory, else the newest commit, else a fresh start.
 
     `parent` is the incarnation of the last round that started, `lineage` its ancestors, `known` the
-    newest commit that there was when `parent` started.
+    newest commit that existed when `parent` started.
     """
     newest = newest_known(commits)
     memory = _newest_in_memory(_bounds(parent, lineage), held)
@@ -48,7 +48,7 @@ def choose(
 def could_be_newer(
     resume: Resume, parent: str, lineage: Sequence[Branch], held: Iterable[Held]
 ) -> bool:
-    """Whether a later state was sealed on the lineage, of which parts are missing."""
+    """Whether a later state was sealed on the lineage but parts of it are missing."""
     bounds = _bounds(parent, lineage)
     generations = list(bounds)
 

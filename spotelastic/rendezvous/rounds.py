@@ -1,4 +1,4 @@
-"""Pure: what the holder does next about the round. `membership.py` performs it.
+"""Decides what the holder does next about the round (pure); `membership.py` writes it to etcd.
 
 Must never happen, and what prevents it here:
 
@@ -7,8 +7,7 @@ Must never happen, and what prevents it here:
 - a round that waits for a node that is gone: each phase has a deadline per member;
 - a restart charged to the user's code for a lost node: `rules.uncharge`;
 - a planned change that loses a step: it waits for the agreement (`agreement.py`) to be sealed;
-- commits of a round that began from the start over later ones that nobody knew of:
-  `_later_commit` ends it.
+- a round that began at step 0 hides later commits which were unknown then: `_later_commit` ends it.
 
 The current round is *proposed* (members and slots), then *started* (store, resume source) once all
 members are ready (`proposed.py`). Everything is recomputed from what is seen, so a new holder goes
@@ -53,7 +52,9 @@ from spotelastic.rendezvous.view import LiveNode, RunState
 
 
 def decide(seen: RunState, now: float, new_id: Callable[[], str]) -> RoundDecision:
-    """The next step of the run. `new_id` names what is created; it is the only outside input."""
+    """Returns the next decision about the run. `new_id` returns a fresh name for what is
+    created.
+    """
     if seen.settings is None:
         return RoundDecision(reason="waits for the job's settings")
     if seen.job is not None and seen.job.state in ENDED:
@@ -73,7 +74,7 @@ def decide(seen: RunState, now: float, new_id: Callable[[], str]) -> RoundDecisi
 
 
 def _first(at: Moment, over: Round | None) -> RoundDecision:
-    """Of the job, or of what follows the round that it had ended with."""
+    """Proposes a job's first round, or the first after the round that the job had ended with."""
     eligible = eligible_nodes(at, None)
     if len(eligible) < at.settings.min_nodes:
         return RoundDecision(reason=f"waits for nodes: {len(eligible)} of {at.settings.min_nodes}")
@@ -121,7 +122,9 @@ def _watch_over(at: Moment, round_: Round) -> RoundDecision:
 
 
 def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | None:
-    """A lost node or a failed worker: the next round at once, with who is there."""
+    """Handles a lost node or a failed worker: the next round at once, with the nodes that are
+    live.
+    """
     absent = [m.node for m in round_.members if not _is_here(at.seen, m)]
     lost = tuple(sorted(set(absent) - done))
     if any(node not in at.seen.nodes for node in lost) and at.now < trusts_at(at):
@@ -158,9 +161,11 @@ def _unplanned(at: Moment, round_: Round, done: set[str]) -> RoundDecision | Non
 
 
 def _has_stepped(at: Moment, round_: Round) -> bool:
-    """Whether anything of this job is known to have been done. Its first round may go on from what
-    another job has saved. A script that tells of no steps may have trained: after
-    `restarts.AT_ONCE` it counts as one that has."""
+    """Whether this job is known to have made progress of its own.
+
+    Its first round may resume from what another job saved. A script that reports no steps counts as
+    having trained after `restarts.AT_ONCE`.
+    """
     return (
         (round_.resume.kind != "fresh" and round_.number > 1)
         or at.now - at.seen.round_at >= restarts.AT_ONCE
@@ -169,7 +174,7 @@ def _has_stepped(at: Moment, round_: Round) -> bool:
 
 
 def _planned(at: Moment, round_: Round) -> RoundDecision:
-    """Arrivals, departures by notice, new code: agree on a step, seal, then the next round."""
+    """Handles arrivals, drains and new code: agree on a step, seal it, then form the next round."""
     eligible = eligible_nodes(at, round_)
     wanted = members_of(at, round_.members, eligible)
     before, after = {m.node for m in round_.members}, {m.node for m in wanted}
@@ -196,8 +201,11 @@ def _planned(at: Moment, round_: Round) -> RoundDecision:
 
 
 def _tune(at: Moment, round_: Round, wake: float | None) -> RoundDecision:
-    """Nothing changes but, perhaps, how often to save. Ranks must not disagree on that either: all
-    seal one step, wait there, and go on with the new intervals, in the same round."""
+    """Changes the intervals where that pays; the members stay.
+
+    Ranks must not disagree on the intervals. So all seal one step, wait there, and go on with the
+    new intervals in the same round.
+    """
     current = agreement.current_of(at.seen, round_)
     wanted = intervals.change(at, round_) if current is None else current.schedule
     if wanted is None:
@@ -218,7 +226,7 @@ def _tune(at: Moment, round_: Round, wake: float | None) -> RoundDecision:
 
 
 def _withdraw(seen: RunState, round_: Round, wake: float | None) -> RoundDecision:
-    """The reason for a planned change is gone: let the workers that wait go on."""
+    """Cancels a proposal whose reason is gone, so that the waiting workers go on."""
     current = agreement.current_of(seen, round_)
     if current is None:
         return RoundDecision(reason=f"round {round_.number} trains", wake_at=wake)
@@ -226,7 +234,7 @@ def _withdraw(seen: RunState, round_: Round, wake: float | None) -> RoundDecisio
 
 
 def _plain(seen: RunState, round_: Round) -> int:
-    """Whether the script has no Checkpointer, from how its members have voted."""
+    """Returns `Round.plain`: whether the script has no Checkpointer, from the members' votes."""
     current = agreement.current_of(seen, round_)
     votes = agreement.votes_on(seen, round_, current) if current is not None else []
     if any(vote.plain for vote in votes):
@@ -235,7 +243,7 @@ def _plain(seen: RunState, round_: Round) -> int:
 
 
 def _change(at: Moment, round_: Round, cause: Cause, names: tuple[str, ...]) -> RoundDecision:
-    """Propose the round after the started `round_`."""
+    """Proposes the round after the started `round_`."""
     eligible = eligible_nodes(at, round_)
     members = members_of(at, round_.members, eligible)
     round_ = recharge(at, round_, members)
@@ -283,7 +291,9 @@ def _succeed(at: Moment, round_: Round) -> RoundDecision:
 def _fail_behind(
     at: Moment, names: Iterable[str], left: list[str], failures: list[Failure]
 ) -> RoundDecision:
-    """The group cannot be formed again: some of it had finished, waited long enough, and left."""
+    """Fails the job: too few nodes remain, because some had finished, waited long enough, and
+    left.
+    """
     who = ", ".join(names)
     reason = f"{who} did not finish, and {', '.join(left)} had, and left (--exit-barrier-timeout)"
     first = min(failures, key=lambda f: f.at, default=None)
@@ -299,16 +309,19 @@ def _is_here(seen: RunState, member: Member) -> bool:
 
 
 def _late_claim(seen: RunState, round_: Round) -> Acknowledgement | None:
-    """Of the first node, which has claimed an epoch since the round started."""
+    """Returns the first node's acknowledgement if it has claimed an epoch since the round
+    started.
+    """
     ack = ack_of(seen, round_, round_.members[0].node)
     return ack if ack is not None and ack.epoch > round_.epoch else None
 
 
 def _later_commit(seen: RunState, round_: Round, claim: Acknowledgement) -> Commit | None:
-    """What the store turns out to have, where the round began from less because the store was away,
-    and has not come as far since. Its commits would be newer, and yet fewer steps.
+    """Returns a commit that the round should have resumed from, or None.
 
-    Only of a round that has committed nothing: its own are ahead of what is told of its progress.
+    The object store was away when the round began, turns out to hold a later step, and the round
+    has not come that far since. Its own commits would hide that step. Applies only to a round that
+    has committed nothing: its own commits are ahead of its reported progress.
     """
     if round_.epoch or round_.plain or claim.commit is None:
         return None
@@ -328,7 +341,9 @@ def _planned_wake(at: Moment, round_: Round) -> float | None:
 
 
 def _save_deadline(at: Moment, round_: Round, leaving: list[str]) -> float:
-    """When a planned change no longer waits for its save (a second before a noticed end)."""
+    """Returns when a planned change stops waiting for its save: at most a second before a node's
+    end.
+    """
     limit = agreement.LIMIT + agreement.time_for_steps(step_time(at.seen))
     ends = [
         drain.notice.deadline - 1.0

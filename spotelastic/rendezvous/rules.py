@@ -1,4 +1,5 @@
-"""Pure: what the rules about rounds are made of: who may be in one, and whom to believe gone."""
+"""Rules shared by all decisions about rounds: which nodes may join, which count as lost, and which
+failures are charged (pure)."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,16 +14,16 @@ from spotelastic.rendezvous.placement import place
 from spotelastic.rendezvous.view import LiveNode, RunState
 
 SAVE_RESERVE = 3.0
-"""Seconds before a node's end that are kept for its last save, at least."""
+"""Least seconds before a node's end that are reserved for its last save."""
 SLACK = 2.0
-"""Seconds of it that nothing measured asks for."""
+"""Seconds of that reserve which are a safety margin."""
 
 
 def eligible_nodes(at: Moment, round_: Round | None) -> dict[str, LiveNode]:
-    """Live nodes that may be in the next round.
+    """Returns the live nodes that may be in the next round.
 
-    A draining node is left out, unless fewer than min would remain: then it trains on until its
-    replacement is there or only the time for its save is left.
+    A draining node is left out, unless fewer than min would remain. Then it trains on until its
+    replacement is there, or until only the time for its save is left.
     """
     missed = set(round_.missed) if round_ else set()
     live = {
@@ -59,9 +60,12 @@ def must_leave_at(seen: RunState, node: str) -> float:
 
 
 def save_reserve(seen: RunState) -> float:
-    """Seconds that an agreed save takes as measured, with a margin: the steps up to it, which are
-    ahead by rule, and the copy that all wait for; its upload, too, where nobody who stays would
-    hold all of it. Too few stay for a round that could fetch it from those who go."""
+    """Estimates the seconds of an agreed save: the steps to the target, the blocking copy, a
+    margin.
+
+    Adds the upload if no remaining node holds a complete copy. Too few nodes remain then for a
+    round that could fetch it from the draining ones.
+    """
     told = _told(seen)
     stall = max((progress.stall for progress in told), default=0.0)
     sealed = max(SAVE_RESERVE, (SMALLEST_MARGIN + 1) * step_time(seen) + stall + SLACK)
@@ -71,12 +75,12 @@ def save_reserve(seen: RunState) -> float:
 
 
 def step_time(seen: RunState) -> float:
-    """Seconds per step, of the slowest member; 0 while nothing is measured."""
+    """Returns the slowest member's seconds per step; 0 while nothing is measured."""
     return max((progress.step_time for progress in _told(seen)), default=0.0)
 
 
 def _told(seen: RunState) -> list[Progress]:
-    """By the members."""
+    """Returns the members' reported progress."""
     return [p for p in seen.progress.values() if seen.round and seen.round.member(p.node)]
 
 
@@ -92,8 +96,10 @@ def ack_of(seen: RunState, round_: Round, node: str) -> Acknowledgement | None:
 
 
 def trusts_at(at: Moment) -> float:
-    """When a missing lease tells again that its node is gone: while the store was away, leases of
-    nodes that live ran out. They come back under new ones."""
+    """Returns from when on a missing lease means that its node is gone.
+
+    While etcd was away, leases of live nodes ran out; those nodes come back under new leases.
+    """
     if not at.seen.healthy:
         return math.inf
     return at.seen.healthy_since + 2 * at.settings.lease if at.seen.healthy_since else 0.0
@@ -104,12 +110,11 @@ def wake(time: float) -> float | None:
 
 
 def uncharge(at: Moment, round_: Round) -> Round:
-    """Failures shortly before a loss were its consequence, not the user's code.
+    """Removes failures shortly before a loss from the restart budget: the loss caused them.
 
-    A member of etcd that begins to lead gives all leases their time again, and that of an election.
-    A loss during an outage of the store, as of a zone with its member of it, is told only when the
-    outage has been over for a while. Reckoned back from when this holder saw the round: another may
-    have written it, by its clock.
+    A new etcd leader renews every lease, so that a loss can surface one lease plus an election
+    late; after an outage of etcd (say, a lost zone) later still. Times count back from when this
+    holder observed the round, because another node may have written it, by another clock.
     """
     written = round_.started_at or round_.proposed_at
     reach = 2 * at.settings.lease + 1.0
@@ -120,7 +125,10 @@ def uncharge(at: Moment, round_: Round) -> Round:
 
 
 def suspect(at: Moment, round_: Round, late: Iterable[str], excused: Round) -> Round:
-    """`excused` is `round_` without the failures that the loss of the `late` would explain."""
+    """Returns the round with the `late` members as suspects.
+
+    `excused` is `round_` without the failures that the loss of the `late` members would explain.
+    """
     suspects = tuple(
         Suspect(name, at.seen.nodes[name].joined) for name in sorted(late) if name in at.seen.nodes
     )
@@ -133,7 +141,7 @@ def suspect(at: Moment, round_: Round, late: Iterable[str], excused: Round) -> R
 
 
 def recharge(at: Moment, round_: Round, members: Sequence[Member]) -> Round:
-    """Charge what was excused once all suspects are back, and never were gone: they were slow."""
+    """Charges excused failures after all once every suspect is back and never was gone."""
     live = {name: node.joined for name, node in at.seen.nodes.items()}
     if any(live.get(suspect.node) != suspect.joined for suspect in round_.suspects):
         return replace(round_, suspects=(), excused=(), late=0)

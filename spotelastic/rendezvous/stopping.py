@@ -1,8 +1,8 @@
-"""Pure: the end of a job that somebody, or a limit, has asked for (`model.job.Ending`).
+"""Decides how a job is stopped on request or at a limit, with its last steps saved (pure).
 
-All agree on a step, seal it, and wait there until it is committed; then the job ends. What takes
-too long, or cannot be saved at all, does not keep it: the newest commit is what stays. When nobody
-holds the rounds, the controller ends the job by itself a little later.
+The members agree on a step, seal it, and wait there until it is committed; then the job ends
+(`model.job.Ending`). A save that takes too long, or is not possible, does not delay the end: the
+newest commit remains. Without a holder the controller ends the job a little later.
 """
 
 from dataclasses import replace
@@ -14,12 +14,12 @@ from spotelastic.rendezvous import agreement
 from spotelastic.rendezvous.decision import CloseRound, EndJob, Moment, RoundDecision, WriteProposal
 
 WITHIN = 150.0
-"""Seconds for the step to be agreed on, sealed and committed."""
+"""Seconds for the members to agree on the step, seal it and commit it."""
 REASON = "the job is being ended"
 
 
 def at_once(at: Moment) -> bool:
-    """Whether nothing trains that could be saved, or soon will."""
+    """Whether the job can end at once, because nothing trains or is about to."""
     round_ = at.seen.round
     if round_ is None or round_.phase == "over":
         return True
@@ -27,7 +27,7 @@ def at_once(at: Moment) -> bool:
 
 
 def save(at: Moment, round_: Round, ending: Ending) -> RoundDecision:
-    """The next step towards the end of the started `round_`."""
+    """Returns the next step towards the end of the started `round_`."""
     current = agreement.current_of(at.seen, round_)
     if current is not None and current.reason != REASON:
         return RoundDecision((WriteProposal(replace(current, cancelled=True)),), REASON)
@@ -54,8 +54,10 @@ def end(at: Moment, ending: Ending) -> RoundDecision:
 
 
 def _is_committed(at: Moment, round_: Round, step: int) -> bool:
-    """By any node's account. Of a run that was sent back a higher step may be in the store, which
-    an earlier epoch has committed. Nodes that are gone, or have just come back, tell nothing."""
+    """Whether any node reports the step as committed under the round's epoch.
+
+    A run that was sent back may have a higher step in the store, from an earlier epoch.
+    """
     sought = (round_.epoch, step)
     told = at.seen.progress.values()
     return round_.epoch > 0 and any((each.epoch, each.committed) >= sought for each in told)

@@ -1,7 +1,8 @@
-"""Entry point of the group `torchrun.handlers`.
+"""Registers spotelastic as a rendezvous backend of torchrun (entry point `torchrun.handlers`).
 
-torch loads it in every process that imports torch.distributed's launcher or checkpoints, workers
-and the zygote included. So it imports nothing: gRPC in a process that forks would be a hazard.
+torch loads this module in every process that imports torch.distributed's launcher or checkpoints,
+workers and the zygote included. So it imports nothing itself: gRPC in a process that forks would be
+a hazard.
 """
 
 from collections.abc import Callable

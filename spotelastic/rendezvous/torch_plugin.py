@@ -1,4 +1,4 @@
-"""Stock torchrun on spotelastic's rounds: `torchrun --rdzv-backend=spotelastic …`.
+"""Lets a stock torchrun form its groups by spotelastic's rounds: `--rdzv-backend=spotelastic`.
 
     torchrun --rdzv-backend=spotelastic --rdzv-endpoint=a:2379,b:2379,c:2379 \\
              --rdzv-id=job7 --nnodes=2:4 train.py

@@ -1,8 +1,8 @@
-"""Pure: the run as its store shows it, folded from watch items into one immutable snapshot.
+"""Folds what etcd's watches deliver into one immutable value: the state of a run (pure).
 
-Stored values are parsed here, once; a value that does not parse is dropped and counted, because a
-foreign or newer writer must not stop a round. Times beside values are the observer's own: when
-*it* saw the change, so that no decision compares clocks of two machines.
+Stored values are parsed here, once. A value that does not parse is dropped and counted, because a
+foreign or newer writer must not stop a round. Times beside values are the observer's own: when it
+saw the change, so that no decision compares the clocks of two machines.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ class LiveNode:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What nodes are held to when they join, and the store revision that says so."""
+    """What nodes must match when they join, and the store revision at which it was read."""
 
     reference: Reference
     revision: int
@@ -46,7 +46,7 @@ def _empty() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Everything a decision about rounds depends on, but for the time."""
+    """Everything that a decision about rounds depends on, except the time."""
 
     settings: Settings | None = None
     job: Job | None = None
@@ -56,7 +56,7 @@ class RunState:
     round: Round | None = None
     round_revision: int = 0
     round_at: float = 0.0
-    """Since when it is in its phase."""
+    """When this observer saw the round enter its phase."""
     proposal: Proposal | None = None
     proposal_at: float = 0.0
     nodes: Mapping[str, LiveNode] = field(default_factory=_empty)
@@ -67,12 +67,12 @@ class RunState:
     drains: Mapping[str, Drain] = field(default_factory=_empty)
     failures: Mapping[str, Failure] = field(default_factory=_empty)
     finished: Mapping[str, Finished] = field(default_factory=_empty)
-    """By `<round incarnation>/<node>`."""
+    """Finished members, keyed by `<round incarnation>/<node>`."""
     healthy_since: float = 0.0
     """When the connection to the store last came back; 0 if it was never lost."""
     healthy: bool = True
     revision: int = 0
-    """Of the newest change under `all/` that has been folded in."""
+    """Store revision of the newest change under `all/` that has been folded in."""
     unreadable: int = 0
 
 
@@ -99,7 +99,9 @@ _PER_NODE: dict[str, tuple[str, Any]] = {
 def fold(
     seen: RunState, items: Iterable[WatchItem], keys: Keys, now: float, prefix: str
 ) -> RunState:
-    """`seen` after the items of the watch on `prefix`, which is `keys.all` or `keys.nodes`."""
+    """Returns `seen` after the items of the watch on `prefix`, either `keys.all` or
+    `keys.nodes`.
+    """
     for item in items:
         match item:
             case Change():
@@ -119,14 +121,14 @@ def fold(
 
 
 def has_gone_back(before: RunState, seen: RunState) -> bool:
-    """Whether the store was emptied, or set back to a round that is long over."""
+    """Whether etcd was emptied, or set back to a round that is long over."""
     if before.round is not None and (seen.round is None or seen.round.number < before.round.number):
         return True
     return before.settings is not None and seen.settings is None
 
 
 def forget_nodes(seen: RunState) -> RunState:
-    """`seen` without what only the holder watches."""
+    """Returns `seen` without what only the holder watches."""
     empty: dict[str, Any] = {name: _empty() for name, _ in _PER_NODE.values()}
     return replace(seen, **empty)
 
@@ -138,7 +140,7 @@ def _at_revision(seen: RunState, revision: int, counts: bool) -> RunState:
 def _reset(
     seen: RunState, values: Iterable[StoredValue], keys: Keys, now: float, prefix: str
 ) -> RunState:
-    """Replace the whole branch, keeping the times of values that did not change."""
+    """Replaces a whole branch, keeping the times of values that did not change."""
     before = seen
     if prefix == keys.all:
         nothing: dict[str, Any] = {attribute: None for attribute, _ in _SINGLE.values()}
@@ -190,7 +192,7 @@ def _change_single(seen: RunState, name: str, value: StoredValue | None, now: fl
 
 
 def _goes_on(before: Round | None, after: Round | None) -> bool:
-    """Whether it is the same round that trains: only its epoch or its intervals are others."""
+    """Whether the same round goes on training, with at most another epoch or schedule."""
     return (
         before is not None
         and after is not None
@@ -219,7 +221,7 @@ def _change_node(
 
 
 def _told_now(drain: Drain, now: float) -> Drain:
-    """With a deadline by the observer's clock: where the writer's differs, the time left counts."""
+    """Returns the drain with its deadline on the observer's clock: what counts is the time left."""
     notice = drain.notice
     if notice.deadline is None:
         return drain
