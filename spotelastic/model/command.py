@@ -1,4 +1,4 @@
-"""What a person tells a cluster to do, and what its leading controller answers."""
+"""Commands from people to a running cluster (stop, restart, scale), and the answers to them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,16 +10,17 @@ CommandKind = Literal["stop", "restart", "scale"]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Carried out once, however often it arrives."""
+    """One command. It is carried out once, however often it arrives."""
 
     id: str
     kind: CommandKind
     min_nodes: int | None = None
-    """Of scale, as the next one; None: as it is."""
+    """The new minimum, for "scale"; None leaves it as it is."""
     max_nodes: int | None = None
+    """The new maximum, for "scale"; None leaves it as it is."""
 
     def sizes(self, settings: Settings) -> tuple[int, int]:
-        """Min and max of a job with these settings once it is carried out."""
+        """Returns min and max nodes of a job with these settings after the command."""
         low, high = self.min_nodes, self.max_nodes
         return (
             settings.min_nodes if low is None else low,
@@ -29,7 +30,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The leader's word on a command, within seconds."""
+    """The leading controller's answer to a command."""
 
     id: str
     at: float

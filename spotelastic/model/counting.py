@@ -1,13 +1,13 @@
-"""Numbers of things, as people write them."""
+"""Formats counts and sizes for people."""
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 worker`, `2 workers`, `0 workers`."""
+    """Returns `1 worker`, `2 workers`, `0 workers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def size(nbytes: float) -> str:
-    """Three significant digits at most."""
+    """Returns a number of bytes with its unit and at most three significant digits."""
     for unit in ("B", "kB", "MB", "GB"):
         if nbytes < 1000:
             return f"{nbytes:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""How often to save, as people say it."""
+"""The time between two saves as users write it: steps, seconds or `auto`."""
 
 import re
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ _TEXT = re.compile(r"(\d+)|(\d+(?:\.\d+)?)(s|m|min|h)")
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """In steps (0: never) or in seconds; neither: as often as pays, by what is measured."""
+    """An interval in steps (0: never) or in seconds. With neither, measurements decide ("auto")."""
 
     steps: int | None = None
     seconds: float | None = None
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`500` (steps), `30s`, `10m`, `2h`, `auto`. Raises ValueError."""
+        """Reads `500` (steps), `30s`, `10m`, `2h` or `auto`. Raises ValueError."""
         if text == "auto":
             return cls()
         found = _TEXT.fullmatch(text)

@@ -1,4 +1,4 @@
-"""The job: what to run, how many nodes, and how it stands."""
+"""Values that describe a job: its settings, what it may buy, what is shipped, and its state."""
 
 import hashlib
 import json
@@ -14,26 +14,28 @@ RankPolicy = Literal["stable", "pinned"]
 JobState = Literal["pending", "running", "succeeded", "failed", "stopped", "timed out"]
 ENDED = frozenset({"succeeded", "failed", "stopped", "timed out"})
 ALLOW_UNCOMMITTED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
-"""Variable of workers: with 1 a run succeeds whose last step could not be committed."""
+"""Workers' environment variable: with 1 a run succeeds although its last step is not committed."""
 MOST_TEXT = 16384
-"""Characters of a failure's message, and of its traceback; etcd refuses a value above 1.5 MB."""
+"""Most characters of a failure's message, and of its traceback: etcd refuses large values."""
 OnDemand = Literal["never", "fallback"]
 Spreading = Literal["pack", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the round decision needs to know; one key, changed by whoever owns the job."""
+    """The settings that decisions about rounds depend on; one key in etcd."""
 
     min_nodes: int
     max_nodes: int
     workers: int = 1
-    """On this node; those of others may have more or fewer."""
+    """Workers on this node. Other nodes may have more or fewer."""
     max_restarts: int = 3
     gang: bool = False
-    """Fail the job as a whole when a node is lost."""
+    """Whether the loss of a node fails the whole job."""
     rank_policy: RankPolicy = "stable"
-    """pinned: a node has the slot that its --node-rank names, for as long as it lives."""
+    """With "pinned": a node has the group rank that its --node-rank names, for as long as it
+    lives.
+    """
     lease: float = 2.0
     quiet: float = 0.5
     """Seconds without a further arrival before arrivals form a round."""
@@ -42,23 +44,22 @@ class Settings:
     stall_timeout: float = 0.0
     """Seconds without a step after which a round is replaced; 0: never."""
     snapshot_every: Interval = Interval()
-    """Between saves into memory, and"""
+    """Interval between snapshots in memory."""
     checkpoint_every: Interval = Interval()
-    """between commits in the object store."""
+    """Interval between checkpoints in the object store."""
     keep_last: int = 3
-    """The newest so many checkpoints are kept,"""
+    """How many of the newest checkpoints are kept."""
     keep_every: int = 0
-    """and those whose step is a multiple of this; 0: none."""
+    """Checkpoints at multiples of this step are kept, too; 0: none."""
     exit_barrier: float = 300.0
-    """Seconds that a node whose workers have finished waits for those of the others."""
+    """Seconds that a node whose workers have finished waits for the workers of other nodes."""
     code: str = ""
-    """Hash of what nodes must run: of the code, or of the job's `release`."""
+    """Hash of what nodes must run: the code, or the job's `release`."""
 
     def difference(self, other: "Settings") -> str | None:
-        """The first flag in which two nodes of a run differ, naming both sides; None: they agree.
+        """Returns the first flag in which two nodes of a run differ, naming both sides, or None.
 
-        Code is compared as what a node has, not as what it was told (`Fingerprint`); the number of
-        workers is each node's own.
+        Code is compared in `Fingerprint`; the number of workers is each node's own.
         """
         mine, theirs = self._flags(), other._flags()
         for flag, value in mine.items():
@@ -88,13 +89,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The node of a run that all others must match, and what it was started with."""
+    """The node of a run that all others must match, and its settings."""
 
     node: Node
     settings: Settings
 
     def refusal(self, node: Node, settings: Settings) -> str | None:
-        """Why the node does not match, naming both sides; None where it does."""
+        """Returns why the node does not match, naming both sides, or None if it does."""
         difference = node.fingerprint.difference(self.node.fingerprint)
         difference = difference or settings.difference(self.settings)
         if difference is None:
@@ -104,7 +105,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A worker that failed, as its agent saw it."""
+    """A worker's failure, as its agent saw it."""
 
     id: str
     node: str
@@ -113,21 +114,21 @@ class Failure:
     local_rank: int
     at: float
     exit_code: int
-    """Negative: ended by that signal."""
+    """The exit code; negative: ended by that signal."""
     message: str = ""
     traceback: str = ""
     log: str = ""
     """Path of the rank's log on its node."""
     stalled: bool = False
-    """It did not end: no worker of the node executed a step any more. `at` is its last step's."""
+    """Whether the worker hung: no worker of the node executed a step. `at` is the last step's."""
 
     def storable(self) -> "Failure":
-        """As etcd takes it, whatever was raised: the rest is in the log."""
+        """Returns the failure with texts cut to what etcd takes. The whole is in the log."""
         return replace(self, message=beginning(self.message), traceback=_end(self.traceback))
 
 
 def beginning(text: str) -> str:
-    """So much of the text as etcd takes, marked where it is cut."""
+    """Returns as much of the text's beginning as etcd takes, marked where it is cut."""
     cut = len(text) - MOST_TEXT
     return _encodable(text if cut <= 0 else f"{text[:MOST_TEXT]} [{cut} characters more]")
 
@@ -138,13 +139,13 @@ def _end(text: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Bytes of a file's name that are no UTF-8 come as lone surrogates, which no JSON holds."""
+    """Replaces lone surrogates, which stand for undecodable bytes in file names and break JSON."""
     return text.encode(errors="backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The job's state: one key without a lease."""
+    """The job's state; one key in etcd, without a lease."""
 
     state: JobState
     at: float
@@ -156,18 +157,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the job is to end once its last step is committed; one key without a lease."""
+    """How the job is to end once its last step is committed; one key in etcd, without a lease."""
 
+    """The state to end in: "stopped" or "timed out"."""
     state: JobState
-    """stopped or timed out."""
+    """With "stopped" or "timed out"."""
     at: float
-    """When that was asked for."""
+    """When the end was requested."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All workers of one member ended well, after their final commit; never leased."""
+    """One member's success: all its workers ended well, after their final commit. Never leased."""
 
     node: str
     round: str
@@ -179,46 +181,49 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What may be bought for the job."""
+    """What may be bought for the job, and where its limits are."""
 
     on_demand: OnDemand = "never"
-    """fallback: what is missing to min, once spot has been short of it for `spot_patience`."""
+    """With "fallback": on-demand nodes fill up to min once spot has been short for
+    `spot_patience`.
+    """
     base: int = 0
-    """On-demand nodes that it has at all times."""
+    """Number of on-demand nodes that the job has at all times."""
     spot_patience: float = 600.0
-    """Seconds."""
+    """Seconds of too few spot nodes after which "fallback" buys on demand."""
     zones: Spreading = "pack"
-    """pack: all nodes in one zone; spread: in all that have them."""
+    """With "pack": all nodes in one zone; "spread": nodes in all zones that have them."""
     max_price: float | None = None
-    """US dollars an hour above which no spot node is launched, of whichever type."""
+    """US dollars an hour above which no spot node is launched, whatever its type."""
     max_cost: float | None = None
     """US dollars that the cluster may cost until the job ends, control nodes included."""
     deadline: float | None = None
-    """When the job ends, done or not; seconds since the epoch."""
+    """When the job ends, finished or not; seconds since the epoch."""
     within: float | None = None
-    """Seconds from when that was asked for: asked for again, it is the same deadline."""
+    """Relative deadline in seconds, as given on the command line. Repeating the same value does not
+    move the deadline."""
     keep_failed: bool = False
-    """The node whose worker failed the job stays for as long as the control nodes do."""
+    """Whether the node whose worker failed the job stays as long as the control nodes do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The packages that a script needs, as a file of its folder lists them."""
+    """The packages that a script needs, as a file in its folder lists them."""
 
     kind: Literal["uv", "pip", "conda"]
     file: str
     """Path within the shipped folder."""
     key: str
-    """Hash of all that it is made from; nodes add what they are."""
+    """Hash of everything the environment is built from. Nodes add their own platform."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What `up` ships in the bucket (`job.json`), read by every booting instance."""
+    """What `up` writes to the bucket as `job.json`, and every booting instance reads."""
 
     cluster: str
     run: str
-    """Name of the run: its checkpoints live under it, across clusters."""
+    """Name of the run, under which its checkpoints are stored, whichever cluster trains it."""
     script: str
     """Path within the shipped folder."""
     args: tuple[str, ...]
@@ -232,49 +237,49 @@ class JobSpec:
     etcd_members: tuple[str, ...] = ()
     """Names of the members, in the order of `etcd`."""
     etcd_version: str = ""
-    """The release that control nodes install; empty: one is there already."""
+    """The etcd release that control nodes install; empty: etcd is there already."""
     container: str = ""
-    """The image whose container workers run in; empty: in none."""
+    """The container image that workers run in; empty: no container."""
     log_group: str = ""
     queue: str = ""
-    """Name of the queue that AWS's events arrive on."""
+    """Name of the queue on which AWS's events arrive."""
     worker_group: str = ""
     """Name of the Auto Scaling group of workers."""
     instance_types: tuple[str, ...] = ()
     created_at: float = 0.0
-    """When `up` was run last, and"""
+    """When `up` was run last, by its machine's clock; seconds since the epoch, 0: not known."""
     born_at: float = 0.0
-    """when the cluster was made, by the clocks of who ran them; 0: not known."""
+    """When the cluster was created, by that machine's clock; 0: not known."""
     capacity: Capacity = Capacity()
     linger: float | None = 600.0
-    """Seconds that the cluster stays after the job has ended; None: until it is taken down."""
+    """Seconds that the cluster stays after the job has ended; None: until `down`."""
     vpc: str = ""
-    """The user's network that it lies in; empty: one of its own."""
+    """The user's network that the cluster is in; empty: a network of its own."""
     subnets: tuple[str, ...] = ()
-    """Of that network."""
+    """Subnets of the user's network that the cluster uses."""
     nat_gateways: int = 0
-    """Of the cluster's own network."""
+    """Number of NAT gateways in the cluster's own network."""
     service_role: str = ""
-    """ARN of the role that CloudFormation deletes the stack with."""
+    """ARN of the role with which CloudFormation deletes the stack."""
     environment: Environment | None = None
     setup: str = ""
     """A shell command that each node runs once, in the shipped folder, before the script."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the script's processes."""
+    """Environment variables of the script's processes."""
     secrets: Mapping[str, int] = field(default_factory=dict)
-    """Variables whose values only the Parameter Store has: name -> version."""
+    """Versions, by name, of variables whose values are in the Parameter Store alone."""
     validity: Validity = Validity()
-    """Of the certificates, as the last `up` left them."""
+    """Expiry of the certificates, as the last `up` left them."""
     read: tuple[str, ...] = ()
-    """bucket/prefix of what workers may read besides; and"""
+    """Further storage, as bucket/prefix, that workers may read."""
     write: tuple[str, ...] = ()
-    """what they may read and write."""
+    """Further storage, as bucket/prefix, that workers may read and write."""
     folder: str = ""
-    """Where `up` was run; empty: not known."""
+    """The folder in which `up` was run; empty: not known."""
 
     @property
     def release(self) -> str:
-        """Hash of everything that a node's workers are started from."""
+        """The hash of everything that a node's workers are started from."""
         parts = (
             self.script,
             self.args,

@@ -1,28 +1,28 @@
-"""A node: one machine (on AWS one instance) that runs an agent and its workers."""
+"""What identifies a node, and what nodes of one round must have in common."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What must be equal on all nodes of a round; unequal nodes are refused, never left to hang.
+    """The software of a node, which must be equal on all nodes of a round.
 
-    Empty fields are unknown and match anything.
+    Nodes that differ are refused. Empty fields are unknown and match anything.
     """
 
     python: str = ""
     torch: str = ""
     cuda: str = ""
     code: str = ""
-    """Hash of the script or of the folder that it came in."""
+    """Hash of the script, or of the folder that it was shipped in."""
     workers: int = 1
-    """On this node; not compared, since machines may have unlike numbers of GPUs."""
+    """Workers on this node. Not compared: nodes may have different numbers of GPUs."""
     launcher: str = ""
-    """What starts the workers: each launcher has its own idea of a restart."""
+    """The program that starts the workers: launchers differ in how they restart."""
 
     def difference(self, other: "Fingerprint") -> str | None:
-        """The first field in which the two differ, naming both sides; None where they match."""
-        if self == other:  # As a thousand do, each time that the holder looks.
+        """Returns the first field in which the two differ, naming both sides, or None."""
+        if self == other:  # the usual case, and the holder compares up to a thousand nodes
             return None
         for name, told in _FIELDS.items():
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -41,7 +41,7 @@ _FIELDS = {
 
 
 def _short(value: object) -> str:
-    """Of a hash, what people compare."""
+    """Shortens a hash to the part that people compare."""
     return str(value) if len(str(value)) < 40 else str(value)[:12]
 
 
@@ -52,15 +52,15 @@ class Node:
     id: str
     """The EC2 instance id on AWS; a name derived from the host elsewhere."""
     incarnation: str
-    """Random, new with every registration: tells a node that came back from one that stayed."""
+    """Random id, new with every registration: tells a node that came back from one that stayed."""
     address: str
     zone: str
     fingerprint: Fingerprint
     daemon: str = ""
-    """host:port of its checkpoint daemon, for peers that restore from it."""
+    """host:port of the node's checkpoint daemon, which other nodes restore from."""
     spot: bool = True
     node_rank: int | None = None
-    """The slot that it asks for (rank policy "pinned"); no two live nodes ask for the same."""
+    """The group rank that the node asks for (rank policy "pinned"); unique among live nodes."""
 
     @property
     def workers(self) -> int:

@@ -1,4 +1,4 @@
-"""What is told to people: progress, events, status, the ledger and the report."""
+"""Values that tell people how a job is doing: progress, events, status, interruptions, costs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,52 +20,54 @@ class Upload:
 
     step: int
     done: int
-    """Bytes handed to the network,"""
+    """Bytes handed to the network so far."""
     total: int
-    """of so many."""
+    """Bytes of the whole upload."""
     rate: float
     """Bytes per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A node's own account of itself, published at most once a second under a leased key."""
+    """A node's report on itself, published at most once a second under a leased key."""
 
     node: str
     round: int
     step: int
     at: float
     points: tuple[Point, ...] = ()
-    """Steps since the last publication; only from the node in slot 0."""
+    """Steps since the last publication; only from the node with group rank 0."""
     committed: int = 0
-    """The newest step committed in the object store,"""
+    """The newest step committed in the object store."""
     epoch: int = 0
-    """under this storage epoch: a run that was sent back commits lower steps under a higher one."""
+    """Storage epoch of that commit. A run that was sent back commits lower steps in a later
+    epoch.
+    """
     upload: Upload | None = None
     """This node's part of the checkpoint that is being uploaded."""
     step_time: float = 0.0
-    """Seconds per step; 0: not measured yet, as with the next two."""
+    """Seconds per step; 0: not measured yet."""
     stall: float = 0.0
-    """Seconds that a save into memory keeps training waiting."""
+    """Seconds for which a snapshot keeps training waiting; 0: not measured yet."""
     commit_time: float = 0.0
-    """Seconds that the newest checkpoint took to be uploaded and committed."""
+    """Seconds that the newest checkpoint took to upload and commit; 0: not measured yet."""
     whole: bool = False
-    """The slots of this node alone hold everything that is not per-rank."""
+    """Whether this node's slots alone hold everything that is not per-rank."""
     quiet: str = ""
-    """Where its workers stand, that have executed no step for long."""
+    """Where the workers stand if they have executed no step for long."""
     at_risk: bool = False
-    """AWS recommends to replace this node, or takes it: it may be, or will be, gone soon."""
+    """Whether AWS recommends replacing this node, or has announced its end."""
 
 
 def newest_committed(told: Iterable[Progress]) -> int:
-    """The newest step that any node tells to be in the object store; 0: none does."""
+    """Returns the newest step that any node reports as committed; 0: none."""
     newest = max(((each.epoch, each.committed) for each in told), default=(0, 0))
     return newest[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened, in the order it was seen."""
+    """Something that happened to a job."""
 
     at: float
     kind: str
@@ -85,8 +87,8 @@ class NodeStatus:
     id: str
     role: NodeRole
     state: str
-    """pending, joining, training, waiting, draining, gone, failed (its worker failed the job); for
-    control: leading, standing by, joining."""
+    """Of a worker node: pending, joining, training, waiting, draining, gone, or failed (its worker
+    failed the job). Of a control node: leading, standing by, or joining."""
     zone: str
     address: str
     ranks: tuple[int, ...] = ()
@@ -94,7 +96,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `spotelastic status` shows; an object in S3 that the leading controller publishes."""
+    """What `spotelastic status` shows; the leading controller publishes it as an object in S3."""
 
     name: str
     state: str
@@ -105,21 +107,22 @@ class Status:
     world_size: int = 0
     committed: int = 0
     upload: Upload | None = None
-    """Of all nodes together."""
+    """The checkpoint that is being uploaded, summed over all nodes."""
     step_time: float = 0.0
+    """Seconds per step; 0: not measured yet."""
     leader: str = ""
     etcd_leader: str = ""
     reason: str = ""
     """Why the job is in this state; for a failure, the first failing rank."""
     nodes: tuple[NodeStatus, ...] = ()
     messages: dict[str, int] = field(default_factory=dict)
-    """AWS's events that the leading controller has dealt with since it leads: how many were
-    handled, duplicate, foreign (of somebody else's instances), unknown or malformed."""
+    """Numbers of AWS's events since this controller leads: handled, duplicate, foreign (about other
+    instances), unknown and malformed ones."""
     quiet: str = ""
-    """That no step is executed, and where the workers stand."""
+    """Where the workers stand if no step is executed; empty otherwise."""
     short_since: float | None = None
-    """Since when fewer than min nodes are there; None: there are enough. The next leader's patience
-    with spot counts from here."""
+    """Since when fewer than min nodes are present; None: there are enough. A new leader counts
+    `spot_patience` from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +131,9 @@ class ClusterSummary:
 
     name: str
     state: str
-    """Of its job; "incomplete" for a cluster that is half made, or half gone."""
+    """The job's state, or "incomplete" for a cluster that is partly created or partly removed."""
     nodes: int = 0
-    """Workers that live."""
+    """Number of live worker nodes."""
     step: int = 0
 
 
@@ -140,7 +143,7 @@ InterruptionKind = Literal["notice", "loss", "worker", "etcd", "planned"]
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """One row of the ledger. Seconds unless a name says otherwise; None: not known (yet)."""
+    """One row of the ledger. Times are in seconds; None: not known (yet)."""
 
     kind: InterruptionKind
     node: str
@@ -151,19 +154,20 @@ class Interruption:
     committed: bool | None
     """Whether that step reached the object store."""
     pause_s: float | None
-    """From the last step before to the first step after, less one ordinary step."""
+    """Seconds from the last step before to the first step after, less one ordinary step."""
     steps_lost: int | None
-    """Optimizer steps that had to be executed twice."""
+    """Optimizer steps that had to be repeated."""
     told_by: str = ""
-    """Whoever saw it first: imds, sqs, signal, command; of a loss ec2, lease; "": not known."""
+    """The source that reported it first: imds, sqs, signal or command; for a loss ec2 or lease;
+    empty: not known."""
     seen_after_by: dict[str, float] = field(default_factory=dict)
-    """The same as `seen_after_s`, of everybody who saw it."""
+    """`seen_after_s` of every source that reported it."""
     first_step_at: float | None = None
     """When the first step after it was done."""
     usd: float | None = None
-    """What the pause and the repeated steps cost; in the row that answers for them."""
+    """US dollars that the pause and the repeated steps cost, in the row that accounts for them."""
     round: int | None = None
-    """In which training went on; None where it did not stop, or has not gone on yet."""
+    """The round in which training went on; None if it did not stop, or has not gone on yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +185,23 @@ class Report:
     goodput: float
     """Share of the time between the first and the last step that went into steps that count."""
     node_hours: float
-    """Of workers, as the next three."""
+    """Hours of worker nodes."""
     cost_usd: float
+    """What the worker nodes cost so far."""
     on_demand_usd: float
+    """What the same hours would have cost on demand."""
     usd_per_hour: float = 0.0
-    """For all workers that run now."""
+    """What the worker nodes that run now cost an hour."""
     prices_of: str = ""
     """Date of the on-demand prices."""
     control_usd: float = 0.0
-    """For control nodes and NAT gateways so far, and"""
+    """What control nodes and NAT gateways cost so far."""
     control_usd_per_hour: float = 0.0
-    """for those that run now."""
+    """What the control nodes and NAT gateways that run now cost an hour."""
     total_usd: float = 0.0
-    """With the workers."""
+    """What the whole cluster cost so far."""
     total_usd_per_hour: float = 0.0
+    """What all that runs now costs an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,26 +210,30 @@ class Cost:
 
     name: str
     usd_per_hour: float
-    """For the workers that run now."""
+    """What the worker nodes that run now cost an hour."""
     cost_usd: float
-    """For workers so far."""
+    """What the worker nodes cost so far."""
     on_demand_usd: float
-    """What the workers' hours would have cost on demand."""
+    """What the same hours would have cost on demand."""
     spot_hours: float
+    """Hours of spot worker nodes."""
     on_demand_hours: float
-    """Node-hours of either kind."""
+    """Hours of on-demand worker nodes."""
     interruptions_usd: float
-    """Of the workers' cost: pauses, and steps that were repeated."""
+    """The part of `cost_usd` that went into pauses and repeated steps."""
     max_cost: float | None = None
-    """Of the total."""
+    """The job's limit on the total cost; None: no limit."""
     hours_left: float | None = None
-    """Until that is reached if nothing changes; None without a limit, or with nothing that runs."""
+    """Hours until `max_cost` is reached at the present rate; None without a limit or running
+    nodes.
+    """
     prices_of: str = ""
     """Date of the on-demand prices."""
     control_usd_per_hour: float = 0.0
-    """For the control nodes and NAT gateways that run now, and"""
+    """What the control nodes and NAT gateways that run now cost an hour."""
     control_usd: float = 0.0
-    """for those so far."""
+    """What control nodes and NAT gateways cost so far."""
     total_usd_per_hour: float = 0.0
-    """With the workers."""
+    """What all that runs now costs an hour."""
     total_usd: float = 0.0
+    """What the whole cluster cost so far."""

@@ -1,4 +1,7 @@
-"""A round: one incarnation of the worker group (see docs/architecture.md, Rounds)."""
+"""A round, which is one incarnation of the worker group, and what members say about it.
+
+"Rounds" in the architecture page explains the idea.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +9,9 @@ from typing import Literal
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule, Snapshot
 
 Phase = Literal["proposed", "started", "over"]
-"""over: its job has ended, and goes on with a round that begins anew; it has no members."""
+"""A round that is "over" has no members: its job ended, and was restarted. Another round
+follows.
+"""
 Cause = Literal[
     "start",  # the first round of the job
     "arrival",  # nodes joined
@@ -22,11 +27,12 @@ Cause = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node's place in a round. `slot` is its group rank: 0 to number of members - 1."""
+    """A node that belongs to a round."""
 
     node: str
     incarnation: str
     slot: int
+    """The node's group rank, from 0 to number of members - 1."""
     address: str
     zone: str
     workers: int
@@ -34,42 +40,42 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a run has been through before a round: how often it is set back to a save.
+    """How often a run was set back to a save before a round began.
 
-    A node that goes with notice sets nobody back.
+    A node that leaves after a notice is no setback.
     """
 
     node_seconds: float = 0.0
-    """Time of all nodes that trained, together."""
+    """Training time of all nodes, summed, in seconds."""
     losses: int = 0
-    """Nodes that vanished."""
+    """Nodes that were lost."""
     failures: int = 0
-    """Of workers, or of a round's store."""
+    """Failures of workers, or of a round's store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """Failures of the script in a row that came at once, before anything new was saved."""
+    """Failures of the script in a row, each soon after its start and before a new save."""
 
     failures: int = 0
     alike: int = 0
-    """How many of them, up to the last, were the same."""
+    """How many of the last failures were the same."""
     failure: str = ""
-    """What the last one was; empty where nothing is known of it."""
+    """The last failure; empty if nothing is known of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A node that did not answer a proposal in time, and therefore counts as lost. `joined` is the
-    store revision of its registration, which is another once the node has really been gone."""
+    """A node that did not answer a proposal in time, and therefore counts as lost."""
 
     node: str
     joined: int
+    """Store revision of its registration, which changes if the node has really been gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The current round, in one key. Proposed, then started once all members are ready."""
+    """The current round, stored in one key: proposed first, started once all members are ready."""
 
     number: int
     incarnation: str
@@ -79,14 +85,14 @@ class Round:
     reason: str
     """One line for people."""
     nodes: tuple[str, ...] = ()
-    """The nodes that the cause is about (the drained, lost, arrived, or failed ones)."""
+    """The nodes that caused the round: drained, lost, arrived or failed ones."""
     proposed_at: float = 0.0
     started_at: float = 0.0
     parent: str = ""
     lineage: tuple[Branch, ...] = ()
-    """Ancestors, oldest first, bounded; the branch step of the parent is the last entry's step."""
+    """Ancestors, oldest first, bounded in number. The last entry is the parent."""
     known: Commit | None = None
-    """The newest commit that there was when it started; while proposed, when its parent did."""
+    """The newest commit when the round started; while it is proposed, when its parent started."""
     resume: Resume = Resume()
     store: str = ""
     """host:port of the round's TCPStore; empty until started."""
@@ -95,23 +101,23 @@ class Round:
     schedule: Schedule = Schedule()
     past: Past = Past()
     code: str = ""
-    """What its members run (`Settings.code`)."""
+    """Hash of the code that the members run (`Settings.code`)."""
     charged: tuple[float, ...] = ()
-    """When user-code failures were charged to --max-restarts, so far."""
+    """Times of the failures that were charged to --max-restarts so far."""
     streak: Streak = Streak()
     pause: float = 0.0
-    """Seconds that it waits before it starts, because the script failed again and again."""
+    """Seconds that the round waits before it starts, because the script failed repeatedly."""
     missed: tuple[str, ...] = ()
-    """Node incarnations that did not answer a proposal; they must register anew."""
+    """Node incarnations that did not answer a proposal, and must register anew."""
     late: int = 0
-    """Proposals that members answered too late, who turned out to live."""
+    """Number of proposals that live members answered too late."""
     suspects: tuple[Suspect, ...] = ()
-    """Of these it is not known yet whether they are lost,"""
+    """Members that count as lost although that is not certain yet."""
     excused: tuple[float, ...] = ()
-    """and these failures were taken from `charged` because they seem to be."""
+    """Failures that were taken from `charged` because the suspects seem to be lost."""
     plain: int = 0
-    """Number of the round since which the script is known to have no Checkpointer; 0: it has one,
-    or nothing is known. Planned changes do not wait for it."""
+    """Number of the round since which the script is known to have no Checkpointer, so that planned
+    changes do not wait for one; 0: it has one, or nothing is known."""
 
     @property
     def world_size(self) -> int:
@@ -121,18 +127,18 @@ class Round:
         return next((m for m in self.members if m.node == node), None)
 
     def first_rank(self, slot: int) -> int:
-        """The global rank of the first worker of the node in `slot`."""
+        """Returns the global rank of the first worker of the node in `slot`."""
         return sum(m.workers for m in self.members if m.slot < slot)
 
     def ranks(self, member: Member) -> tuple[int, ...]:
-        """The global ranks of its workers."""
+        """Returns the global ranks of the member's workers."""
         first = self.first_rank(member.slot)
         return tuple(range(first, first + member.workers))
 
 
 @dataclass(frozen=True, slots=True)
 class RoundEnd:
-    """What one node saw of a round that ended: times in seconds since the epoch, 0 if none."""
+    """What one node saw of a round that ended. Times are in seconds since the epoch, 0 if none."""
 
     incarnation: str
     first_step_at: float = 0.0
@@ -142,7 +148,7 @@ class RoundEnd:
 
 @dataclass(frozen=True, slots=True)
 class SlotOffer:
-    """What a node that a round was proposed without still holds, and serves while it lives."""
+    """Snapshots that a node outside a proposed round still holds, and serves while it lives."""
 
     round: str
     """The proposed round's incarnation."""
@@ -152,7 +158,7 @@ class SlotOffer:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A member's answer to a proposed round, one leased key per node."""
+    """A member's answer to a proposed round; one leased key per node."""
 
     node: str
     incarnation: str
@@ -169,12 +175,12 @@ class Acknowledgement:
     epoch: int = 0
     """The storage epoch that the node in slot 0 claimed for this round, or 0."""
     end: RoundEnd | None = None
-    """What it saw of the round before."""
+    """What the member saw of the round before."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """A round that ended, kept as history under its number."""
+    """A round that ended, kept as history under its number. Times in seconds since the epoch."""
 
     round: Round
     first_step_at: float

@@ -1,4 +1,4 @@
-"""Until when a cluster's certificates are good, and when somebody has to see to them."""
+"""When a cluster's certificates expire, and the warning that is due before they do."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -6,19 +6,20 @@ from datetime import UTC, datetime
 DAY = 86_400.0
 RENEW_WITHIN = 30 * DAY
 REPLACE_WITHIN = 365 * DAY
-"""Seconds before an end from which on it is told: time for an `up`, or for another cluster."""
+"""Seconds before the expiry of a certificate, or of the authority, at which the warning begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """Times, in seconds; 0: not known."""
+    """Expiry times in seconds since the epoch; 0: not known."""
 
     certificates: float = 0.0
-    """The first end among the nodes'."""
+    """The earliest expiry of the nodes' certificates."""
     authority: float = 0.0
+    """The expiry of the authority that signs them."""
 
     def warning(self, cluster: str, now: float) -> str:
-        """What is to be done, and by when; empty while there is time."""
+        """Returns what to do, and by when; empty while there is time."""
         if 0 < self.authority < now + REPLACE_WITHIN:
             return (
                 f"the authority that signs {cluster}'s certificates {_ends(self.authority, now)}: "
