@@ -42,7 +42,7 @@ NODES = (
     Flag("--nnodes", "nodes of the job (1)", "N|MIN:MAX", "1:1"),
     Flag("--nproc-per-node", "workers on each node (1)", "N|auto|cpu|gpu|xpu"),
     Flag("--standalone", "this node alone, with an etcd of its own", read=bool),
-    Flag("--rdzv-backend", "how the nodes meet: docs/run.md", "NAME"),
+    Flag("--rdzv-backend", "how the nodes meet: docs/how-to/own-machines.md", "NAME"),
     Flag("--rdzv-endpoint", "where they meet; a port left out is 29400", "HOST[:PORT],…"),
     Flag("--rdzv-id", "name of the job (default)", "ID", "default"),
     Flag(

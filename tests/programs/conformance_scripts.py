@@ -207,7 +207,7 @@ ROWS = {
     "what has detached itself": "a process that has detached itself",
     "a variable that comes too late": "a variable that the script sets too late",
 }
-"""What differs under `spotelastic run`, by the rows of the table in docs/run.md."""
+"""What differs under `spotelastic run`, by the rows of the table in docs/how-to/from-torchrun.md."""
 SHOWN = "each line on the terminal"
 """The row about output that is shown otherwise than it was written; its file is not."""
 SHOWN_OTHERWISE = {
