@@ -1,4 +1,7 @@
-"""Clusters in virtual time: the promises of docs/architecture.md, with scripted interruptions."""
+"""Simulates clusters in virtual time, with scripted interruptions.
+
+Holds what docs/explanation/rounds.md promises.
+"""
 
 import itertools
 from dataclasses import replace

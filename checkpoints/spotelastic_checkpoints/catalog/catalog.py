@@ -1,7 +1,7 @@
 """A run's checkpoints as people look at them: listed, described, read again to the last byte.
 
 Only reads, but for the note that a checkpoint was verified, so that it may look at a run that
-trains. A step is complete when its commit record is there (docs/protocols.md, Commit).
+trains. A step is complete when its commit record is there (docs/explanation/protocols.md, Commit).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The commit protocol over an object store (docs/protocols.md, Commit).
+"""The commit protocol over an object store (docs/explanation/protocols.md, Commit).
 
     <root>/LATEST                                    {owner, epoch, commit}
     <root>/<epoch>/step-<step>/__<rank>_<n>.distcp   a rank's shards, then

@@ -1,4 +1,4 @@
-"""What is collected, and in which order (docs/protocols.md, Commit).
+"""What is collected, and in which order (docs/explanation/protocols.md, Commit).
 
 A commit record is never deleted: a tombstone takes its place before the shards go, so that a late
 or repeated write cannot bring the step back. A pin is a mark at the record's end: whoever swaps the

@@ -1,9 +1,9 @@
 """A memory fence in other processes, so that they need none themselves.
 
 The worker writes its step and then reads the target; the daemon writes the target and then reads
-the steps (docs/protocols.md, Agreement on a save step). One of the two must see the other's write,
-which takes a fence between write and read on both sides. `membarrier(2)` puts one into every
-process that asked for it: the daemon pays, the worker's step costs no system call.
+the steps (docs/explanation/protocols.md, Agreement on a step). One of the two must see the other's
+write, which takes a fence between write and read on both sides. `membarrier(2)` puts one into
+every process that asked for it: the daemon pays, the worker's step costs no system call.
 """
 
 import ctypes

@@ -48,7 +48,7 @@ class DaemonClient:
         self._call(Begin(round), type(None))
 
     def claim(self, owner: str, *, timeout: float, take_over: bool = False) -> EpochClaim:
-        """Claim the store for a new epoch (docs/protocols.md, Commit).
+        """Claim the store for a new epoch (docs/explanation/protocols.md, Commit).
 
         Raises `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the store
         belongs to another owner, unless `take_over`.
