@@ -2,8 +2,8 @@
 
 A folder is locked for as long as a launcher on this machine uses it: a node that is alone excludes
 all others, nodes of one run share it. Across machines, and in object stores, the run is the tenant
-of its storage (docs/explanation/protocols.md). What made the run is kept beside its checkpoints, so that
-the next run can say whose state it goes on from.
+of its storage (docs/explanation/protocols.md). What made the run is kept beside its checkpoints, so
+that the next run can say whose state it goes on from.
 """
 
 import argparse

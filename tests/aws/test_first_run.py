@@ -4,7 +4,8 @@ Needs credentials, a region, and SPOTELASTIC_AWS_SPEND=yes, because it creates w
 credentials should be of a user who has infra/laptop.json and `tag:GetResources` and nothing else:
 that these suffice, also for what CloudFormation does in that user's name, is part of the list. The
 steps are one story: each stands on the ones before, and whatever happens, the cluster is taken
-down and searched for at the end. What has been seen to work here is to be noted in docs/aws.md.
+down and searched for at the end. What has been seen to work here is to be noted in
+docs/how-to/prepare-an-account.md.
 
 To be looked at by hand, because it costs more: a GPU type; one with several network cards (private
 subnets, NAT, EFA); `--image`; `--placement cluster`; `shell` and `forward`; a laptop that is shut
