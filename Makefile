@@ -19,8 +19,8 @@ help:
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make docs      build the documentation into build/site; fails on a broken link"
 	@echo "make test      lint, types, import rules and all tests"
-	@echo "make test-examples  the examples, exports to other libraries, and the states that ten of them make:"
-	@echo "               these are installed into .venv (timm takes part if it is there)"
+	@echo "make test-examples  the tutorials, the examples, exports to other libraries, and the states that"
+	@echo "               ten of them make: these are installed into .venv (timm takes part if it is there)"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
 	@echo "               and accelerate are installed into .venv; torchtitan<0.3 takes part if it is there)"
 	@echo "make test-conformance  some seventy scripts under python, torchrun and spotelastic run: 15 minutes"
@@ -68,7 +68,8 @@ test-examples: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,packages]'
 	$(VENV)/bin/pytest -m 'programs or not programs' tests/programs/test_examples.py \
 	  tests/programs/test_packages.py \
-	  tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py
+	  tests/integration/test_callbacks.py tests/integration/test_export_for_transformers.py \
+	  tests/integration/test_tutorials.py
 
 test-programs: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'

@@ -1,0 +1,47 @@
+"""What the tutorials tell a reader to do works, and prints what they say."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.tutorials import PAGES, blocks, environment_of, follow
+
+NOT_TRIED = {
+    "pip install 'spotelastic[all]'": "the tests have installed it",
+    "aws sts get-caller-identity": "needs an AWS account",
+}
+"""First lines of the blocks that are not run here, by the reasons that the pages' sources give."""
+
+
+def test_what_is_not_tried_is_known() -> None:
+    pages = [blocks(page) for page in PAGES.glob("*.md")]
+    assert all(any(block.language == "sh" for block in found) for found in pages)
+    assert {
+        block.text.splitlines()[0]: block.not_tried
+        for found in pages
+        for block in found
+        if block.not_tried
+    } == NOT_TRIED
+
+
+def test_a_script_of_ones_own(tmp_path: Path) -> None:
+    follow(PAGES / "your-own-script.md", tmp_path)
+
+
+@pytest.mark.programs
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", ["first-job", "first-job-on-aws"])
+def test_a_first_job(page: str, tmp_path: Path) -> None:
+    """The one on AWS with the variable that makes every `up` one on the local cloud."""
+    aws = {"SPOTELASTIC_LOCAL": "1"} if page == "first-job-on-aws" else {}
+    try:
+        follow(PAGES / f"{page}.md", tmp_path, **aws)
+    finally:
+        subprocess.run(
+            ["spotelastic", "down", "train", "--local"],
+            env=environment_of(tmp_path),
+            cwd=tmp_path,
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
