@@ -1,4 +1,4 @@
-"""What an agent can do, as values: decided by `decide.py`, performed by `executor.py`."""
+"""The actions of an agent, as values: `decide.py` returns them, `executor.py` performs them."""
 
 import signal
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""The agent's side of its node's checkpoint daemon: start or find it, and speak the model's types.
+"""Starts or finds the checkpoint daemon of an agent's node, and talks to it.
 
-The daemon outlives a crashed agent where it is to be kept (`AgentConfig.keep_daemon`); elsewhere it
-holds the reading end of a pipe and finishes when the agent is gone.
+The daemon outlives a crashed agent if `AgentConfig.keep_daemon` says so. Otherwise it holds the
+reading end of a pipe, and ends when the agent is gone.
 """
 
 import contextlib

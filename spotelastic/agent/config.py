@@ -1,4 +1,4 @@
-"""What an agent is told at its start."""
+"""The configuration that an agent is started with."""
 
 import signal
 import sys

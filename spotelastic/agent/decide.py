@@ -1,9 +1,9 @@
-"""Pure: what a node's agent does next. `executor.py` performs it; `observe.py` is what it knows.
+"""Decides what a node's agent does next (pure).
 
-Level-triggered: every call compares what should be with what is, so that it does not matter which
-event came first or whether one was missed. What a node does for the round is in `round_duties.py`,
-how it comes to its end in `shutdown.py`; here is the order of these, and what it needs to belong to
-a run.
+It compares what should be with what is, each time anew. So the order of events does not matter, nor
+whether one was missed. The duties of a node in a round are in `round_duties.py`, its end in
+`shutdown.py`; here is the order of these, and what a node needs before it may belong to a run.
+
 Must never happen: a node is admitted while it is not able to start at once. It registers only when
 its zygote is warm and its daemon answers.
 """

@@ -1,4 +1,4 @@
-"""Pure: the environment that a worker is started with: torchrun's variables, and ours."""
+"""Builds the environment variables of a worker: torchrun's, and our own (pure)."""
 
 import signal
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""This node's own processes: zygote, workers, the round's store, the checkpoint daemon.
+"""Starts and ends a node's processes: zygote, workers, round store, checkpoint daemon.
 
 `executor.py` leaves actions that need no etcd to `NodeProcesses`. Each returns the new `NodeState`.
 """

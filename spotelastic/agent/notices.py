@@ -1,6 +1,6 @@
-"""Polls the instance metadata service every second, because the warning must not wait for anybody.
+"""Polls the instance metadata service for interruption notices, once a second, on its own thread.
 
-Trouble with the service (503, a hanging request) is waited out with a longer pause, never raised.
+Trouble with the service (a 503, a hanging request) only lengthens the pause between two polls.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Pure: what the agent knows of its own node, folded from events into one immutable value.
+"""Folds events into what an agent knows of its own node: one immutable value (pure).
 
 Together with `rendezvous.view.RunState` (the run, as etcd shows it) this is all that `decide` sees.
 """

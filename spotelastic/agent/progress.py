@@ -1,4 +1,4 @@
-"""Pure: what a node tells of itself, from what its agent and its daemon know."""
+"""Builds a node's progress report from what its agent and its daemon know (pure)."""
 
 from collections.abc import Iterable
 

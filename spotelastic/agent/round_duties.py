@@ -1,9 +1,9 @@
-"""Pure: what a node does for the round as it stands, as a member or left out of it.
+"""Decides what a node does for the current round, as a member or left out of it (pure).
 
 Parts of `decide.py`. Must never happen:
 
 - a worker trains in a round that is not the current one: whatever else is wrong, workers of
-  another round are killed first, and that needs no store;
+  another round are killed first, and that needs no etcd;
 - a node says ready while an old worker lives: readiness waits until all are reaped;
 - a node confirms a save step that one of its workers might have passed (`Vote.confirmed`, set by
   `executor.py` only from steps read after the target was written).

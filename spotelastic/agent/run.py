@@ -1,7 +1,7 @@
-"""The agent's loop: take in what happened, decide, act, wait for the next event.
+"""The main loop of an agent: it takes in events, decides, acts, and waits for the next event.
 
-One thread (the main one) decides and acts. Watches, the session, the zygote's and the daemon's
-messages and the notices arrive as events in one queue.
+One thread (the main one) decides and acts. Watches, the session, the zygote, the daemon and the
+notices deliver their events into one queue.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""Pure: how a node comes to its end: with its job, when it is asked to, or because it has to.
+"""Decides how a node ends: with its job, on request, or because it cannot go on (pure).
 
 Parts of `decide.py`. Must never happen: a node that cannot end its workers holds up the others. It
-leaves.
+leaves the run.
 """
 
 import math

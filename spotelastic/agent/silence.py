@@ -1,4 +1,4 @@
-"""Pure: how long the workers of a node have executed no step, and what people are told of it."""
+"""Tells how long a node's workers have executed no step, and what to report of that (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

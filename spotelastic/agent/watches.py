@@ -1,4 +1,4 @@
-"""What an agent sees of the store: the run, and the nodes' own keys while it decides for all."""
+"""Watches etcd for an agent: the run's keys, and the nodes' own keys while it is the holder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

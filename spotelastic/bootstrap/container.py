@@ -1,8 +1,8 @@
-"""A worker's agent in a container of the user's image: the command line of that (pure).
+"""Builds the command that runs a worker node's agent in a container of the user's image (pure).
 
-The container is the node but for its file system: the host's network, so that addresses and
-instance metadata (one hop away, and no further) are the instance's own; the host's shared memory,
-for the slots of checkpoints; its GPUs, its EFA devices, and the folders that outlive the agent.
+The container shares everything with its instance except the file system: the network, so that
+addresses and instance metadata (one hop away) are the instance's own; shared memory, for the slots
+of checkpoints; GPUs, EFA devices, and the folders that outlive the agent.
 """
 
 import shlex

@@ -1,4 +1,4 @@
-"""What the programs of a booted instance have in common."""
+"""Helpers that all programs of a booting instance share."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A control node: one member of etcd, and one controller, each started again when it dies."""
+"""Runs a control node: one etcd member and one controller, each restarted when it dies."""
 
 import os
 import threading

@@ -1,12 +1,12 @@
-"""What an instance runs when it starts, on EC2 and in the local cloud alike: `spotelastic boot`.
+"""The `spotelastic boot` command, which every instance runs at its start.
 
-    spotelastic boot              reads who it is from IMDS, starts the parts of its role and
-                                  restarts each that dies
+    spotelastic boot              reads its identity from instance metadata, starts the parts of
+                                  its role and restarts each that dies
       ├─ etcd                     control: the member whose address and disk it attaches
       ├─ spotelastic boot controller
       └─ spotelastic boot agent   worker: fetches the code and joins the job
 
-The parent is small and has one thread that starts processes: they are bound to it.
+The parent stays small, and one thread of it starts all processes: they are bound to that thread.
 """
 
 import os

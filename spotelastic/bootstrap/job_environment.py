@@ -1,4 +1,4 @@
-"""What a script finds on a node besides its code: packages, variables, secrets, a set-up node."""
+"""Prepares a worker node for its script: packages, variables, secrets, the set-up command."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
-"""Keeps the processes of a booted instance running: starts each again as soon as it dies.
+"""Keeps the processes of a booted instance running: restarts each as soon as it dies.
 
-One thread waits for all of them, through their pidfds, and for signals; it alone starts processes,
+One thread waits for all of them, through their pidfds, and for signals. It alone starts processes,
 because some are bound to the thread that started them.
 """
 

@@ -1,11 +1,11 @@
-"""What a child of the zygote becomes: a worker that runs the user's script, or a store.
+"""Turns a process forked by the zygote into a worker that runs the user's script, or a round store.
 
-Forked from the zygote, or a fresh interpreter (arguments: the zygote's pid, and a descriptor with
-the order as JSON) where workers are not to be forked.
+Where workers are not to be forked, this is the main module of a fresh interpreter. Its arguments
+are the zygote's pid, and a descriptor with the order as JSON.
 
-A worker leads a session of its own, so that the agent can end it with all its own children
-(data loaders). It ends as the interpreter does after any script: threads are joined, exit functions
-run, objects are finalized.
+A worker leads a session of its own, so that the agent can end it with all its own children (data
+loaders). It ends as the interpreter does after any script: threads are joined, exit functions run,
+objects are finalized.
 """
 
 import contextlib

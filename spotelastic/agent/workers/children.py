@@ -1,12 +1,11 @@
-"""The zygote's children, and what they leave behind: processes that outlived their parent.
+"""Keeps track of the zygote's children, and ends the processes that they leave behind.
 
-The zygote adopts every orphan below it (it is their subreaper), also one that has detached itself
-from its session. What a worker leaves behind is ended with it, what has detached itself when the
-last worker has ended. Who was asked to end (SIGTERM) leaves heirs that are asked first, too: all of
-them have until the agent orders SIGKILL.
+The zygote is the subreaper of everything below it, and so adopts each orphan, detached ones too.
+What a worker leaves behind is ended with the worker; detached processes end with the node's last
+worker. After a SIGTERM these get one as well, and have until the agent orders SIGKILL.
 
-Cleaners (`linux.cleans`) are no heirs: nobody waits for them, and they end by themselves when all
-that they clean up after has. Only when this process ends they are awaited, and then killed.
+Cleaners of shared memory (`linux.cleans`) are left alone: they end by themselves when everything
+that they clean up after has ended. Only at the end of this process are they awaited, then killed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs what a worker is for, as the interpreter itself would: a script, a module, a program.
+"""Runs a worker's script, module or program as the interpreter itself would.
 
 A script may be a file, a link to one, a folder or an archive with a `__main__.py`.
 """

@@ -1,8 +1,8 @@
-"""Reports what a worker's code has raised, and shows it as the interpreter does.
+"""Reports an exception of a worker's code to the agent, and shows it as the interpreter does.
 
 The script may have replaced `print`, `sys.stderr` or `sys.excepthook`, and its exceptions may raise
-when they are shown. What is reported therefore goes through none of these: the error file is
-written first, and the traceback reaches the log (descriptor 2) whatever the script's own hook does.
+when they are shown. So the report uses none of these: the error file is written first, and the
+traceback reaches the log (descriptor 2) whatever the script's own hook does.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""A function that workers run instead of a script: its way there, and the way of its results back.
+"""Carries a Python function to workers, which call it instead of a script, and its results back.
 
 Everything is pickled into files of one folder, which this user alone may read. What a pickle names
 in `__main__` is found by loading the program's main module under another name, as multiprocessing's

@@ -1,8 +1,8 @@
-"""Variables that a script sets before its first `import torch`, in a worker that has imported it.
+"""Applies environment variables that a script sets before its first `import torch`.
 
-Under `python` torch reads them at that import. Here they are looked at when the script comes to it:
-some can still be applied, most are read later anyway, and of the rest a line says how to have them
-heeded.
+A forked worker has imported torch already, while `python` reads these variables at that import. So
+they are looked at when the script imports torch. Some can still be applied, and most are read later
+anyway. For the others a line says how to have them heeded.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
-"""Workers' output: pipes, read by one thread into files per round and rank.
+"""Collects the output of workers through pipes, and writes it to one file per round and rank.
 
 A worker's two streams share a pipe, and so keep their order, unless they go different ways
-(`output.py`). Lines are also handed to a sink (the terminal with a rank prefix, the cloud's log
-service). Files hold each byte as it was written; a later round never deletes them.
+(`output.py`). Lines are also handed to a sink: the terminal with a rank prefix, or the cloud's log
+service. Files hold each byte as it was written; a later round never deletes them.
 
-Memory is bounded, whatever is written: a line longer than `LONGEST` reaches the sink in pieces.
+Memory is bounded: a line longer than `LONGEST` reaches the sink in pieces.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
-"""Whether the kernel has killed something here for lack of memory, and what the limits are.
+"""Finds out whether the kernel killed a process for lack of memory, and what the memory limits are.
 
-The kernel sends SIGKILL and tells nobody; it counts such kills, per cgroup and for the machine.
+The kernel sends SIGKILL without a message, but counts such kills, per cgroup and for the machine.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Pure: what becomes of a worker's two output streams: which file, and whether people see it.
+"""Decides which file each output stream of a worker goes to, and whether it is shown (pure).
 
-Without any wish both streams of a worker share one file, and every line is shown. A stream that is
-redirected or teed gets a file of its own; a redirected one is shown no more.
+By default both streams of a worker share one file, and every line is shown. A stream that is
+redirected or teed gets a file of its own; a redirected one is no longer shown.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
-"""The agent's side of the zygote: start children, end them, and hear of their ends as events.
+"""The agent's handle on the zygote: starts children, ends them, and reports their ends as events.
 
-Events are put into the agent's queue by one reader thread. After the zygote is gone its children
-are gone too (parent-death signal, and a sweep for those that have detached themselves), which is
-reported as their exit.
+One reader thread puts the events into the agent's queue. When the zygote dies, its children die
+with it (parent-death signal, and a sweep for detached ones), which is reported as their exit.
 """
 
 import contextlib

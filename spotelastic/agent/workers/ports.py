@@ -1,4 +1,4 @@
-"""A port of this machine that is to be had under each of its addresses."""
+"""Binds a given port under every address of the machine."""
 
 import errno
 import socket

@@ -1,7 +1,7 @@
-"""Finds modules of the user's that `python` would import where a process has others imported.
+"""Finds imported modules that a user's files of the same name would shadow under `python`.
 
-Beside `train.py` lies a `queue.py`: under `python train.py` it is what `import queue` means. A
-process that has imported Python's own `queue` before the script began would give it that one.
+With a `queue.py` beside `train.py`, `python train.py` takes it for `import queue`. A process that
+imported Python's own `queue` before the script began would give the script the wrong one.
 """
 
 import os

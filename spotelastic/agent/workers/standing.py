@@ -1,4 +1,4 @@
-"""Where workers stand, in words: from the stacks that they have written."""
+"""Says in a few words where workers stand, from the stacks that they have written."""
 
 import re
 from collections.abc import Mapping

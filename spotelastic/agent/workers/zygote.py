@@ -1,19 +1,19 @@
 """The zygote: a process that has imported torch and forks workers in milliseconds.
 
-Started by the agent with the arguments FD and PLAN. It is
-single-threaded, has never touched CUDA, and holds one socket, to the agent (a SEQPACKET pair: one
-JSON message per packet, with the child's output as passed descriptors). For each `start` it makes a
-child that becomes a worker or a round's store (`child.py`), says when it has ended, and ends what
-it left behind (`children.py`). When the agent is gone it ends everything below it, then itself.
+The agent starts it with the arguments FD and PLAN. It has a single thread, has never touched CUDA,
+and holds one socket, to the agent: a SEQPACKET pair with one JSON message per packet, and a child's
+output as passed descriptors. For each `start` it makes a child that becomes a worker or a round
+store (`child.py`), reports its end, and ends what it left behind (`children.py`). When the agent is
+gone it ends everything below it, then itself.
 
     agent → {"start": {"id", "kind", "argv", "env", "cwd", ...}}       + 1 or 2 descriptors
             {"end": {"ids", "signal"}}
     zygote → {"warm": {...}} | {"started": {"id", "pid"}} | {"failing": {"id", "code"}}
             {"ended": {"id", "code", "gone"}}
 
-Workers are forked while that is safe. Where it is not wanted, or a preloaded module has left a
-thread or an initialised CUDA, they are fresh interpreters; only stores, which need torch alone, are
-still forked.
+Workers are forked while that is safe. It is not safe once a preloaded module has left a thread or
+an initialised CUDA. Then, or on request, they are fresh interpreters. Round stores, which need
+torch alone, are always forked.
 """
 
 import contextlib

@@ -1,13 +1,13 @@
-"""The ledger: what every interruption cost, worked out from what the product itself observed.
+"""Works out what every interruption cost, from what the product itself observed (pure).
 
-Pure. The controller hands over the round history, its events, the executed steps and the bill; the
-result is the report that people and `--json` see. Nothing here knows what a drill injected.
+The controller hands over the round history, its events, the executed steps and the bill. The result
+is the report that people and `--json` see. Nothing here knows what a drill injected.
 
-How it works: rounds that executed steps are *runs*; between two runs lies a *transition*, which may
-take several rounds (a worker fails because its peer's machine is gone: the first proposal still
-names the lost node, the second does not). All rounds of one transition explain one pause, so they
-are read together, and each node that went, or each worker that failed, is one row. So is a node
-that was taken before it ever trained.
+Rounds that executed steps are *runs*. Between two runs lies a *transition*, which may take several
+rounds: a worker fails because its peer's instance is gone, the first proposal still names the lost
+node, the second does not. All rounds of one transition explain one pause, so they are read
+together. Each node that went, or each worker that failed, is one row. So is a node that was taken
+before it ever trained.
 """
 
 from collections import defaultdict

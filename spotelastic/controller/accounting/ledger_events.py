@@ -1,4 +1,4 @@
-"""The ledger's rows as events (pure): each is told once, when what it cost is known."""
+"""Turns rows of the ledger into events, each once its cost is known (pure)."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,7 @@
-"""Rounds that executed steps, and what lies between them: what the ledger's rows are read from.
+"""Reconstructs which steps each round executed, and the transitions between rounds (pure).
 
-Pure. Every round has a run, as far as records, published steps and later rounds tell of it.
+Every round has a run, as far as records, published steps and later rounds tell of it. The ledger
+reads its rows from these.
 """
 
 from bisect import bisect_right

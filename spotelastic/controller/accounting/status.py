@@ -1,4 +1,4 @@
-"""The status that people see, made from one observation (pure)."""
+"""Builds the status that people see, from one observation (pure)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise

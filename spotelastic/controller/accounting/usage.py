@@ -1,9 +1,9 @@
-"""The bill: what each machine was used for, and at which price (pure).
+"""Keeps the bill: how long each instance was used, and at which price (pure).
 
-EC2 forgets a terminated instance after about an hour and does not say when it ended; so the
-account is kept here, object by object, from one observation to the next. On it is all that AWS
-bills by the hour and that `up --plan` counts: workers and control nodes with their disks and public
-addresses, and NAT gateways. What it counts by the request or the byte is not.
+EC2 forgets a terminated instance after about an hour and does not say when it ended. So the bill is
+updated from one observation to the next. It holds everything that AWS bills by the hour and that
+`up --plan` counts: workers and control nodes with their disks and public addresses, and NAT
+gateways. It leaves out what AWS bills by the request or the byte.
 """
 
 from collections.abc import Iterable, Mapping

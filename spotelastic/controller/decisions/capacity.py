@@ -1,11 +1,12 @@
-"""How many nodes of which kind the job should have now, and which of them go (pure).
+"""Decides how many nodes of each kind the job should have now, and which of them go (pure).
 
-Spot first: the spot group is asked for all that the on-demand group does not have. That one has its
-base, and what is missing to min once spot has been short of it for longer than the job's patience;
-it is given back node by node, each after a commit, when spot is back. For that a job whose min is
-its max has one spot node too many for a while, unless boots fail. A group whose launches fail again
-and again is asked for no more than it has, for a while that grows; and no node is launched that
-would hardly train before --max-cost ends the job.
+Spot comes first: the spot group is asked for everything that the on-demand group does not have. The
+on-demand group has its base, and what is missing to min once spot has been short for longer than
+the job's patience. When spot is back, on-demand nodes are given back one by one, each after a
+commit. A job whose min is its max has one spot node too many for that while, unless boots fail.
+
+A group whose launches fail again and again is asked for no more than it has, for a time that grows.
+No node is launched that would hardly train before --max-cost ends the job.
 """
 
 import sys

@@ -1,9 +1,8 @@
-"""What people's commands cause (pure).
+"""Decides what commands from people (stop, restart, scale) cause (pure).
 
-Each is answered once, by whoever leads, after what it causes is done: a command that says what is
-so already is a success too. One that has expired is dropped: its sender was told that nobody
-answered. One that changes anything is dealt with per decision, so that the next one sees what
-came of it.
+The leading controller answers each command once, after its effect is done. A command that asks for
+what is so already succeeds. One that has expired is dropped: its sender was told that no answer
+came. Each decision handles one command that changes something, so that the next sees the result.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""What the leading controller does next. Pure: `effects/executor.py` carries it out.
+"""Decides what the leading controller does next (pure); `effects/executor.py` performs it.
 
 From one observation (the worker groups, EC2's states, etcd, the messages that AWS sent) follows a
 list of actions, each with the id of the message that caused it. Deciding again from the next
-observation is always right: nothing is remembered between two decisions but what was observed, so
+observation is always right: nothing but observations is remembered between two decisions, so that
 another controller may take over at any point.
 
 By subject: what messages and losses cause (`interruptions.py`), what people ask for

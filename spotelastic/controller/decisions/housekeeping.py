@@ -1,8 +1,8 @@
-"""What the leader does for the account besides the job's own nodes. Pure, as `decide.py`.
+"""Decides on the upkeep of a cluster: the dead man's switch, instances that fail to boot, teardown.
 
-It postpones the dead man's switch of the worker groups, gives up on instances that cannot boot,
-and takes the cluster down: after the job and the time that it may linger, when somebody has noted
-that the cluster is stopping, or when `up` died before it made worker groups.
+Pure, like `decide.py`. It postpones the dead man's switch of the worker groups, gives up on
+instances that cannot boot, and takes the cluster down: once its job has ended and lingered, once a
+stop was recorded, or if `up` died before it created worker groups.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""What AWS's messages, and nodes that are gone, cause (pure).
+"""Decides what AWS's messages, and nodes that are gone, cause (pure).
 
-Each message gets one fate; one that concerns us causes actions, and goes after them.
+Each message gets one fate. A message about this cluster causes actions, and is deleted after them.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What ends a job: its deadline, its cost, a save for its end that takes too long (pure)."""
+"""Decides whether a limit ends the job: deadline, cost, or too slow a last save (pure)."""
 
 import math
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""What is new since AWS was looked at, and what cannot wait until it is looked at again (pure).
+"""Decides what cannot wait for the next look at AWS: replacing a node under notice (pure).
 
-Looking takes several calls, one after the other. A node that is warned is replaced before, and
-between them: what is known of it is enough for that, and its two minutes are running.
+Looking at AWS takes several calls, one after the other, and the node's two minutes are running.
+What is known of it already is enough to replace it between those calls.
 """
 
 from collections.abc import Iterable, Mapping, Set

@@ -1,9 +1,9 @@
-"""In which zone the nodes are, where they are packed into one (pure).
+"""Decides in which zone the nodes of a packed job should be (pure).
 
 Capacity within a zone is close to all or nothing, and traffic between zones costs more than most
-nodes do. So a zone that has none for what is missing is left for another as a whole: what is
-missing is launched there at once, and what still trains where it was follows after commits, each
-time no more nodes than have arrived, so that a zone that promised too much costs little.
+nodes do. So a zone without capacity for the missing nodes is left as a whole. The missing nodes are
+launched in another zone at once. Nodes that still train follow after commits, each time no more
+than have arrived, so that a zone that promised too much costs little.
 """
 
 from collections.abc import Collection, Iterator, Sequence

@@ -1,5 +1,7 @@
-"""What a leader does about calls that fail again and again: it tries ever more rarely, and says so
-once. botocore's own retries end with one call; whoever throttles us counts the calls of all."""
+"""Back-off for a leader's calls that keep failing, with one message for each kind of failure.
+
+botocore's own retries end with one call, while AWS's throttling counts the calls of all clients.
+"""
 
 import random
 from collections.abc import Callable

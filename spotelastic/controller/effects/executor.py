@@ -1,8 +1,8 @@
-"""Carries out what `decisions/decide.py` decided: one handler per action.
+"""Performs what `decisions/decide.py` decided: one handler per action.
 
-A failed action does not stop the others; the messages that caused it stay in the queue's care, and
-the next observation leads to the same action again. Every write to etcd carries the leadership as
-its precondition.
+A failed action does not stop the others. The messages that caused it stay in the queue, and the
+next observation leads to the same action again. Every write to etcd carries the leadership as its
+precondition.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A queue of AWS's events, or of people's commands: the leading controller alone reads it."""
+"""Reads a queue of AWS's events, or of people's commands, while this controller leads."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Questions that nothing waits for: where no answer comes, the leader goes on without it."""
+"""Asks AWS questions that no decision waits for: without an answer the leader goes on."""
 
 from collections.abc import Callable
 from typing import TypeVar

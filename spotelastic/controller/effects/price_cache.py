@@ -1,4 +1,4 @@
-"""Prices as the controller goes by them: a look-up that fails stops none of its decisions."""
+"""Caches prices for the controller, so that a failed look-up stops no decision."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
-"""Publishes to the bucket what the laptop reads: status, events, curve, bill, report.
+"""Publishes what the command line reads to the bucket: status, events, curve, bill and report.
 
-From a thread of its own: a slow object store holds up nobody. The status goes last, so that who
-reads that the job has ended finds the report there.
+It has a thread of its own, so that a slow object store holds up nothing. The status goes last: a
+reader that sees the job's end there finds the report as well.
 """
 
 import sys

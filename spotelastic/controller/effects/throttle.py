@@ -1,5 +1,7 @@
-"""When AWS is asked again after it has failed: how a leader leaves it in peace, without making
-those wait who cannot. Times are seconds of a clock that is passed in."""
+"""Back-off for calls to AWS: it grows on repeated failure, but warned nodes are retried sooner.
+
+Times are seconds of a clock that is passed in.
+"""
 
 from collections.abc import Iterable
 

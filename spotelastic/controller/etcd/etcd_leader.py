@@ -1,4 +1,4 @@
-"""Which member leads etcd."""
+"""Finds out which etcd member leads."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""What the controller sees of etcd: a mirror of the run's keys, parsed once, as they change.
+"""Mirrors the run's keys in etcd for a controller, parsed once, as they change.
 
-A controller that does not lead keeps its mirror all the same, so that it can lead at once and has
-the loss of every step that was published.
+A controller that does not lead keeps its mirror too, so that it can lead at once, and knows the
+loss of every step that was published.
 """
 
 import threading

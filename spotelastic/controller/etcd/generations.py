@@ -1,9 +1,9 @@
-"""What the bucket knows of etcd, so that its members can come back whatever their disks have lost.
+"""Records the lives of a cluster's etcd in the bucket, so that members can come back without disks.
 
-etcd/generations/<n>   one life of the cluster's etcd, and the snapshot that it began with.
-                       Written once, by whoever is first; the newest counts
-etcd/members/<name>    what a member has: the newest generation that it ever took part in, and
-                       the one that its disk holds. Written by itself, before it starts
+etcd/generations/<n>   one life of the cluster's etcd, and the snapshot that it began with. Written
+                       once, by the member that is first; the newest counts
+etcd/members/<name>    what a member has: the newest generation that it ever took part in, and the
+                       one that its disk holds. Written by the member, before it starts
 etcd/snapshots/<time>  see `snapshots.py`
 """
 

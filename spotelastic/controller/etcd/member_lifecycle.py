@@ -1,6 +1,6 @@
-"""How one of the three etcd members comes up on its control node, whatever was lost before.
+"""Brings up one of the three etcd members on its control node, whatever disks were lost before.
 
-A member's data are on its disk, which outlives its instances. What disks cannot say stands in the
+A member's data are on its disk, which outlives its instances. What a disk cannot say stands in the
 bucket (`generations.py`): the newest generation, which is one life of the cluster's etcd, and what
 each member took part in.
 
@@ -10,9 +10,9 @@ each member took part in.
       it did, its disk is gone, and with most disks so is the quorum ─► open the next generation
       otherwise ──────────────────────────────────────────────────────► wait for the others
 
-Nobody ever begins a generation twice: an empty member under an old name would have forgotten what
-it promised to the others. Every member looks at times whether there is a newer generation than its
-own, and then goes over to it.
+No member ever begins a generation twice: an empty member under an old name would have forgotten
+what it promised to the others. Every member checks at times for a newer generation than its own,
+and then goes over to it.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Snapshots of etcd in the bucket, for the day when most of its disks are lost at once."""
+"""Saves snapshots of etcd to the bucket and finds the newest, in case most disks are lost."""
 
 import sys
 import tempfile

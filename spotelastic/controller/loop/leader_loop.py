@@ -1,11 +1,10 @@
-"""One controller's time as the leader: it goes round
+"""The loop of the leading controller:
 
-    something happened (a message of AWS's, a key in etcd, a time that was waited for)
+    something happened (a message from AWS, a key in etcd, a time that was waited for)
       -> observe AWS where it may have changed -> decide -> act -> publish
 
 Nothing is polled quickly: an idle cluster costs a few calls of AWS's API every `IDLE` seconds, and
-one whose calls fail is left in peace for ever longer. All times are of one clock that nobody can
-set.
+back-off reduces calls that fail. All times are of one clock that nothing can set.
 """
 
 import random

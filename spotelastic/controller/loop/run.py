@@ -1,4 +1,4 @@
-"""The controller of one control node: stands by, and leads a term when it is elected."""
+"""Runs the controller of one control node: it stands by, and leads while it is elected."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""What one controller is started with."""
+"""The configuration that one controller is started with."""
 
 from dataclasses import dataclass
 

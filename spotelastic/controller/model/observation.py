@@ -1,4 +1,4 @@
-"""What the controller decides from, and what it can decide: values only."""
+"""The values that the controller decides from (an observation) and decides on (actions)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
