@@ -31,9 +31,11 @@ from spotelastic.controller.model.observation import (
 from spotelastic.model.progress import Event
 
 TOO_DEAR, CHEAP_AGAIN = "max-price", "max-price-over"
-"""Of the events that tell since when --max-price holds spot nodes out, and when no more."""
+"""Kinds of the events that tell when --max-price begins to hold spot nodes back, and when it
+ends.
+"""
 TOO_COSTLY = "max-cost"
-"""Of the event that tells that --max-cost holds nodes out."""
+"""Kind of the event that tells that --max-cost holds nodes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,9 @@ class Size:
 
 
 def sizes(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Size, ...]:
-    """Of every group that there is. Those on demand are paid for first, as the job needs them; and
-    what cannot be had of them is asked for of spot."""
+    """Returns the size that each group should have. On-demand nodes are paid for first, as the job
+    needs them; spot is asked for what they cannot provide.
+    """
     if seen.ended:
         stays = kept(seen, policy)
         return tuple(
@@ -68,19 +71,21 @@ def _standing(seen: Observation) -> str:
 
 
 def wanting(seen: Observation, policy: ControllerPolicy) -> int:
-    """How many nodes are missing, that which is to be spared included."""
+    """Returns how many nodes are missing, including the spare one."""
     there = sum(group.staying for group in seen.groups)
     return max(0, seen.desired + _spare(seen, policy) - there)
 
 
 def _spare(seen: Observation, policy: ControllerPolicy) -> int:
-    """In a job of fixed size a node that can be spared is what one on demand is given back for."""
+    """Returns the number of spare nodes: a job of fixed size needs one before an on-demand node is
+    given back.
+    """
     fixed = seen.desired == seen.least and not seen.hopeless
     return int(fixed and _held_for_spot(seen, policy))
 
 
 def kept(seen: Observation, policy: ControllerPolicy) -> frozenset[str]:
-    """Instances that outlive the job, for a look at why it failed."""
+    """Returns the instances that outlive the job, so that its failure can be examined."""
     job = seen.job
     if not policy.capacity.keep_failed or job is None or job.failure is None:
         return frozenset()
@@ -88,7 +93,7 @@ def kept(seen: Observation, policy: ControllerPolicy) -> frozenset[str]:
 
 
 def _names(group: ScalingGroup) -> set[str]:
-    """Of those that stay."""
+    """Returns the names of the members that stay."""
     return {place.instance for place in group.places if not place.leaving}
 
 
@@ -105,7 +110,7 @@ def _on_demand(seen: Observation, now: float, policy: ControllerPolicy) -> int:
 
 
 def _held_for_spot(seen: Observation, policy: ControllerPolicy) -> bool:
-    """Whether there are on-demand nodes that are to go once spot is back."""
+    """Whether there are on-demand nodes that go once spot is back."""
     capacity, group = policy.capacity, seen.on_demand
     if capacity.on_demand != "fallback" or group is None:
         return False
@@ -120,8 +125,9 @@ def _reached(
     now: float,
     policy: ControllerPolicy,
 ) -> Size:
-    """No more than the group has, while more cannot be had; and no more than can be paid beside
-    what is `promised`, in US dollars an hour."""
+    """Limits a group to its present members while it can get no more, and to what can be paid
+    beside what is `promised`, in US dollars an hour.
+    """
     there = group.staying
     if wanted <= there:
         return Size(group, wanted, _standing(seen))
@@ -138,8 +144,7 @@ def _reached(
 def _payable(
     seen: Observation, group: ScalingGroup, asked: int, promised: float, policy: ControllerPolicy
 ) -> int:
-    """How many nodes more the money is left for; as many as anybody may want where their price is
-    not known."""
+    """Returns how many more nodes the money pays for; without a known price, as many as wanted."""
     limit, usd = policy.capacity.max_cost, _an_hour(seen, group)
     if limit is None or not usd:
         return sys.maxsize
@@ -148,12 +153,12 @@ def _payable(
 
 
 def _an_hour(seen: Observation, group: ScalingGroup) -> float:
-    """US dollars of one node more; 0: its price is not known."""
+    """Returns the US dollars an hour of one more node; 0: its price is not known."""
     return seen.money.spot if group is seen.group else seen.money.on_demand
 
 
 def _promised(seen: Observation, found: Iterable[Size]) -> float:
-    """US dollars an hour of the nodes that are asked for beside those that are there."""
+    """Returns the US dollars an hour of nodes that are asked for but not there yet."""
     return sum(
         max(0, size.wanted - size.group.staying) * _an_hour(seen, size.group) for size in found
     )
@@ -170,14 +175,14 @@ def held(
     policy: ControllerPolicy,
     promised: float = 0.0,
 ) -> str:
-    """Why the group asks for no more than it has for now; "" where it may."""
+    """Returns why the group asks for no more than it has for now; empty if it may ask."""
     if why := _refused(seen, group, now, policy):
         return why
     return "" if _payable(seen, group, 0, promised, policy) else _too_costly(policy)
 
 
 def _refused(seen: Observation, group: ScalingGroup, now: float, policy: ControllerPolicy) -> str:
-    """Why the group can have no more, whatever money is left; "" where it can."""
+    """Returns why the group can get no more nodes, whatever money is left; empty if it can."""
     if group is seen.group and (why := too_dear(seen, policy)):
         return why
     failed = seen.failed.get(seen.pool(group))
@@ -187,7 +192,7 @@ def _refused(seen: Observation, group: ScalingGroup, now: float, policy: Control
 
 
 def too_dear(seen: Observation, policy: ControllerPolicy) -> str:
-    """Why no spot node may be launched now; "" where it may."""
+    """Returns why no spot node may be launched now; empty if it may."""
     limit, price = policy.capacity.max_price, seen.money.spot
     if limit is None or price <= limit:
         return ""
@@ -197,9 +202,12 @@ def too_dear(seen: Observation, policy: ControllerPolicy) -> str:
 def within_reach(
     seen: Observation, actions: Iterable[Action], now: float, policy: ControllerPolicy
 ) -> Iterator[Action]:
-    """Nobody takes the place of who goes while its group may not ask for more: it is smaller then,
-    and asked for more again. It would else be made smaller while it launches, and AWS would choose
-    who goes for that. Those who are replaced are paid one after the other."""
+    """Decides which departing nodes are replaced.
+
+    While a group is refused further capacity, it is shrunk by the departing instance instead, and
+    its size is raised again later. Otherwise the group would launch and shrink at once, and Auto
+    Scaling would pick the victim. Replacements are paid for one after the other.
+    """
     promised = _promised(seen, sizes(seen, now, policy))
     for action in actions:
         group = None
@@ -217,10 +225,10 @@ def within_reach(
 def _tell_of_price(
     seen: Observation, found: tuple[Size, ...], now: float, policy: ControllerPolicy
 ) -> Iterator[Tell]:
-    """Once that the price holds spot nodes out, and once that it does so no more.
+    """Records once that the price holds spot nodes back, and once that it no longer does.
 
-    Which of the two is next, and how often both were told, follows from the record. The price makes
-    no difference to that: it changes meanwhile.
+    Which of the two comes next, and how often each was recorded, follows from the record, not from
+    the price, which changes meanwhile.
     """
     if seen.ended or seen.ending is not None:
         return
@@ -240,7 +248,7 @@ def _tell_of_price(
 def _tell_of_cost(
     seen: Observation, found: tuple[Size, ...], now: float, policy: ControllerPolicy
 ) -> Iterator[Tell]:
-    """Once in a life of the job and of its limit."""
+    """Records that the cost holds nodes back: once in a life of the job and of its limit."""
     money, limit = seen.money, policy.capacity.max_cost
     if limit is None or all(size.reason != _too_costly(policy) for size in found):
         return
@@ -255,7 +263,9 @@ def _tell_of_cost(
 
 
 def _which(seen: Observation, kind: str, times: int) -> dict[str, object]:
-    """The same for as long as the job's life and the number of times before are."""
+    """Returns what identifies an event: it is the same while the job's life and the number of
+    earlier events are.
+    """
     life = seen.job.at if seen.job else 0.0
     return {"kind": kind, "incarnation": f"{life}-{times}"}
 
@@ -265,7 +275,7 @@ def _is_told(seen: Observation, data: dict[str, object]) -> bool:
 
 
 def _dear(seen: Observation, price: float, limit: float | None) -> str:
-    """What a spot node costs, and may; and what that is of."""
+    """Returns what a spot node costs, what it may cost, and of which price that is."""
     if limit is None:
         return "there is no --max-price any more"
     zones = {seen.home.name} if seen.home is not None else {m.zone for m in seen.machines.values()}
@@ -276,7 +286,7 @@ def _dear(seen: Observation, price: float, limit: float | None) -> str:
 
 
 def refused_until(failed: LaunchFailures, policy: ControllerPolicy) -> float:
-    """Until when a group asks that pool for no more than it has; 0: it may ask."""
+    """Returns until when a group does not ask that pool for more; 0: it may ask."""
     if failed.count < policy.refused_after:
         return 0.0
     doubled = policy.refused_for * 2.0 ** min(max(0, failed.tries - policy.refused_after), 16)
@@ -284,8 +294,11 @@ def refused_until(failed: LaunchFailures, policy: ControllerPolicy) -> float:
 
 
 def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
-    """Brings the groups to their sizes. Who goes is named: a group that is merely made smaller
-    ends whomever AWS chooses. At the end of the job that makes no difference where all go."""
+    """Brings the groups to their sizes.
+
+    Departing instances are named, because a group that only shrinks ends whichever instance AWS
+    chooses. At the end of the job, when all go, that makes no difference.
+    """
     surplus: list[Remove] = []
     found = sizes(seen, now, policy)
     yield from _tell_of_price(seen, found, now, policy)
@@ -306,7 +319,9 @@ def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Ite
 
 
 def _resume(group: ScalingGroup, now: float) -> Iterator[Action]:
-    """AWS gives up on a group all of whose launches have failed for a day, and says so nowhere."""
+    """Resumes a group: AWS suspends one whose launches have all failed for a day, without a
+    message.
+    """
     resumes = ResumeLaunches(group.name)
     yield resumes
     yield Tell(
@@ -317,8 +332,9 @@ def _resume(group: ScalingGroup, now: float) -> Iterator[Action]:
 def _surplus(
     seen: Observation, group: ScalingGroup, count: int, stays: frozenset[str]
 ) -> Iterator[Remove]:
-    """Those that train least: without a node, then those that a smaller round leaves out, so that
-    it need not change once more."""
+    """Chooses the nodes that train least: first those outside the round, then those that a smaller
+    round would leave out, so that it need not change once more.
+    """
     if count <= 0:
         return
     goes = [place for place in group.places if not place.leaving and place.instance not in stays]
@@ -336,7 +352,7 @@ def _surplus(
 
 
 def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
-    """One on-demand node after each commit, for as long as min nodes are left without it."""
+    """Gives back one on-demand node after each commit, while min nodes remain without it."""
     group = seen.on_demand
     if group is None or not seen.newly_committed(seen.given_back_at):
         return
@@ -357,7 +373,7 @@ def _give_back(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
 
 
 def wakes(seen: Observation, policy: ControllerPolicy) -> Iterator[float]:
-    """When the sizes may change without anything happening."""
+    """Yields the times at which sizes may change without any event."""
     if seen.short_since is not None and policy.capacity.on_demand == "fallback":
         yield seen.short_since + policy.capacity.spot_patience
     for failed in seen.failed.values():

@@ -43,7 +43,7 @@ def _reply(order: PendingCommand, command: Command, now: float, text: str, accep
 
 
 def _holds(seen: Observation, command: Command) -> bool:
-    """Whether what is asked for is so already, as far as a command without effect can tell."""
+    """Whether what the command asks for is so already."""
     match command.kind:
         case "stop":
             return True
@@ -54,7 +54,7 @@ def _holds(seen: Observation, command: Command) -> bool:
 
 
 def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
-    """What is answered, and what is to be done."""
+    """Returns the answer to a command, and the actions that it causes."""
     match command.kind:
         case "stop":
             return _stop(seen, command, now)
@@ -75,7 +75,7 @@ def _stop(seen: Observation, command: Command, now: float) -> tuple[str, list[Ac
 
 
 def _restart(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
-    """Nodes that are left from before have nothing running on them any more: others come."""
+    """Restarts the job. Nodes left over from before run nothing any more, and are replaced."""
     if seen.job is None or not seen.ended:
         if seen.ending is not None:
             return "is being ended: try again once it has", []

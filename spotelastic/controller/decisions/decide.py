@@ -79,7 +79,9 @@ def decide(seen: Observation, now: float, policy: ControllerPolicy) -> Controlle
 
 
 def _rank(action: Action) -> int:
-    """The record follows what is done; messages go last, and only if what they caused was done."""
+    """Orders actions: the record follows what is done; messages are deleted last, once what they
+    caused is done.
+    """
     match action:
         case Discard() | Reply():
             return 2
@@ -91,8 +93,7 @@ def _rank(action: Action) -> int:
 def urgent(
     seen: Observation, nodes: Set[str], now: float, policy: ControllerPolicy
 ) -> tuple[Action, ...]:
-    """What is done about these nodes and about the messages, whatever else is to be done once AWS
-    has been looked at."""
+    """Decides about these nodes and messages before AWS has been looked at again."""
     causes = {message.event.id for message in seen.messages}
 
     def concerns(action: Action) -> bool:
@@ -103,12 +104,14 @@ def urgent(
 
 
 def ends(seen: Observation, now: float, policy: ControllerPolicy) -> tuple[Action, ...]:
-    """What a limit asks for, whatever AWS answers: it is for etcd alone."""
+    """Returns what a limit asks for. It concerns etcd alone, and so needs no answer from AWS."""
     return tuple(_end(seen, now, policy)) if seen.groups else ()
 
 
 def _with_orders(seen: Observation, actions: Sequence[Action]) -> tuple[Observation, set[str]]:
-    """As it is once these actions are done; and the instances that they end."""
+    """Returns the observation as it will be once these actions are done, and the instances that
+    they end.
+    """
     for action in actions:
         match action:
             case AskToEnd(ending):
@@ -121,7 +124,7 @@ def _with_orders(seen: Observation, actions: Sequence[Action]) -> tuple[Observat
 
 
 def _end(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
-    """By a limit, or because the save for its end has had its time."""
+    """Ends the job for a limit, or because its last save took too long."""
     end = limits.verdict(seen, now, policy)
     if end is not None:
         life = {"incarnation": str(seen.job.at if seen.job else 0.0)}
@@ -140,8 +143,9 @@ def _end(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Ac
 
 
 def _forgotten(seen: Observation) -> Iterator[Forget]:
-    """EC2's word counts as much as the lease. A machine that is shutting down may still register
-    again, one that is terminated does nothing any more."""
+    """Drops registrations of instances that EC2 calls gone. An instance that is shutting down may
+    still register again; a terminated one does nothing any more.
+    """
     for name, node in seen.nodes.items():
         machine = seen.machines.get(name)
         if machine is not None and machine.role == "worker" and machine.state == "terminated":
@@ -175,8 +179,11 @@ def _replacements(
 def _drained(
     seen: Observation, group: ScalingGroup, now: float, policy: ControllerPolicy
 ) -> Iterator[CompleteDrain]:
-    """A terminating node is done when its registration is gone, by itself or by its lease; or when
-    AWS should have taken it, and has not: it is replaced, and nobody counts on it any more."""
+    """Completes the termination of an instance.
+
+    That is due when the node's registration is gone, or when AWS should have taken the instance and
+    has not. It is replaced then, and counts no more.
+    """
     for place in group.places:
         if place.state != "Terminating:Wait":
             continue
@@ -188,7 +195,7 @@ def _drained(
 
 
 def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> float:
-    """When a machine of which AWS has given notice is gone; infinity for another."""
+    """Returns when an instance under an AWS notice is gone; infinity for any other."""
     drain = seen.drains.get(instance)
     if drain is None or drain.notice.kind != "notice" or drain.notice.deadline is None:
         return math.inf
@@ -205,7 +212,9 @@ def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Itera
 
 
 def _patience(seen: Observation, machine: Instance, policy: ControllerPolicy) -> float:
-    """When a running machine without a registered node is given up; infinity with one."""
+    """Returns when a running instance without a registered node is given up; infinity for one with
+    a node.
+    """
     if machine.id in seen.nodes:
         return math.inf
     left = seen.left.get(machine.id)
@@ -246,7 +255,7 @@ def _reason(seen: Observation, now: float, policy: ControllerPolicy) -> str:
 
 
 def settled(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
-    """Whether AWS holds what it should, and nothing is on its way."""
+    """Whether AWS has what it should have, and nothing is under way."""
     return all(
         size.group.desired == size.wanted == len(size.group.places)
         and all(place.state == "InService" for place in size.group.places)

@@ -19,16 +19,16 @@ from spotelastic.model.progress import Event
 BOOT = "boot"
 """Kind of the event that an instance did not boot."""
 CONSOLE_LINES = 20
-"""Of a console that are kept."""
+"""Lines of an instance's console that are kept."""
 _SAID = re.compile(r"(?<!\S)(spotelastic|boot|controller|agent): \S")
 _AGAIN = "starting it again"
-"""How a supervisor's lines end: what it supervises said why, just before."""
+"""End of a supervisor's line that reports a restart. The line before it says why."""
 _VARIES = re.compile(r"\b(0x)?[0-9a-f]{6,}\b|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class HousekeepingPolicy:
-    """Seconds unless a name says otherwise."""
+    """Times and limits of the cluster's upkeep, in seconds unless a name says otherwise."""
 
     unattended: float = UNATTENDED
     postpone_every: float = 600.0
@@ -36,35 +36,36 @@ class HousekeepingPolicy:
     """Instances in a row that fail to boot for one cause, before no more are launched."""
     boot_within: float = 900.0
     up_within: float = 3600.0
-    """An `up` that has made no worker group after that is dead, and nobody has run it again."""
+    """Seconds after which an `up` that has created no worker group counts as dead."""
     linger: float | None = 600.0
-    """How long the cluster stays after its job has ended; None: until it is taken down."""
+    """Seconds that the cluster stays after its job has ended; None: until `down`."""
 
     @property
     def boot_memory(self) -> float:
-        """A boot that failed longer ago counts no more. Where there is but one node at a time, and
-        each boot hangs, they are told `boot_within` apart."""
+        """Seconds after which a failed boot no longer counts. Where there is one node at a time and
+        each boot hangs, failures are `boot_within` apart.
+        """
         return (self.boots + 1) * self.boot_within
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What is known of the cluster besides `Observation`."""
+    """What is known of the cluster besides the `Observation`."""
 
     minimum: int
-    """Nodes that the job needs."""
+    """Number of nodes that the job needs."""
     switch_at: float = 0.0
-    """When the dead man's switch acts, as this leader set it; 0: it has not yet."""
+    """When the dead man's switch acts, as this leader set it; 0: not set yet."""
     stopping: bool = False
-    """Somebody has noted that the cluster is to go."""
+    """Whether it is recorded that the cluster is to be taken down."""
     joined: frozenset[str] = frozenset()
     """Every node that was ever registered."""
     boots: tuple[Event, ...] = ()
-    """Those that failed, as they are on record."""
+    """Failed boots on record."""
     asked_at: float = 0.0
-    """When this leader saw that `up` had been run again: what failed before may not any more."""
+    """When this leader saw that `up` was run again. Failures before that no longer count."""
     examined: frozenset[str] = frozenset()
-    """Instances that this leader has just put on record."""
+    """Instances whose failed boot this leader has just recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,12 @@ class Postpone:
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """Put on record that an instance did not boot, with the end of its console."""
+    """Record that an instance did not boot, with the end of its console."""
 
     machine: Instance
     why: str
     until: float
-    """How long an empty console is waited for: AWS shows one some time after it was written."""
+    """Until when to wait for an empty console: AWS shows one some time after it was written."""
     cause: str = ""
 
 
@@ -101,16 +102,16 @@ Action = Postpone | Examine | Teardown
 class Housekeeping:
     actions: tuple[Action | EndJobAtOnce | Tell, ...]
     desired: int
-    """Worker nodes to have: fewer than asked for while none can be launched."""
+    """Number of worker nodes to have: fewer than asked for while none can be launched."""
     wake_at: float | None
     hopeless: bool = False
-    """None is launched for now."""
+    """Whether no node is launched for now."""
 
 
 def upkeep(
     seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
 ) -> Housekeeping:
-    """`seen.desired` is what was asked for."""
+    """Decides on the cluster's upkeep. `seen.desired` is the number of nodes that was asked for."""
     job_ended = seen.job is not None and seen.job.state in ENDED
     if standing.stopping:
         return Housekeeping((Teardown("the cluster is being taken down"),), 0, None)
@@ -146,8 +147,11 @@ def upkeep(
 def _abandoned(
     seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
 ) -> bool:
-    """Whether nothing but control nodes was ever made, and nobody makes the rest. A leader that
-    has postponed the switch of a group has seen one: an answer of AWS's may leave it out."""
+    """Whether only control nodes were ever created, and no `up` creates the rest.
+
+    A leader that has postponed a group's switch has seen that group, even if an answer from AWS
+    leaves it out.
+    """
     begun = seen.job is not None or seen.groups or standing.joined or standing.switch_at
     return not begun and now >= max(seen.since, standing.asked_at) + policy.up_within
 
@@ -155,7 +159,9 @@ def _abandoned(
 def _after_the_job(
     seen: Observation, standing: ClusterState, now: float, policy: HousekeepingPolicy
 ) -> Housekeeping:
-    """Until the end of its linger time; nodes that are kept so long are looked after, too."""
+    """Whether the cluster lingers after its job. Nodes that are kept that long are looked after,
+    too.
+    """
     assert seen.job is not None
     end = math.inf if policy.linger is None else seen.job.at + policy.linger
     if now >= end:
@@ -169,7 +175,7 @@ def _after_the_job(
 
 
 def postpone_at(standing: ClusterState, policy: HousekeepingPolicy) -> float:
-    """When the dead man's switch is to be postponed next."""
+    """Returns when the dead man's switch is to be postponed next."""
     return standing.switch_at - policy.unattended + policy.postpone_every
 
 
@@ -190,7 +196,7 @@ def _examinations(
 def hopeless(
     standing: ClusterState, machines: Iterable[Instance], now: float, policy: HousekeepingPolicy
 ) -> tuple[Event, ...]:
-    """The last boots, if so many in a row have failed for one cause; else nothing."""
+    """Returns the last boots if enough in a row have failed for one cause, else nothing."""
     once = {event.node: event for event in standing.boots}
     recent = sorted(
         (
@@ -208,7 +214,7 @@ def hopeless(
 
 
 def said(console: str) -> str:
-    """Why an instance did not boot, as its console says at its end."""
+    """Returns why an instance did not boot, from the end of its console."""
     lines = [line.strip() for line in console.splitlines()]
     lines = [line for line in lines if line and not line.endswith(_AGAIN)]
     ours = [line[match.start() :] for line in lines if (match := _SAID.search(line))]
@@ -217,7 +223,9 @@ def said(console: str) -> str:
 
 
 def cause(line: str) -> str:
-    """The same for instances that failed alike: without what differs between them."""
+    """Returns a failure line without what differs between instances, so that equal causes compare
+    equal.
+    """
     return _VARIES.sub("#", line)
 
 

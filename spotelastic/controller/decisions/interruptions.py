@@ -35,16 +35,17 @@ from spotelastic.model.progress import Event
 WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
 """What AWS's events say of a node, by the kind of the notice."""
 WARNED_AHEAD = 120.0
-"""Seconds before the end at which AWS warns of it."""
+"""Seconds of warning that AWS gives before it takes an instance."""
 TOLD_AGAIN_AFTER = 3600.0
-"""Seconds until it is told again that a control node cannot be launched: AWS goes on trying."""
+"""Seconds until a control node that cannot be launched is reported again. AWS keeps trying."""
 QUOTA = re.compile(r"LimitExceeded|count ?exceeded|(vCPU|instance) limit", re.IGNORECASE)
-"""In what AWS says of launches that a quota does not allow: an error code, or only its text, of
-which one speaks of capacity."""
+"""Matches what AWS says of launches that a quota does not allow: an error code, or only its
+text.
+"""
 
 
 def read(seen: Observation, now: float) -> Iterator[Action]:
-    """What the messages cause."""
+    """Returns the actions that the messages cause."""
     handled = set(seen.handled)
     done = {*seen.drains, *_told_lately(seen, now)}
     for message in seen.messages:
@@ -62,8 +63,9 @@ def read(seen: Observation, now: float) -> Iterator[Action]:
 
 
 def _once(seen: Observation, action: Action) -> str:
-    """Of what is done once, whatever else asks for it: the node, or the group of a control node
-    that cannot be launched; "" of all else."""
+    """Returns what identifies an action that is done only once: the node, or the group of a control
+    node that cannot be launched; empty for other actions.
+    """
     match action:
         case DrainNode(drain):
             return drain.node
@@ -74,15 +76,16 @@ def _once(seen: Observation, action: Action) -> str:
 
 
 def _told_lately(seen: Observation, now: float) -> Iterator[str]:
-    """Groups, no launch of which has succeeded since."""
+    """Yields groups whose failed launches were reported lately, without a success since."""
     for (group, _), failed in seen.failed.items():
         if now < failed.at + TOLD_AGAIN_AFTER:
             yield group
 
 
 def _is_control(seen: Observation, group: str) -> bool:
-    """Whether it is a control node's, of this cluster: the bus brings those of clusters, too, whose
-    names begin with this one's."""
+    """Whether the group is a control node's of this cluster. The event bus also brings events of
+    clusters whose names begin with this one's.
+    """
     if seen.group is None:
         return False
     its = seen.group.name.removesuffix("workers")
@@ -106,15 +109,16 @@ def _fate(seen: Observation, event: AwsEvent, handled: set[str]) -> Fate:
 
 
 def _is_lost_control(seen: Observation, event: LifecycleAction | GroupActivity) -> bool:
-    """A control node could not be launched."""
+    """Whether the event says that a control node could not be launched."""
     failed = isinstance(event, GroupActivity) and event.name == "launch" and not event.succeeded
     return failed and _is_control(seen, event.group)
 
 
 def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
-    """What one message about this cluster causes.
+    """Returns what one message about this cluster causes.
 
-    What only says that AWS's state changed causes nothing by itself: it had that state observed.
+    A message that only tells of a changed state causes nothing by itself: it had that state
+    observed.
     """
     match message.event:
         case SpotWarning(id, at, instance) if _is_worker(seen, instance):
@@ -170,7 +174,7 @@ def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> I
 
 
 def losses(seen: Observation, now: float) -> Iterator[Tell]:
-    """Nodes whose lease ran out; EC2's word, if there was one, came as a message."""
+    """Reports nodes whose lease ran out. If EC2 reported it too, that came as a message."""
     for node, left in seen.left.items():
         yield from _tell_loss(seen, node, left.at, "its lease ran out", now, "")
 
@@ -178,7 +182,7 @@ def losses(seen: Observation, now: float) -> Iterator[Tell]:
 def _tell_loss(
     seen: Observation, node: str, at: float, why: str, now: float, cause: str
 ) -> Iterator[Tell]:
-    """Once per registration, and only for a node that went without a word."""
+    """Reports a loss once per registration, and only for a node that left without a notice."""
     known = seen.nodes.get(node) or seen.left.get(node)
     if known is None or seen.ended or node in seen.drains:
         return
@@ -195,7 +199,9 @@ def _tell_loss(
 
 
 def _pool(seen: Observation, activity: GroupActivity) -> str:
-    """The zone that it says something of; "" where workers are not packed into one."""
+    """Returns the zone that the activity says something about; empty if workers are not packed into
+    one.
+    """
     if _is_control(seen, activity.group):
         return activity.zone
     if not seen.zones:
@@ -204,7 +210,9 @@ def _pool(seen: Observation, activity: GroupActivity) -> str:
 
 
 def _explained(seen: Observation, activity: GroupActivity) -> str:
-    """What could not be had, where, and which quota is in the way; then AWS's own words."""
+    """Returns what could not be launched, where, and which quota is in the way, then AWS's own
+    words.
+    """
     why = activity.message
     if activity.name != "launch":
         return f"{activity.group} could not {activity.name} an instance: {why}"
@@ -224,7 +232,7 @@ def _explained(seen: Observation, activity: GroupActivity) -> str:
 
 
 def _cause_of(why: str) -> str:
-    """What a launch failed for: capacity, quota, or something else."""
+    """Returns why a launch failed: capacity, quota, or something else."""
     if QUOTA.search(why):
         return "quota"
     return "capacity" if "apacity" in why else "other"

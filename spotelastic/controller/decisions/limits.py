@@ -11,7 +11,7 @@ HOUR = 3600.0
 
 
 def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending | None:
-    """How the job ends now, with the figures that it ends for; None: it goes on."""
+    """Returns how the job ends now for a limit, with the figures; None: it goes on."""
     capacity, money = policy.capacity, seen.money
     if seen.ended or seen.ending is not None:
         return None
@@ -32,9 +32,11 @@ def verdict(seen: Observation, now: float, policy: ControllerPolicy) -> Ending |
 
 
 def _lacks(seen: Observation, limit: float, policy: ControllerPolicy) -> int:
-    """How many nodes are missing to min, if the money does not pay for so many; else 0, as while a
-    price is not known. Without them control nodes alone would use up the rest of it. One that is
-    doomed trains on till then."""
+    """Returns how many nodes are missing to min if the money does not pay for them, else 0.
+
+    Without them, control nodes alone would use up the rest. 0 as well while a price is not known. A
+    node under notice trains on until then.
+    """
     places = [place for group in seen.groups for place in group.places]
     there = sum(not place.leaving or place.instance in seen.nodes for place in places)
     missing = seen.least - there
@@ -47,18 +49,20 @@ def _lacks(seen: Observation, limit: float, policy: ControllerPolicy) -> int:
 
 
 def is_spent(money: Money, limit: float, policy: ControllerPolicy) -> bool:
-    """Whether a job ends now for its cost. What it takes to end counts: the limit is not passed by
-    the last save."""
+    """Whether a job ends now for its cost. The cost of ending counts: the last save does not exceed
+    the limit.
+    """
     return money.spent + money.per_hour * policy.ends_within / HOUR >= limit
 
 
 def payable(
     money: Money, limit: float, an_hour: float, asked: int, policy: ControllerPolicy
 ) -> int:
-    """How many nodes more, of so many US dollars an hour, can be paid for until they have trained.
+    """Returns how many more nodes, at `per_hour` US dollars each, can be paid for until they have
+    trained.
 
-    The first `asked` of them are asked for already: they are not called off for the time that they
-    take to come, because AWS, which launches them, would choose who goes instead.
+    The first `asked` of them are asked for already. They are not called off while they launch,
+    because AWS would then choose which instance goes.
     """
     ends, boots = policy.ends_within / HOUR, policy.boots_in / HOUR
 
@@ -70,12 +74,14 @@ def payable(
 
 
 def needed(per_hour: float, policy: ControllerPolicy) -> float:
-    """US dollars that what costs so much takes to boot and to be ended."""
+    """Returns the US dollars that something at this hourly price costs to boot and to be ended."""
     return per_hour * (policy.boots_in + policy.ends_within) / HOUR
 
 
 def overdue(seen: Observation, now: float, policy: ControllerPolicy) -> Job | None:
-    """How a job that was asked to end does so now, with nobody there who saves, or too slowly."""
+    """Returns how a job that was asked to end does so now, if no node saves it, or saves it too
+    slowly.
+    """
     ending = seen.ending
     if ending is None or seen.ended:
         return None
@@ -88,7 +94,7 @@ def overdue(seen: Observation, now: float, policy: ControllerPolicy) -> Job | No
 
 
 def wakes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[float]:
-    """When a limit is reached if nothing changes."""
+    """Yields the times at which a limit is reached if nothing changes."""
     capacity, money = policy.capacity, seen.money
     if seen.ending is not None:
         yield seen.ending.at + policy.ends_within

@@ -15,7 +15,7 @@ from spotelastic.model.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What of the run's keys comes with a change of AWS's state."""
+    """The run's keys that matter when AWS's state changes."""
 
     nodes: Set[str]
     drains: Set[str]
@@ -32,8 +32,9 @@ def warned(
     groups: Iterable[ScalingGroup],
     machines: Mapping[str, Instance],
 ) -> frozenset[str]:
-    """Nodes that are warned, by AWS's events or by their agents, and are to be replaced: those that
-    stayed in their groups, and ran, when AWS was looked at. Of others too little is known."""
+    """Returns the nodes under notice that are to be replaced: those that ran in their groups at the
+    last look at AWS. Of others too little is known.
+    """
     places = [place for group in groups for place in group.places]
     stay = {place.instance for place in places if not place.leaving}
     run = {name for name in stay if name in machines and machines[name].state in ALIVE}
@@ -41,7 +42,7 @@ def warned(
 
 
 def acted(groups: Mapping[str, ScalingGroup], done: Iterable[object]) -> dict[str, ScalingGroup]:
-    """The groups as these actions leave them, for as long as AWS has not been looked at again."""
+    """Returns the groups as these actions leave them, until the next look at AWS."""
     left = dict(groups)
     for action in done:
         match action:

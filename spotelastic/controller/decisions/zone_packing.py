@@ -23,7 +23,7 @@ from spotelastic.model.progress import Event
 
 
 def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
-    """Whether a zone is to be chosen, by prices and scores that are not known without asking."""
+    """Whether a zone is to be chosen, for which prices and scores have to be asked for."""
     if seen.ended or seen.ending is not None or len(seen.zones) < 2 or not seen.groups:
         return False
     home = seen.home
@@ -35,7 +35,9 @@ def undecided(seen: Observation, now: float, policy: ControllerPolicy) -> bool:
 
 
 def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -> bool:
-    """Launches there have failed for want of capacity, and are not to be tried yet."""
+    """Whether launches in the zone failed for lack of capacity, and are not to be tried again
+    yet.
+    """
     failed = (seen.failed.get((group.name, zone)) for group in seen.groups)
     return any(
         each is not None and each.cause == "capacity" and now < refused_until(each, policy)
@@ -46,7 +48,7 @@ def is_dry(seen: Observation, zone: str, now: float, policy: ControllerPolicy) -
 def change(
     seen: Observation, now: float, policy: ControllerPolicy, removed: Collection[str]
 ) -> Iterator[Action]:
-    """`removed`: nodes that go in any case."""
+    """Moves the nodes towards one zone. `removed` are nodes that go in any case."""
     if undecided(seen, now, policy):
         yield from _choose(seen, now, policy)
     elif seen.home is not None and not seen.ended and seen.ending is None:
@@ -54,9 +56,11 @@ def change(
 
 
 def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:
-    """Nothing where all other zones are dry, or too dear, too. Zones that were left within the day
-    are tried in turn after all others, so that two that have too little each do not keep a third
-    one out."""
+    """Chooses another zone; none if all are dry or too expensive.
+
+    Zones that were left within the day are tried after all others, so that two zones with too
+    little capacity do not keep out a third.
+    """
     home = seen.home
     there = [zone for place in _staying(seen) if (zone := _zone(seen, place))]
     zones = [
@@ -83,9 +87,12 @@ def _choose(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator
 def _payable(
     seen: Observation, zones: Sequence[Zone], now: float, policy: ControllerPolicy
 ) -> list[Zone]:
-    """Those that cost no more than they may. Where there is no zone yet one that does is better
-    than none. Only for its price no zone is left for one whose price is not known, nor for one
-    that was left just now: two sources of prices are not of one moment."""
+    """Returns the zones whose price is within the limit.
+
+    Without a zone so far, any that fits will do. A zone is not left for its price alone if the
+    other's price is not known, or if that was left just now: prices of two sources are not of one
+    moment.
+    """
     home, limit = seen.home, policy.capacity.max_price
     if limit is None:
         return list(zones)
@@ -109,8 +116,11 @@ def _why(seen: Observation, home: Zone | None, now: float, policy: ControllerPol
 def _follow(
     seen: Observation, now: float, home: Zone, policy: ControllerPolicy, removed: Collection[str]
 ) -> Iterator[Action]:
-    """Only once nothing is missing, which shows that there is capacity, and after a commit; and not
-    to a zone that was left just now, lest nodes wander between two that have too little each."""
+    """Moves nodes that still train elsewhere to the chosen zone.
+
+    Only once nothing is missing, which shows that there is capacity, and after a commit. Never to a
+    zone that was left just now, so that nodes do not wander between two that have too little each.
+    """
     if seen.hopeless or any(held(seen, group, now, policy) for group in seen.groups):
         return
     stays = [place for place in _staying(seen) if place in seen.nodes and place not in seen.drains]
