@@ -39,12 +39,12 @@ from spotelastic.model.round import Member, Round, RoundRecord
 
 LEAST_ORDERLY = ("loss", "worker", "notice", "planned")
 SAME_OUTAGE = 10.0
-"""Seconds within which two accounts of one etcd member's failure are the same failure."""
+"""Seconds within which two reports of one etcd member's failure are the same failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is known of one interruption before its pause and its price are added."""
+    """One interruption before its pause and its price are added."""
 
     kind: InterruptionKind
     node: str
@@ -67,8 +67,9 @@ def report(
     now: float,
     prices_of: str = "",
 ) -> Report:
-    """The account of a job up to `now`, finished or not; `prices_of` is the date of its on-demand
-    prices."""
+    """Returns the report of a job up to `now`, finished or not. `prices_of` is the date of its
+    on-demand prices.
+    """
     points = sorted(points, key=moment)
     workers, spent = [item for item in usage if item.role == "worker"], split(usage, now)
     runs = runs_of(history, current, job, points)
@@ -110,7 +111,7 @@ def report(
 def _troubles(
     transition: Transition, rounds: Sequence[Round], events: Sequence[Event]
 ) -> list[Trouble]:
-    """What happened in one transition: each node that went, else the worker that failed."""
+    """Returns what happened in one transition: each node that went, else the worker that failed."""
     causes = {round.cause for round in transition.rounds}
     if causes == {"settings"}:
         return []
@@ -155,11 +156,12 @@ def _has(round: Round, member: Member) -> bool:
 def _why_gone(
     member: Member, transition: Transition, rounds: Sequence[Round], mine: Sequence[Event]
 ) -> InterruptionKind | None:
-    """Why a member of the round before is not in the round after; None if it is, or by choice.
+    """Returns why a member of the round before is not in the round after; None if it is, or left by
+    choice.
 
-    A node that had a notice counts as noticed even if it was killed while it was still needed. Of
-    one that its group was told to end AWS tells in the same way, but nobody warns of it.
-    A node that only answered too late comes back, and is then no loss unless a round says so.
+    A node that had a notice counts as noticed even if it was killed while still needed. AWS reports
+    a node that its group was told to end in the same way, but without a warning. A node that only
+    answered too late comes back, and is no loss unless a round says so.
     """
     last = transition.rounds[-1]
     if _has(last, member):
@@ -179,7 +181,9 @@ def _why_gone(
 
 
 def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
-    """As the observers of a node tell it; None: they tell of none."""
+    """Returns the kind of interruption that the observers of a node report; None: they report
+    none.
+    """
     notices = _accounts(mine, "notice")
     if notices and all(event.data.get("kind") == "scheduled" for event in notices):
         return "planned"
@@ -197,8 +201,10 @@ def _trouble(
 
 
 def _observed(kind: InterruptionKind, node: str, accounts: Sequence[Event]) -> Trouble:
-    """Seen when the first observer saw it. It happened at the latest time that fits: the events
-    of AWS name whole seconds, and a notice's document tells only when its two minutes end.
+    """Returns an interruption with its times.
+
+    It was seen when the first observer saw it. It happened at the latest time that fits: AWS's
+    events name whole seconds, and a notice's document tells only when its two minutes end.
     """
     seen = min(_seen(event) for event in accounts)
     at = max((at for at in map(_happened, accounts) if at <= seen), default=seen)
@@ -212,9 +218,9 @@ def _observed(kind: InterruptionKind, node: str, accounts: Sequence[Event]) -> T
 
 
 def _accounts(events: Iterable[Event], kind: str) -> list[Event]:
-    """What observers told of something that befell a node.
+    """Returns the events of one kind that report something that befell a node.
 
-    A rebalance recommendation is told as a notice too, but it moves nobody.
+    A rebalance recommendation is reported as a notice too, but moves no node.
     """
     return [
         event for event in events if event.kind == kind and event.data.get("kind") != "rebalance"
@@ -236,8 +242,8 @@ def _priced(
     ordinary: float,
     usage: Sequence[Usage],
 ) -> list[Interruption]:
-    """Rows with their price: all workers that were billed during the pause, and the nodes that
-    execute the lost steps again. Steps are lost once: the least orderly trouble answers for them.
+    """Returns the rows with their price: all workers billed during the pause, and the nodes that
+    repeat the lost steps. Steps are lost once: the least orderly interruption accounts for them.
     """
     saved = transition.saved_step
     lost = None if saved is None else max(0, transition.before.last - saved)
@@ -276,7 +282,7 @@ def _priced(
 
 
 def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | None:
-    """Whether the step that training went on from is in the object store."""
+    """Whether the step that training resumed from is in the object store."""
     resume, after = transition.resume, transition.after
     if resume is None:
         return None
@@ -288,7 +294,9 @@ def _is_committed(transition: Transition, events: Sequence[Event]) -> bool | Non
 
 
 def _reached(runs: Sequence[Run]) -> int:
-    """Where training stands: the last run need not have come as far as those before it."""
+    """Returns the step that training is at. The last run may not have come as far as those before
+    it.
+    """
     furthest = max((run.last for run in runs), default=0)
     return next((run.last for run in reversed(runs) if run.steps), furthest)
 
@@ -298,16 +306,18 @@ def _trained(runs: Sequence[Run]) -> set[str]:
 
 
 def _about_to_train(current: Round | None, job: Job) -> set[str]:
-    """Members of a round that restores: what befalls them is a row once it has executed a step."""
+    """Returns the members of a round that still restores. What befalls them is a row once it has
+    executed a step.
+    """
     if current is None or job.state in ENDED:
         return set()
     return {member.node for member in current.members}
 
 
 def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interruption]:
-    """One row for each node that was taken while it booted or waited: nobody pauses for it.
+    """Returns one row for each node that was taken while it booted or waited, without a pause.
 
-    One that was given up then was not interrupted.
+    A node that was given up then was not interrupted.
     """
     told = defaultdict[str, list[Event]](list)
     for event in events:
@@ -340,7 +350,9 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
 def _outages(
     events: Sequence[Event], points: Sequence[Point], ordinary: float
 ) -> list[Interruption]:
-    """One row for each time that an etcd member went away: it moves no round and loses no step."""
+    """Returns one row for each time that an etcd member was away. It moves no round and loses no
+    step.
+    """
     rows = []
     for data, at, node in _distinct_outages(events):
         seen = data.get("seen_at")
@@ -362,7 +374,7 @@ def _outages(
 
 
 def _distinct_outages(events: Sequence[Event]) -> list[tuple[dict[str, Any], float, str]]:
-    """Accounts of one outage (two controllers', or its start and its end) become one."""
+    """Merges reports of one outage: two controllers', or its start and its end."""
     outages: list[tuple[dict[str, Any], float, str]] = []
     for event in sorted((e for e in events if e.kind == "etcd"), key=_happened):
         at = _happened(event)
@@ -383,7 +395,7 @@ def _later(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gap_around(start: float, end: float, points: Sequence[Point], ordinary: float) -> float | None:
-    """The longest gap between steps that touches [start, end], less an ordinary step."""
+    """Returns the longest gap between steps that touches [start, end], less an ordinary step."""
     gaps = [
         b.at - a.at
         for a, b in pairwise(points)
@@ -400,7 +412,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _goodput(runs: Sequence[Run], outages: Sequence[Interruption], ordinary: float) -> float:
-    """Time in steps that count, over all the time from the first step to the last.
+    """Returns the time in steps that count, divided by the time from the first step to the last.
 
     A step counts if no later run executed it again. Each run gets one ordinary step on top of the
     time between its first and its last step, because the first one took time too.

@@ -11,13 +11,13 @@ from spotelastic.model.progress import Event, Interruption, Report
 LEDGER = "ledger"
 """Kind of these events."""
 SETTLED_AFTER = 10.0
-"""Seconds from the first new step in which whoever else saw it may still tell of it."""
+"""Seconds after the first new step for which further observers may still report an interruption."""
 
 
 def entries(report: Report, now: float) -> Iterator[Event]:
-    """Of every row that is settled; the event's `data` has all of it, as `report --json` shows it.
+    """Yields an event for every settled row; its `data` is the whole row, as in `report --json`.
 
-    Made again from a later report it is the same one by its `id`, whatever has been added to it.
+    Its `id` stays the same when it is made again from a later report, whatever has been added.
     """
     for row in report.interruptions:
         if row.pause_s is None or row.steps_lost is None:
@@ -28,18 +28,23 @@ def entries(report: Report, now: float) -> Iterator[Event]:
 
 
 def _known_at(row: Interruption) -> float:
-    """From when on nothing changes any more but who else has seen it. A notice may be withdrawn,
-    and a node that was silent may come back: that it never trained is sure once it must be gone."""
+    """Returns from when on nothing of the row changes, except which further observers saw it.
+
+    A notice may be withdrawn, and a silent node may come back. That a node never trained is certain
+    once it must be gone.
+    """
     return row.at + WARNED_AHEAD if _is_idle(row) else row.first_step_at or row.at
 
 
 def _is_idle(row: Interruption) -> bool:
-    """Of a node that was taken before it trained."""
+    """Whether the row is of a node that was taken before it trained."""
     return row.kind != "etcd" and row.round is None
 
 
 def _id(row: Interruption) -> str:
-    """With the node's name: a machine is taken once, a worker dies and etcd is away repeatedly."""
+    """Returns the row's id. It holds the node's name: a node is taken once, while workers die and
+    etcd is away repeatedly.
+    """
     if row.kind == "etcd":
         return f"etcd {row.at:.0f}"
     return "waited" if row.round is None else f"round {row.round}"

@@ -17,17 +17,18 @@ from spotelastic.model.progress import Point
 from spotelastic.model.round import Round, RoundRecord
 
 STRAYS = 10
-"""Steps of the round before that may seem to lie in a round, because clocks differ a little. They
-are its last ones, none of them further than this below the step that the round resumes from."""
+"""Most steps of the round before that may seem to lie in a round, because clocks differ a little.
+They are its last ones, and at most this far below the step that the round resumes from.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A round with the steps it executed; `last` equals `start` if it executed none."""
+    """A round with the steps that it executed; `last` equals `start` if it executed none."""
 
     round: Round
     start: int
-    """The step before its first one: that which it resumed from, unless it was sent back."""
+    """The step before its first one: the resumed step, unless the run was sent back."""
     last: int
     first_at: float = 0.0
     last_at: float = 0.0
@@ -38,36 +39,41 @@ class Run:
 
     @property
     def sent_back(self) -> bool:
-        """To an earlier commit: its script, or a damaged checkpoint, did that after it began."""
+        """Whether it went on from an earlier commit, because of its script or a damaged
+        checkpoint.
+        """
         return self.start < self.round.resume.step
 
     @property
     def begins(self) -> bool:
-        """A life of the job. The cause need not say so: if a node of that round was lost before it
-        started, it is that."""
+        """Whether a new life of the job begins with it. Its cause may differ, if a node was lost
+        before it started.
+        """
         return not self.round.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """From one run to the next. `rounds` are those proposed meanwhile, the next run's included."""
+    """The time from one run to the next. `rounds` were proposed meanwhile, the next run's
+    included.
+    """
 
     before: Run
     rounds: tuple[Round, ...]
     after: Run | None
-    """None while training has not resumed; or it never did, and the job has ended."""
+    """The next run; None while training has not resumed, or if the job ended before it did."""
     until: float = float("inf")
-    """When the job began its next life: what happened later has nothing to do with it."""
+    """When the job's next life began. What happened later is unrelated."""
 
     @property
     def resume(self) -> Resume | None:
-        """What the last round that started resumed from; None while none has started."""
+        """What the last started round resumed from; None while none has started."""
         started = [round.resume for round in self.rounds if round.phase == "started"]
         return started[-1] if started else None
 
     @property
     def saved_step(self) -> int | None:
-        """The step that training went on from, or will as far as known."""
+        """The step that training resumed from, or will resume from as far as known."""
         if self.after is not None:
             return self.after.start
         return None if self.resume is None else self.resume.step
@@ -76,7 +82,9 @@ class Transition:
 def runs_of(
     history: Sequence[RoundRecord], current: Round | None, job: Job, points: Sequence[Point]
 ) -> list[Run]:
-    """Every round in order, the current one included; gaps in the records filled from the steps."""
+    """Returns a run for every round in order, the current one included. Gaps in the records are
+    filled from the steps.
+    """
     records = sorted(history, key=lambda record: record.round.number)
     runs = [_run_of_record(record, points) for record in records]
     known = {run.round.incarnation for run in runs}
@@ -101,13 +109,18 @@ def _run_of_record(record: RoundRecord, points: Sequence[Point]) -> Run:
 
 
 def _own_step(told: int, run: Run) -> int:
-    """The last step that was told of a round, if it is one of its own: of one that has none above
-    the step that it resumed from, that step is told, though it may have been sent back."""
+    """Returns the last step reported of a round if it is its own.
+
+    A round without steps of its own reports the step that it resumed from, though it may have been
+    sent back.
+    """
     return told if told > run.round.resume.step else run.last
 
 
 def _with_what_was_resumed(run: Run, runs: Iterable[Run]) -> Run:
-    """A later round went on from a step of this one: it was executed, whoever could tell of it."""
+    """Extends a run to the step that a later round resumed from: that step was executed, even if
+    unreported.
+    """
     later = [each.round for each in runs if _goes_on_from(each.round.resume, run)]
     furthest = max(later, key=lambda round: round.resume.step, default=None)
     if furthest is None:
@@ -127,7 +140,9 @@ def _goes_on_from(resume: Resume, run: Run) -> bool:
 
 
 def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | None) -> Run:
-    """`points` in the order of their times: a long job has a million, and hundreds of rounds."""
+    """Returns a round's run from its points, which are sorted by time: a long job has a million of
+    them.
+    """
     first = bisect_right(points, round.started_at, key=moment)
     last = len(points) if ended_at is None else bisect_right(points, ended_at, key=moment)
     start, mine = _own_points(round.resume.step, points[first:last])
@@ -137,7 +152,7 @@ def _run_from_points(round: Round, points: Sequence[Point], ended_at: float | No
 
 
 def _own_points(resumed: int, within: Sequence[Point]) -> tuple[int, Sequence[Point]]:
-    """Of the points in a round's time its own, and the step before them."""
+    """Returns the step before a round's own points, and these points."""
     for index, point in enumerate(within[: STRAYS + 1]):
         if point.step < resumed - STRAYS:  # no stray: the round was sent back
             return point.step - 1, within[index:]
@@ -149,7 +164,7 @@ def moment(point: Point) -> float:
 
 
 def lives(runs: Sequence[Run]) -> list[list[Run]]:
-    """A job that has ended may be restarted: its runs since then are another life."""
+    """Splits runs into lives of the job: a restart begins another one."""
     lived: list[list[Run]] = []
     for run in runs:
         if run.begins or not lived:
@@ -159,7 +174,7 @@ def lives(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def transitions(runs: Sequence[Run]) -> Iterator[Transition]:
-    """Within a life: nobody waited for a job that had ended."""
+    """Yields the transitions within each life of the job; between two lives nothing waited."""
     lived = lives(runs)
     for life, following in zip_longest(lived, lived[1:]):
         until = following[0].round.proposed_at if following else float("inf")
@@ -181,7 +196,9 @@ def _transitions_of(life: Sequence[Run], until: float) -> Iterator[Transition]:
 
 
 def ordinary_step(points: Sequence[Point], runs: Sequence[Run]) -> float:
-    """Median seconds from one step to the next, so that a pause is not charged for its step."""
+    """Returns the median seconds between steps, so that a pause is not charged for an ordinary
+    step.
+    """
     gaps = [b.at - a.at for a, b in pairwise(points) if b.step == a.step + 1]
     if gaps:
         return median(gaps)

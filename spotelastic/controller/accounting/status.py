@@ -12,9 +12,9 @@ from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Uplo
 from spotelastic.model.round import Round
 
 RECENT = 20
-"""Steps that the time of a step is taken from."""
+"""Number of steps from which the seconds per step are taken."""
 QUIET_NODES = 4
-"""Nodes whose silence is shown."""
+"""Most nodes whose silence is shown."""
 NO_MESSAGES: Mapping[Fate, int] = {}
 
 
@@ -27,8 +27,11 @@ def status(
     fates: Mapping[Fate, int] = NO_MESSAGES,
     short_since: float | None = None,
 ) -> Status:
-    """`etcd_leader` is the name of the etcd member that leads, "" for none; `fates` counts AWS's
-    messages."""
+    """Returns the status that `spotelastic status` shows.
+
+    `etcd_leader` is the name of the etcd member that leads, empty for none. `fates` counts AWS's
+    messages.
+    """
     job, round_ = records.job, records.round
     state = job.state if job else "pending"
     if state == "pending" and round_ is not None and _has_trained(round_):
@@ -57,12 +60,12 @@ def status(
 
 
 def _has_trained(round_: Round) -> bool:
-    """In this life of the job."""
+    """Whether training has begun in this life of the job."""
     return round_.phase != "over" and (bool(round_.parent) or round_.phase == "started")
 
 
 def _step(records: Records) -> int:
-    """The newest step that is known: a round that has just begun has told of none yet."""
+    """Returns the newest step that is known. A round that has just begun has reported none yet."""
     job, round_ = records.job, records.round
     if job is not None and job.state in ENDED and job.final_step:
         return job.final_step
@@ -73,7 +76,7 @@ def _step(records: Records) -> int:
 
 
 def _quiet(records: Records) -> str:
-    """What the nodes of the round tell, the first ones of many."""
+    """Returns what the nodes of the round report of their silence: the first ones of many."""
     round_ = records.round
     if round_ is None or round_.phase != "started":
         return ""
@@ -83,8 +86,9 @@ def _quiet(records: Records) -> str:
 
 
 def upload(records: Records, committed: int) -> Upload | None:
-    """The newest checkpoint on its way: what all nodes that upload a part of it have left to do.
-    A node that is done with its part tells of it no more."""
+    """Returns the newest checkpoint on its way, summed over the nodes that still upload a part of
+    it.
+    """
     told = (p.upload for node, p in records.progress.items() if node in records.nodes)
     parts = [part for part in told if part is not None and part.step > committed]
     newest = max((part.step for part in parts), default=0)
@@ -96,7 +100,7 @@ def upload(records: Records, committed: int) -> Upload | None:
 
 
 def step_time(points: Sequence[Point]) -> float:
-    """Median seconds between the last steps; 0 where none were seen."""
+    """Returns the median seconds between the last steps; 0: none were seen."""
     recent = points[-RECENT:]
     gaps = [b.at - a.at for a, b in pairwise(recent) if b.step == a.step + 1]
     return round(median(gaps), 4) if gaps else 0.0
@@ -118,7 +122,7 @@ def _reason(records: Records) -> str:
 
 
 def _nodes(records: Records, machines: Mapping[str, Instance]) -> Iterable[NodeStatus]:
-    """One row per instance that lives or still counts; workers first."""
+    """Yields one row per instance that is alive or still counts; workers first."""
     ordered = sorted(machines.values(), key=lambda m: (m.role == "control", m.launched_at, m.id))
     for machine in ordered:
         if machine.role == "control" and machine.state in ALIVE:
@@ -160,7 +164,7 @@ def _worker_state(records: Records, machine: Instance) -> str:
 
 
 def _away(records: Records, machine: Instance) -> str:
-    """An instance that lives, and has no agent just now."""
+    """Returns the state of an instance that is alive but has no agent just now."""
     left = records.left.get(machine.id)
     if left is None:
         return "joining"
@@ -176,5 +180,5 @@ def _ranks(round_: Round | None, node: str) -> tuple[int, ...]:
 
 
 def _instance_of_member(machines: Iterable[Instance], member: str) -> str:
-    """The running control instance of that etcd member ("a", "b", "c")."""
+    """Returns the running control instance of that etcd member ("a", "b", "c")."""
     return next((m.id for m in machines if m.member == member and m.state in ALIVE), "")

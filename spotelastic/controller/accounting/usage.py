@@ -17,13 +17,13 @@ from spotelastic.model.progress import Cost, Report
 
 HOUR = 3600.0
 ROLES: Mapping[str, Literal["worker", "control"]] = {"worker": "worker", "control": "control"}
-"""Of the machines that are on the bill."""
+"""Roles of the instances that are on the bill."""
 NETWORK = "network"
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A spot price that an instance had, until it changed."""
+    """An earlier spot price of an instance, and until when it held."""
 
     until: float
     usd_per_hour: float
@@ -39,19 +39,19 @@ class Usage:
     start: float
     end: float | None
     usd_per_hour: float
-    """Now, or when it ended."""
+    """US dollars an hour now, or when it ended."""
     on_demand_usd_per_hour: float
     role: Literal["worker", "control", "network"] = "worker"
     besides_usd_per_hour: float = 0.0
-    """For its disks, and its public address."""
+    """US dollars an hour for its disks and its public address."""
     provisional: bool = False
-    """Its spot price is not known yet: it costs as on demand."""
+    """Whether its spot price is not known yet, so that it is charged as on demand."""
     earlier: tuple[Before, ...] = ()
-    """Its spot prices before, the oldest first."""
+    """Its earlier spot prices, the oldest first."""
 
     @property
     def rate(self) -> float:
-        """US dollars an hour, for all of it."""
+        """US dollars an hour, disks and address included."""
         return self.usd_per_hour + self.besides_usd_per_hour
 
     @property
@@ -59,11 +59,11 @@ class Usage:
         return self.on_demand_usd_per_hour + self.besides_usd_per_hour
 
     def hours(self, now: float) -> float:
-        """Until it ended, or now."""
+        """Returns its hours until it ended, or until `now`."""
         return max(0.0, (now if self.end is None else self.end) - self.start) / HOUR
 
     def usd(self, start: float, end: float) -> float:
-        """US dollars for what it ran within that time, each part at the price of then."""
+        """Returns the US dollars for its time within [start, end], each part at its price then."""
         since, end = max(start, self.start), end if self.end is None else min(end, self.end)
         total = 0.0
         for before in self.earlier:
@@ -74,16 +74,16 @@ class Usage:
 
 
 Bill = Mapping[str, Usage]
-"""By instance."""
+"""Usage by instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What a bill comes to."""
+    """The bill's sums, for workers and for all else."""
 
     workers: Money
     control: Money
-    """Control nodes and NAT gateways."""
+    """Sum for control nodes and NAT gateways."""
 
     @property
     def total(self) -> Money:
@@ -99,12 +99,12 @@ def account(
     last: float = 0.0,
     gateways: float = 0.0,
 ) -> dict[str, Usage]:
-    """The bill after an observation: new machines are opened, those that are gone are closed; one
-    that EC2 does not know any more, at the time of the observation before, `last`.
+    """Returns the bill after an observation.
 
-    A spot instance is charged at the first price that could be had from its launch on, and at
-    another one from when that was seen. `gateways` is what the NAT gateways cost, in US dollars an
-    hour.
+    New instances are added, and those that are gone are closed. An instance that EC2 no longer
+    knows is closed at the time of the observation before, `last`. A spot instance is charged from
+    its launch at the first price that could be had, and at another one from when that was seen.
+    `gateways` is what NAT gateways cost, in US dollars an hour.
     """
     seen = {machine.id: machine for machine in machines if machine.role in ROLES}
     forgotten = {name: item for name, item in bill.items() if name not in (*seen, NETWORK)}
@@ -117,7 +117,7 @@ def account(
 
 
 def closed(bill: Bill, at: float) -> dict[str, Usage]:
-    """As if all that still runs had ended then."""
+    """Returns the bill as if everything that still runs had ended at that time."""
     return {
         name: replace(item, end=max(item.start, at)) if item.end is None else item
         for name, item in bill.items()
@@ -125,14 +125,14 @@ def closed(bill: Bill, at: float) -> dict[str, Usage]:
 
 
 def money(items: Iterable[Usage], now: float) -> Money:
-    """What these have cost, and cost now."""
+    """Returns what these items have cost, and cost an hour now."""
     counted = tuple(items)
     spent = sum(item.usd(item.start, now) for item in counted)
     return Money(spent, sum(item.rate for item in counted if item.end is None))
 
 
 def split(items: Iterable[Usage], now: float) -> Split:
-    """What workers and all the rest have cost, and cost now."""
+    """Returns what workers and all else have cost, and cost an hour now."""
     counted = tuple(items)
     return Split(
         money((item for item in counted if item.role == "worker"), now),
@@ -141,7 +141,7 @@ def split(items: Iterable[Usage], now: float) -> Split:
 
 
 def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float | None) -> Cost:
-    """The bill up to `now` for people; `limit` is --max-cost."""
+    """Returns the bill up to `now` for people; `limit` is --max-cost."""
     workers = [item for item in bill.values() if item.role == "worker"]
     spent = split(bill.values(), now)
     total, left = spent.total, None
@@ -167,7 +167,7 @@ def cost(name: str, bill: Bill, report: Report | None, now: float, limit: float 
 
 
 def _charged(known: Usage | None, machine: Instance, prices: Prices, now: float) -> Usage:
-    """One machine's place on the bill, as it is seen now."""
+    """Returns one instance's item on the bill, as observed now."""
     known = _priced(known or _opened(machine, prices), machine, prices, now)
     besides = prices.besides(machine.role, public=machine.public)
     if machine.state not in GONE:  # who is gone has no address any more
@@ -195,7 +195,9 @@ def _opened(machine: Instance, prices: Prices) -> Usage:
 
 
 def _priced(item: Usage, machine: Instance, prices: Prices, now: float) -> Usage:
-    """At its spot price, as soon as there is one, and as it changes: that is what AWS charges."""
+    """Returns the item at its spot price, once there is one, and as that changes: AWS charges the
+    same way.
+    """
     changes = item.provisional or (item.spot and machine.state not in GONE)
     spot = prices.spot(machine.type, machine.zone) if changes else 0.0
     if not spot or (spot == item.usd_per_hour and not item.provisional):
@@ -212,7 +214,7 @@ def _priced(item: Usage, machine: Instance, prices: Prices, now: float) -> Usage
 
 
 def _network(bill: Bill, usd_per_hour: float, now: float) -> Usage:
-    """Made before the first control node."""
+    """Returns the NAT gateways' item. They were created before the first control node."""
     start = min((item.start for item in bill.values() if item.role == "control"), default=now)
     return Usage(
         NETWORK, "NAT gateway", False, start, None, usd_per_hour, usd_per_hour, role="network"

@@ -64,19 +64,19 @@ from spotelastic.store.election import Leadership
 from spotelastic.store.port import Store
 
 IDLE = 20.0
-"""Seconds between two looks at AWS while everything is as it should be."""
+"""Seconds between two looks at AWS while nothing changes."""
 BUSY = 1.0
-"""Seconds between two looks while instances come and go."""
+"""Seconds between two looks at AWS while instances come and go."""
 SOON = 0.25
-"""Seconds after an action until AWS is asked what came of it."""
+"""Seconds after an action until AWS is asked for its result."""
 TURN = 0.05
-"""Seconds between two decisions at least: what changes in a burst is looked at once."""
+"""Least seconds between two decisions, so that a burst of changes is looked at once."""
 WITHOUT_OFFERS = "choosing a zone without prices and placement scores"
 WITHOUT_ZONES = "deciding without the zones of the subnets"
 
 
 class LeaderLoop:
-    """One controller's time as the leader."""
+    """The loop of one controller while it leads."""
 
     def __init__(
         self,
@@ -91,8 +91,9 @@ class LeaderLoop:
         alive: Callable[[], bool],
         draw: Draw = random.uniform,
     ) -> None:
-        """`alive` tells whether the leadership's lease is still held; `draw` is what pauses after
-        failures are drawn by."""
+        """Creates the loop. `alive` tells whether the leadership's lease is still held; `draw`
+        returns a random number between two, for back-off.
+        """
         spec = config.spec
         self._config = config
         self._aws = aws
@@ -146,18 +147,20 @@ class LeaderLoop:
         self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
 
     def finish(self) -> None:
-        """Publishes what is known, as long as nobody else leads."""
+        """Publishes what is known, as long as no other controller leads."""
         self._publisher.finish()
 
     def close(self) -> None:
-        """Publishes nothing any more: another one may."""
+        """Stops publishing: another controller may publish now."""
         self._inbox.close()
         self._orders.close()
         self._snapshots.close()
         self._publisher.close()
 
     def lead(self, over: threading.Event) -> None:
-        """Until `over`; raises `LeaseLost` when a write says that another controller leads."""
+        """Leads until `over` is set. Raises `LeaseLost` when a write shows that another controller
+        leads.
+        """
         taken_over = False
         rest = 0.0
         while not over.wait(TURN):
@@ -194,7 +197,7 @@ class LeaderLoop:
             self._complain(str(error))
 
     def _take_over(self) -> None:
-        """Reads the job, and the accounts of the leader before."""
+        """Reads the job, and the former leader's records."""
         self._go_by(*self._read_job())
         bill = self._objects.get(messaging_bucket.USAGE)
         if bill:
@@ -206,7 +209,9 @@ class LeaderLoop:
         self._mirror.remember(self._objects.curve())
 
     def _turn(self) -> float:
-        """Observes, decides, acts and publishes once; returns the seconds to rest at most."""
+        """Observes, decides, acts and publishes once. Returns the most seconds until the next
+        turn.
+        """
         self._answers.turn()
         self._answer_warnings()
         records = self._mirror.records()
@@ -254,13 +259,13 @@ class LeaderLoop:
         self._perform([Tell(event) for event in new])
 
     def _resting(self, records: Records) -> float:
-        """Seconds for which AWS is left in peace, because it has failed; not above 0: none."""
+        """Returns the seconds for which AWS is not asked, because calls failed; 0 or less: none."""
         news, pressing = self._has_news(records), self._presses(records)
         return self._rest.until(news=news, pressing=pressing) - steady()
 
     @contextmanager
     def _resting_on_failure(self) -> Iterator[None]:
-        """For what AWS is asked before anything can be decided."""
+        """Backs off when a call fails that AWS must answer before anything can be decided."""
         try:
             yield
         except (Unavailable, EnvironmentFailure):
@@ -272,19 +277,21 @@ class LeaderLoop:
         return Membership.of(records) != self._membership or not come <= self._received
 
     def _presses(self, records: Records) -> bool:
-        """Somebody waits for an answer, or a node is warned that AWS has not shown yet."""
+        """Whether a command waits for its answer, or a node is warned that AWS does not show
+        yet.
+        """
         if self._asked():
             return True
         told = {*records.drains, *(message.warns for message in self._inbox.messages)}
         return not (told & records.nodes.keys()) <= self._machines.keys()
 
     def _asked(self) -> bool:
-        """Somebody waits for a command to be carried out."""
+        """Whether a command waits to be carried out."""
         now = unbroken()
         return any(now - order.sent_at <= command_queue.LIFETIME for order in self._orders.messages)
 
     def _answer_warnings(self) -> None:
-        """Replaces nodes that are warned without a look (at the rest) of AWS, once a turn each."""
+        """Replaces warned nodes without looking at the rest of AWS, once a turn each."""
         messages, drains = self._inbox.messages, self._mirror.drains
         told = warned(messages, drains, self._groups.values(), self._machines)
         nodes = self._answers.due(told, steady())
@@ -301,8 +308,11 @@ class LeaderLoop:
             self._membership = None  # so that AWS is looked at
 
     def _observe(self, records: Records) -> Observation:
-        """AWS is asked again when it tells of a change, when etcd does, and from time to time. What
-        a message tells was so before it came: those that come meanwhile wait for the next look."""
+        """Returns the next observation.
+
+        AWS is asked again when it or etcd reports a change, and from time to time. What a message
+        tells was so before it came; messages that come meanwhile wait for the next look.
+        """
         messages, orders = self._inbox.messages, self._orders.messages
         self._received = _news(messages, orders)
         membership = Membership.of(records)
@@ -318,14 +328,16 @@ class LeaderLoop:
         return seen
 
     def _offered(self, seen: Observation) -> tuple[Zone, ...]:
-        """With prices and scores: where these may not be asked for, zones are chosen without."""
+        """Returns the zones with prices and scores, where these may be asked for; else without."""
         zones, types = seen.zones, self._types
         return self._offers.ask(lambda: self._zones.offers(zones, types, seen.desired)) or zones
 
     def _seen(
         self, records: Records, messages: tuple[Message, ...], *, priced: bool = True
     ) -> Observation:
-        """With AWS as it was when it was looked at; `priced`: it may be asked for spot prices."""
+        """Returns an observation with AWS as of the last look. `priced`: spot prices may be asked
+        for.
+        """
         wanted = self._wanted
         names, now = Names(self._config.spec.cluster), unbroken()
         group = self._groups.get(names.workers)
@@ -362,7 +374,7 @@ class LeaderLoop:
         return replace(seen, money=self._money(seen, now, priced=priced))
 
     def _short(self, records: Records) -> float | None:
-        """Since when there are fewer nodes than the job needs."""
+        """Returns since when there are fewer nodes than the job needs."""
         ended = records.job is not None and records.job.state in ENDED
         if ended or len(records.nodes) >= self._wanted.min_nodes:
             self._short_since = None
@@ -371,8 +383,9 @@ class LeaderLoop:
         return self._short_since
 
     def _zones_of(self, group: ScalingGroup | None) -> tuple[Zone, ...]:
-        """Those that nodes may be in, if they are to be in one. They are known once they have been
-        asked for; before, none is chosen."""
+        """Returns the zones to choose from, for nodes packed into one. Empty until AWS has been
+        asked.
+        """
         if group is None or self._policy.capacity.zones != "pack":
             return ()
         return self._subnets.ask(lambda: self._zones.of(group.offered)) or ()
@@ -403,7 +416,7 @@ class LeaderLoop:
     def _perform(
         self, actions: Sequence[Action | housekeeping.Action]
     ) -> tuple[Action | housekeeping.Action, ...]:
-        """Those that were done."""
+        """Performs the actions, and returns those that succeeded."""
         done = self._actor.perform(actions)
         for received in (self._inbox, self._orders):
             received.settle(done)
@@ -428,7 +441,9 @@ class LeaderLoop:
         return replace(money, spot=min(prices, default=0.0), on_demand=min(listed, default=0.0))
 
     def _look(self) -> None:
-        """Part by part: a warning that comes meanwhile does not wait for the rest."""
+        """Looks at AWS part by part, so that a warning which comes meanwhile does not wait for the
+        rest.
+        """
         for part in (self._look_at_job, self._look_at_groups, self._look_at_machines):
             with self._resting_on_failure():
                 part()
@@ -438,14 +453,16 @@ class LeaderLoop:
         self._look_at = self._looked_at + BUSY
 
     def _look_at_job(self) -> None:
-        """While S3 is away as well somebody has to hold off the dead man's switch."""
+        """Reads the job again. While S3 is away too, this controller holds off the dead man's
+        switch.
+        """
         if self._asked():  # an order is not carried out on what was so before: it expires
             self._go_by(*self._read_job())
         elif (found := self._description.ask(self._read_job)) is not None:
             self._go_by(*found)
 
     def _read_job(self) -> tuple[bool, JobSpec | None]:
-        """Whether the cluster is to go, and the job's description."""
+        """Returns whether the cluster is to be taken down, and the job's description."""
         return self._objects.has(messaging_bucket.STOPPING), self._objects.job()
 
     def _go_by(self, stopping: bool, job: JobSpec | None) -> None:
@@ -476,23 +493,28 @@ class LeaderLoop:
 def _failed(
     actions: Iterable[Action | housekeeping.Action], done: Sequence[Action | housekeeping.Action]
 ) -> list[Action | housekeeping.Action]:
-    """What somebody was asked for in vain. An event is told after what it tells of, and by etcd."""
+    """Returns what AWS or etcd was asked for in vain."""
     return [each for each in actions if each not in done and not isinstance(each, Tell)]
 
 
 def _news(messages: Iterable[Message], orders: Iterable[PendingCommand]) -> frozenset[object]:
-    """Not the receipts: what is not dealt with comes again and again, and is no news."""
+    """Returns what identifies messages and commands. Receipts do not: a message delivered again is
+    no news.
+    """
     return frozenset((*(each.event for each in messages), *(each.command for each in orders)))
 
 
 def _own(machines: Iterable[Instance], born_at: float) -> tuple[Instance, ...]:
-    """Without those of an earlier cluster of this name: EC2 shows them for an hour after their
-    end."""
+    """Returns the instances without those of an earlier cluster of this name, which EC2 shows for
+    an hour after their end.
+    """
     return tuple(m for m in machines if m.state not in GONE or m.launched_at >= born_at)
 
 
 def _policy(policy: ControllerPolicy, spec: JobSpec) -> ControllerPolicy:
-    """A cluster of on-demand workers has all of its nodes as a base."""
+    """Returns the policy for this job. A cluster of on-demand workers has all of its nodes as a
+    base.
+    """
     capacity = spec.capacity
     if spec.worker_group == Names(spec.cluster).on_demand:
         capacity = replace(capacity, base=sys.maxsize)

@@ -23,13 +23,15 @@ from spotelastic.store.session import Session
 LEASE = 2.0
 """Seconds without a sign of life after which another controller leads."""
 HELPERS = ("session", "watch")
-"""How the names of those of its threads begin that it cannot do without."""
+"""Beginnings of the names of threads that a controller cannot do without."""
 RETRY = 0.5
-"""Seconds before another try to reach etcd."""
+"""Seconds until the next try to reach etcd."""
 
 
 class Controller:
-    """Runs on the thread that calls `run` until `stop`, which any thread may call."""
+    """One control node's controller. It runs on the thread that calls `run` until `stop`, which any
+    thread may call.
+    """
 
     def __init__(self, config: ControllerConfig) -> None:
         self._config = config
@@ -53,8 +55,9 @@ class Controller:
         self._wake.set()
 
     def fail(self, thread: str, error: str) -> None:
-        """Without that thread it would wait for ever. Another controller leads, and this one is
-        started again."""
+        """Ends the controller because a thread that it needs has ended. Another controller leads,
+        and this one is started again.
+        """
         say(f"the thread “{thread}” of this controller ended, and it ends: {error}")
         self.failed = True
         self.stop()
@@ -80,7 +83,7 @@ class Controller:
             self._store.close()
 
     def _open_session(self) -> Session | None:
-        """Waits until etcd answers; None when stopped before."""
+        """Waits until etcd answers; returns None if stopped before."""
         while not self._stopping.is_set():
             try:
                 session = Session(self._store, LEASE, self._on_lost)
@@ -101,7 +104,7 @@ class Controller:
         self._wake.set()
 
     def _stand_by(self, session: Session) -> None:
-        """One wake-up of a controller that does not lead: is there nobody who does?"""
+        """Checks once, as a controller that does not lead, whether no other one does."""
         if not session.alive:
             session.renew()
             self._announce(session)

@@ -9,7 +9,7 @@ from spotelastic.store.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """One control node's part of a cluster."""
+    """The part of a cluster that one control node has."""
 
     spec: JobSpec
     bucket: str
@@ -17,7 +17,7 @@ class ControllerConfig:
     instance: str
     address: str
     tls: TlsFiles | None = None
-    """Of the etcd members."""
+    """Files with which the controller connects to the etcd members."""
     policy: ControllerPolicy = ControllerPolicy()
     account: str = ""
-    """Its number; by default AWS is asked."""
+    """AWS account number; by default AWS is asked for it."""

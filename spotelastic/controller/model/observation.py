@@ -20,7 +20,7 @@ Fate = Literal["handled", "duplicate", "foreign", "unknown", "malformed"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of the queue that has not been deleted."""
+    """A message of the queue that has not been deleted."""
 
     receipt: str
     event: AwsEvent
@@ -28,7 +28,7 @@ class Message:
 
     @property
     def warns(self) -> str:
-        """The instance that it says will be taken away; "" for none."""
+        """The instance that it says will be taken away; empty for none."""
         return self.event.instance if isinstance(self.event, SpotWarning) else ""
 
 
@@ -38,13 +38,13 @@ class PendingCommand:
 
     receipt: str
     command: Command | None
-    """None: it cannot be read."""
+    """The command; None if it cannot be read."""
     sent_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class DepartedNode:
-    """A node that is not registered any more, and since when."""
+    """A node that is no longer registered, and since when."""
 
     incarnation: str
     at: float
@@ -52,121 +52,123 @@ class DepartedNode:
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailures:
-    """Launches of one pool in a row that came to nothing."""
+    """Failed launches of one pool in a row."""
 
     count: int
     at: float
-    """The last one's, as is why."""
+    """When the last launch failed; `why` is its reason."""
     why: str = ""
     cause: str = ""
-    """capacity, quota or other."""
+    """"capacity", "quota" or "other"."""
     tries: int = 1
-    """A group that misses many nodes asks for all of them at once: that is one try."""
+    """Number of tries. A group that misses many nodes asks for all of them in one try."""
 
 
 Pool = tuple[str, str]
-"""Where launches succeed or fail together: (group, zone), with "" for all of a group's zones."""
+"""Where launches succeed or fail together: (group, zone), with an empty zone for all of a group's
+zones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """US dollars."""
+    """Amounts in US dollars."""
 
     spent: float = 0.0
     per_hour: float = 0.0
-    """For all that runs now."""
+    """What all that runs now costs an hour."""
     spot: float = 0.0
-    """For one more spot node and an hour; 0: not known."""
+    """What one more spot node costs an hour; 0: not known."""
     on_demand: float = 0.0
-    """For one more on demand."""
+    """What one more on-demand node costs an hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerPolicy:
-    """Seconds unless a name says otherwise."""
+    """Times and limits that the controller decides by, in seconds unless a name says otherwise."""
 
     boot_within: float = 900.0
-    """For a new instance to register its node; after that another is tried."""
+    """Time for a new instance to register its node, before another is tried."""
     silent_for: float = 60.0
-    """A node that was registered may be away for so long while its machine runs."""
+    """Time that a registered node may be away while its instance runs."""
     taken_within: float = 10.0
-    """After the end that a notice names, AWS has so long to take the machine."""
+    """Time that AWS has to take an instance after the end that a notice names."""
     strange_for: float = 60.0
-    """A worker in no group may live for so long: AWS's answers are not all of one moment."""
+    """Time that a worker instance may be in no group: AWS's answers are not all of one moment."""
     refused_after: int = 3
     """Failed launches in a row after which a group asks for no more than it has, for a while."""
     refused_for: float = 60.0
-    """How long at first; it doubles with every further try."""
+    """Length of that while at first; it doubles with every further try."""
     refused_at_most: float = 300.0
-    """Capacity that is back waits so long for us at worst, and asking for it is free."""
+    """Longest such while: capacity that is back waits no longer, and asking for it is free."""
     return_after: float = 3600.0
-    """Until nodes may go to a zone again that was left for want of capacity."""
+    """Time until nodes may return to a zone that was left for lack of capacity."""
     remembers_for: float = 86_400.0
-    """That a zone was left, when another one is chosen."""
+    """Time for which a zone that was left counts when another one is chosen."""
     boots_in: float = 120.0
-    """For how long a node is likely to be paid for before it trains."""
+    """Time for which a node is likely to be paid for before it trains."""
     ends_within: float = 180.0
-    """What a job that is stopped may still take, and cost."""
+    """Time that a job may take, and cost, after it was told to stop."""
     capacity: Capacity = Capacity()
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One observation."""
+    """What the controller observed at one moment, and decides from."""
 
     desired: int
-    """Worker nodes that the job should have while it runs."""
+    """Number of worker nodes that the job should have while it runs."""
     since: float
-    """When this controller began to watch: what it never saw, it cannot miss before."""
+    """When this controller began to watch. It cannot miss what was gone before."""
     job: Job | None = None
     ending: Ending | None = None
-    """Asked for; the nodes are saving for it."""
+    """The requested end of the job, for which the nodes are saving."""
     settings: Settings | None = None
-    """As the nodes have them; None before the first node."""
+    """The settings that the nodes have; None before the first node."""
     types: tuple[str, ...] = ()
-    """Of the workers' instances."""
+    """Instance types of the workers."""
     region: str = ""
     wanted: Settings | None = None
-    """As the user wants them by now."""
+    """The settings that the user wants by now."""
     group: ScalingGroup | None = None
-    """Of spot instances; None where AWS knows no such group (any more)."""
+    """The group of spot instances; None if AWS knows no such group (any more)."""
     on_demand: ScalingGroup | None = None
     least: int = 1
-    """Nodes without which the job does not train."""
+    """Number of nodes without which the job does not train."""
     hopeless: bool = False
-    """Boots have failed one after the other: a node that is launched now would fail, too."""
+    """Whether boots have failed one after the other, so that a node launched now would fail too."""
     short_since: float | None = None
-    """Since when fewer than that are registered; None: there are enough."""
+    """Since when fewer than `least` nodes are registered; None: there are enough."""
     failed: Mapping[Pool, LaunchFailures] = field(default_factory=dict)
     zones: tuple[Zone, ...] = ()
-    """Those that the nodes may be in, where they are to be packed into one; else empty."""
+    """The zones to choose from, if nodes are to be packed into one; else empty."""
     moved_at: int = 0
-    """The newest commit when another zone was chosen, or when nodes last went there."""
+    """The newest commit when another zone was chosen, or when nodes last moved there."""
     zones_left: Mapping[str, float] = field(default_factory=dict)
-    """When each zone was left for another last."""
+    """When each zone was last left for another."""
     money: Money = Money()
     committed: int = 0
     """The newest step in the object store."""
     given_back_at: int = 0
-    """What that was when an on-demand node was given back last."""
+    """The newest commit when an on-demand node was last given back."""
     machines: Mapping[str, Instance] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    """Those registered now."""
+    """The nodes that are registered now."""
     slots: Mapping[str, int] = field(default_factory=dict)
-    """Of the nodes that train; a smaller round leaves out the highest."""
+    """Group ranks of the nodes that train. A smaller round leaves out the highest."""
     left: Mapping[str, DepartedNode] = field(default_factory=dict)
-    """Nodes that were registered and are not any more."""
+    """Nodes that were registered and no longer are."""
     preparing: Mapping[str, float] = field(default_factory=dict)
-    """When each node last told that it builds its environment, or sets itself up."""
+    """When each node last reported that it builds its environment, or sets itself up."""
     drains: Mapping[str, Drain] = field(default_factory=dict)
     told: frozenset[tuple[str, str, str]] = frozenset()
-    """Events on record, each as `account` gives it."""
+    """Events on record, each as `account` identifies it."""
     messages: tuple[Message, ...] = ()
     handled: frozenset[str] = frozenset()
     """Ids of AWS's events that were dealt with before."""
     orders: tuple[PendingCommand, ...] = ()
     answered: frozenset[str] = frozenset()
-    """Ids of commands that were."""
+    """Ids of commands that were answered before."""
 
     @property
     def ended(self) -> bool:
@@ -184,12 +186,13 @@ class Observation:
         return next(found, None)
 
     def newly_committed(self, since: int) -> bool:
-        """Whether there was a commit since the one of that step. A lower one is newer, too: of a
-        run that its script has sent back."""
+        """Whether there was a commit since that step's. A lower step is newer too, if the script
+        sent the run back.
+        """
         return self.committed not in (0, since)
 
     def pool(self, group: ScalingGroup) -> Pool:
-        """Which one the group launches in now."""
+        """Returns the pool that the group launches in now."""
         return group.name, "" if self.home is None else self.home.name
 
     def place(self, instance: str) -> GroupMember | None:
@@ -197,20 +200,24 @@ class Observation:
         return next((place for place in found if place is not None), None)
 
     def warning(self, instance: str) -> str:
-        """Id of the message that warns of it, "" for none: who ends the instance answers it."""
+        """Returns the id of the message that warns of the instance; empty for none. Ending the
+        instance answers it.
+        """
         found = (each.event.id for each in self.messages if each.warns == instance)
         return next(found, "")
 
     def restarts(self, node: str, incarnation: str) -> bool:
-        """Whether it went only to come back with other code."""
+        """Whether the node left only to come back with other code."""
         return ("restart", node, f"::{incarnation}") in self.told
 
     def booted_from(self, machine: Instance) -> float:
-        """From when on its node is waited for: it may take long to prepare, and tells so."""
+        """Returns from when on the instance's node is waited for. It may take long to prepare, and
+        reports that.
+        """
         return max(machine.launched_at, self.since, self.preparing.get(machine.id, 0.0))
 
     def is_there(self, place: GroupMember) -> bool:
-        """Its node is registered, and stays."""
+        """Whether the member's node is registered and stays."""
         gone = place.leaving or place.instance in self.drains
         return not gone and place.instance in self.nodes
 
@@ -228,7 +235,7 @@ class DrainNode:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """End an instance of the group; the group fills the place if its size says so."""
+    """End an instance of a group, which replaces it if its size says so."""
 
     instance: str
     reason: str
@@ -237,7 +244,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """End an instance of a group, which becomes smaller by it."""
+    """End an instance of a group, and shrink the group by it."""
 
     instance: str
     reason: str
@@ -246,7 +253,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class CompleteDrain:
-    """The group need not wait for this terminating instance (any longer)."""
+    """Tell the group not to wait for this terminating instance any longer."""
 
     instance: str
     group: str
@@ -264,7 +271,7 @@ class EndMachine:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop the registration of a node whose machine is gone, before its lease runs out."""
+    """Drop the registration of a node whose instance is gone, before its lease runs out."""
 
     node: Node
     cause: str = ""
@@ -280,7 +287,7 @@ class SetDesired:
 
 @dataclass(frozen=True, slots=True)
 class SetSubnets:
-    """Let the group launch in these subnets; who is in others stays."""
+    """Let the group launch in these subnets. Instances in others stay."""
 
     group: str
     subnets: tuple[str, ...]
@@ -290,7 +297,7 @@ class SetSubnets:
 
 @dataclass(frozen=True, slots=True)
 class ResumeLaunches:
-    """Let the group launch again, which AWS has suspended."""
+    """Let a group that AWS has suspended launch again."""
 
     group: str
     cause: str = ""
@@ -306,7 +313,7 @@ class AskToEnd:
 
 @dataclass(frozen=True, slots=True)
 class EndJobAtOnce:
-    """At once."""
+    """End the job at once."""
 
     job: Job
     cause: str = ""
@@ -314,7 +321,7 @@ class EndJobAtOnce:
 
 @dataclass(frozen=True, slots=True)
 class Revive:
-    """Let a job that has ended go on, from what is committed, on new nodes."""
+    """Let a job that has ended go on, from its newest commit, on new nodes."""
 
     job: Job
     settings: Settings
@@ -344,7 +351,7 @@ class Tell:
     event: Event
     cause: str = ""
     after: tuple["Action", ...] = ()
-    """What it tells was done: it is told once that is."""
+    """Actions that the event reports. It is recorded once they are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +369,7 @@ class Reply:
 
     order: PendingCommand
     answer: Answer | None
-    """None: nobody waits for one."""
+    """The answer; None: its sender no longer waits."""
     cause: str = ""
 
 
@@ -388,9 +395,10 @@ Action = (
 
 
 def account(event: Event) -> tuple[str, str, str]:
-    """What makes two accounts of one thing the same: the id of AWS's event, where there is one.
+    """Returns what identifies the occurrence that an event reports: the id of AWS's event, if there
+    is one.
 
-    A node is lost once, whoever says so first.
+    A node is lost once, whichever source reports it first.
     """
     if id := str(event.data.get("id", "")):
         return event.kind, event.node, id
