@@ -20,7 +20,7 @@ class StartDaemon:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """Make this node known, with a new incarnation if `anew`."""
+    """Register this node; with a new incarnation if `anew`."""
 
     anew: bool = False
 
@@ -32,7 +32,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """Write what the holder decided."""
+    """Write what this node decided as the holder."""
 
     actions: tuple[decision.Action, ...]
 
@@ -41,32 +41,32 @@ class Lead:
 class KillWorkers:
     signal: int = signal.SIGKILL
     but_failing: bool = False
-    """Those that have told of their failure have time to end by themselves."""
+    """Whether workers that have reported a failure may end by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class DumpStacks:
-    """Have the workers write the stacks of their threads."""
+    """Have the workers write the stacks of all their threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class LookAtSteps:
-    """Whether the workers have executed steps since the last look."""
+    """Check whether the workers have executed steps since the last look, to detect a stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Whether workers have executed steps, for people."""
+    """Check whether the workers have executed steps, for the line about silent workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskWhere:
-    """Have workers that are quiet write where they stand; they go on."""
+    """Have silent workers write where they stand. They go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TellSilence:
-    """Read where they stand, and tell people."""
+    """Read where silent workers stand, and report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ReportStall:
 
 @dataclass(frozen=True, slots=True)
 class EndRound:
-    """All workers are reaped: take down what they saw, and their pages."""
+    """Record what the workers of a round saw, and remove their pages. All of them are reaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,9 @@ class OpenStore:
 
 @dataclass(frozen=True, slots=True)
 class ServeStore:
-    """All are ready, so that no worker of an old round lives: the store's port opens."""
+    """Open the round store's port. All members are ready, so that no worker of an old round
+    lives.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class StartWorkers:
 
 @dataclass(frozen=True, slots=True)
 class AdoptEpoch:
-    """The round got its storage epoch after it had started."""
+    """Tell the daemon the storage epoch that the round got after it had started."""
 
     round: Round
     member: Member
@@ -131,14 +133,14 @@ class ReportStoreDeath:
 
 @dataclass(frozen=True, slots=True)
 class UploadByDeadline:
-    """Upload the newest sealed save: this node will be gone then (epoch seconds)."""
+    """Upload the newest sealed save before this node is gone (seconds since the epoch)."""
 
     deadline: float
 
 
 @dataclass(frozen=True, slots=True)
 class FlushUploads:
-    """Wait, elsewhere, until what is due is committed."""
+    """Wait, on another thread, until everything due is committed."""
 
     round: str
 
@@ -169,7 +171,9 @@ class VoteSealed:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The workers of this node cannot agree on a step. `plain`: they have no Checkpointer yet."""
+    """Vote that the workers of this node cannot agree on a step. `plain`: they have no Checkpointer
+    yet.
+    """
 
     proposal: Proposal
     plain: bool = False
@@ -177,14 +181,14 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseWorkers:
-    """The proposal was withdrawn, or its intervals hold now: workers that wait go on."""
+    """Let waiting workers go on: the proposal was withdrawn, or its intervals hold now."""
 
     proposal: Proposal
 
 
 @dataclass(frozen=True, slots=True)
 class OfferSlots:
-    """Publish what this node, left out of a round, still holds."""
+    """Publish the snapshots that this node, left out of a round, still holds."""
 
     round: str
 
@@ -201,7 +205,7 @@ class TellProgress:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Tell people, once for each topic."""
+    """Report something, once for each topic."""
 
     topic: str
     line: str
@@ -209,7 +213,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class TellRestart:
-    """Put on record that this node goes by itself, and comes back."""
+    """Record that this node leaves by itself, and comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,6 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Yielded among actions: look again at this time."""
+    """Look again at this time. Yielded among actions."""
 
     at: float

@@ -12,83 +12,93 @@ from spotelastic.model.job import Settings
 from spotelastic.store.tls import TlsFiles
 
 Entry = Literal["script", "module", "program", "path", "function"]
-"""What the first word of a command names: a Python file, run as `python FILE`; a module, as
-`python -m`; an executable; a file for `runpy.run_path`; what `workers/function.py` has packed."""
+"""What the first word of a command names: a Python file, run as `python FILE`; a module, as `python
+-m`; an executable; a file for `runpy.run_path`; or what `workers/function.py` has packed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """One node of one run. Folders are made by the agent; `shm` and `state` are its own."""
+    """The configuration of one node in one run. The agent creates the folders; `shm` and `state`
+    are its own.
+    """
 
     run: str
     endpoints: tuple[str, ...]
     """host:port of each etcd member."""
     node: str
     address: str
-    """This node's address as its peers reach it; a name is never advertised."""
+    """This node's IP address, as its peers reach it. A host name is never advertised."""
     zone: str
     settings: Settings
-    """Written to the store by whoever comes first; what is stored there is what counts."""
+    """Settings that are written to etcd unless some are stored there. The stored ones count."""
     command: tuple[str, ...]
     """The script and its arguments. `${local_rank}` in an argument is filled in."""
     workdir: Path
     state: Path
-    """Sockets, and logs where `logs` names no other place. A short path: Unix sockets want that."""
+    """Folder for sockets, and for logs if `logs` is None. Its path must be short: Unix sockets
+    require that.
+    """
     shm: Path
-    """In shared memory: the daemon's slots."""
+    """Folder in shared memory for the daemon's slots."""
     storage: str
     """fsspec URL or path that checkpoints are committed to."""
     tls: TlsFiles | None = None
-    """Of the etcd members."""
+    """Files for connections to the etcd members."""
     daemon_tls: TlsFiles | None = None
-    """Of the daemons among each other, with all three files; None: they speak in the clear."""
+    """Files for connections between daemons, all three of them; None: plain text."""
     daemon_name: str = ""
-    """The common name in their certificates; empty: whatever the authority has signed."""
+    """Common name in the daemons' certificates; empty: any that the authority has signed."""
     imds: str = ""
-    """Base URL of the instance metadata service; empty where there is none."""
+    """Base URL of the instance metadata service; empty: there is none."""
     spot: bool = False
     code: str = ""
     token: str = ""
-    """Shared by the daemons of a cluster; keeps strangers from reading slots."""
+    """Secret that the daemons of a cluster share, so that no other process reads slots."""
     logs: Path | None = None
-    """Workers' logs, one folder per round, and the daemon's."""
+    """Folder for the workers' logs, one folder per round, and for the daemon's log."""
     master_port: int = 0
-    """Where the store of each round listens, on the node of rank 0; 0: at a new port each time."""
+    """Port of each round's store, on the node of rank 0; 0: a new port each time."""
     entry: Entry = "script"
     role: str = "default"
     env: Mapping[str, str] = field(default_factory=dict)
-    """Further variables of workers. `${master_addr}` in a value is where rank 0 runs."""
+    """Further variables of the workers. `${master_addr}` in a value becomes the address of rank
+    0.
+    """
     python: str = sys.executable
-    """What workers run on. It must find spotelastic and torch."""
+    """The interpreter that workers run on. It must have spotelastic and torch installed."""
     secrets: tuple[str, ...] = ()
-    """Values in `env` that must appear nowhere: they are blotted out of what is reported."""
+    """Secret values of `env`, which are redacted from all reports."""
     virtual_local_rank: bool = False
-    """Each worker sees only its own GPU, as device 0, and LOCAL_RANK is 0."""
+    """Whether each worker sees only its own GPU, as device 0, with LOCAL_RANK 0."""
     numa: str = ""
-    """Bind workers to the cores near their GPU: one of torch's affinity modes."""
+    """How to bind workers to the cores near their GPU: one of torch's affinity modes; empty: not at
+    all.
+    """
     output: Output = Output()
     signals: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    """Those that ask the agent to leave."""
+    """Signals that ask the agent to leave."""
     node_rank: int | None = None
     warm: bool = True
-    """Fork workers from a process that has imported torch and what `preload` names."""
+    """Whether to fork workers from a process that has imported torch and what `preload` names."""
     stays: bool = False
-    """Others need this node until the job has ended (it runs their etcd): it does not leave when
-    only its own part is done."""
+    """Whether this node must stay until the job has ended, because it runs the others' etcd."""
     preload: tuple[str, ...] = ()
     grace: float = 10.0
-    """Seconds from SIGTERM to SIGKILL where an end is planned."""
+    """Seconds from SIGTERM to SIGKILL for workers whose end is planned."""
     keep_daemon: bool = False
-    """The daemon and its slots outlive this process, for the agent that is started again here."""
+    """Whether the daemon and its slots outlive this process, for the agent that is started again
+    here.
+    """
     take_over: bool = False
-    """Continue a store that belongs to another run."""
+    """Whether to continue a storage that belongs to another run."""
     say: Callable[[str], None] = print
     """Lines for people about what happens to the run."""
     line: Callable[[int, int, str], None] | None = None
-    """Each line that a worker prints: (rank, local rank, line)."""
+    """Receives each line that a worker prints: (rank, local rank, line)."""
     error_line: Callable[[int, int, str], None] | None = None
-    """Instead of `line`: each line of a standard error that is teed apart."""
+    """Receives the lines of a teed standard error, instead of `line`."""
 
     def round_logs(self, number: int) -> Path:
-        """Where the logs of a round's workers are."""
+        """Returns the folder of the logs of a round's workers."""
         return (self.logs or self.state / "logs") / f"{number:04d}"

@@ -48,15 +48,18 @@ from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.view import RunState
 
 TELL_EVERY = 1.0
-"""Seconds between publications of progress in rounds of up to `TELLERS` nodes; in larger ones more,
-so that the store has no more to do."""
+"""Seconds between two progress reports in rounds of up to `TELLERS` nodes. They grow with larger
+rounds, so that etcd has no more to do.
+"""
 TELLERS = 64
 ASK_EVERY = 5.0
-"""Seconds without progress after which a daemon is asked: one that froze would go unnoticed."""
+"""Seconds without progress after which a daemon is asked for its status: a frozen one is noticed
+so.
+"""
 RESTARTED = "restart"
-"""Topic of what is said before."""
+"""Topic of the line that reports a restart of the agent."""
 RESTART = 75
-"""Exit code of an agent that is to be started again: it has another job to read (EX_TEMPFAIL)."""
+"""Exit code of an agent that is to be started again, because the job has changed (EX_TEMPFAIL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class AgentDecision:
 def decide(
     local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> AgentDecision:
-    """The next actions of this node, in order. What needs no store comes first."""
+    """Returns the next actions of this node, in order. Actions that need no etcd come first."""
     actions: list[Action] = []
     wake_at = math.inf
     can_write = now >= local.write_at and seen.healthy
@@ -120,7 +123,7 @@ _ASKS_THE_DAEMON = (
     FlushUploads,
     ReleaseWorkers,
 )
-"""Of these; those that need the store wait for `NodeState.write_at`."""
+"""Actions that ask the daemon. Those that need etcd wait for `NodeState.write_at`."""
 
 
 def _steps(
@@ -160,14 +163,16 @@ def _steps(
 
 
 def _is_outdated(local: NodeState, seen: RunState) -> bool:
-    """Whether the job's code is not what this agent was started with."""
+    """Whether the job's code is other than this agent was started with."""
     mine = local.fingerprint.code if local.fingerprint is not None else ""
     wanted = seen.settings.code if seen.settings is not None else ""
     return bool(mine and wanted) and mine != wanted
 
 
 def _restart(local: NodeState) -> Iterator[Action | Wake]:
-    """Its state is sealed, and its daemon goes on serving it."""
+    """Ends the agent, which is started again. Its state is sealed, and its daemon goes on serving
+    it.
+    """
     if RESTARTED not in local.said:
         yield TellRestart()
     else:
@@ -178,8 +183,11 @@ def _restart(local: NodeState) -> Iterator[Action | Wake]:
 
 
 def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
-    """A new lease takes the node back where it was; a missed proposal makes it a newcomer, and a
-    node that is asked to leave becomes neither a first nor a second time a new one."""
+    """Registers the node where that is due.
+
+    A new lease takes the node back where it was. A missed proposal makes it a newcomer. A node that
+    was asked to leave does not register again.
+    """
     if not local.zygote or not local.daemon:
         return
     missed = (
@@ -197,7 +205,7 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
 def _hold(
     local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
-    """Whoever holds the election key decides for all; anybody may."""
+    """Campaigns for the election, and decides about rounds while this node holds it."""
     if not local.registered or local.node is None or seen.settings is None:
         return
     if local.leadership is None:
@@ -221,7 +229,7 @@ def _hold(
 
 
 def _tell(local: NodeState, now: float, nodes: int) -> Iterator[Action | Wake]:
-    """Progress when there is some; when there is none, ask the daemon whether it lives at all."""
+    """Publishes progress when there is some. Without any, asks the daemon whether it is alive."""
     if not local.registered:
         return
     share = max(1.0, nodes / TELLERS)

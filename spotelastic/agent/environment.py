@@ -14,7 +14,9 @@ from spotelastic.model.round import Member, Round
 
 
 def base(environ: Mapping[str, str], interface: str, workers: int) -> dict[str, str]:
-    """What the zygote and all workers share; `interface` has the node's address, "" if none has."""
+    """Returns the variables that the zygote and all workers share. `interface` has the node's
+    address; empty if none has it.
+    """
     env = dict(environ)
     if workers > 1:  # each would take all cores
         env.setdefault("OMP_NUM_THREADS", "1")
@@ -36,7 +38,9 @@ def worker(
     daemon: Path,
     error_file: Path,
 ) -> dict[str, str]:
-    """For the worker with `local_rank` on `member`, in the started `round_`."""
+    """Returns the variables of the worker with `local_rank` on `member`, in the started
+    `round_`.
+    """
     host, port = addresses.split(round_.store)
     rank = round_.first_rank(member.slot) + local_rank
     ours = {
@@ -67,26 +71,28 @@ def worker(
 
 
 def _filled_in(value: str, master: str) -> str:
-    """Before a port, an IPv6 address stands in brackets."""
+    """Fills in the master's address. An IPv6 address stands in brackets before a port."""
     value = value.replace("${master_addr}:", addresses.join(master, ""))
     return value.replace("${master_addr}", master)
 
 
 def folder(config: AgentConfig) -> Path:
-    """Where the modules beside a worker's script are."""
+    """Returns the folder that holds the modules beside a worker's script."""
     if config.entry in ("script", "path"):
         return Path(modules_folder(str(config.workdir / config.command[0])))
     return config.workdir
 
 
 def command(config: AgentConfig, local_rank: int) -> tuple[str, ...]:
-    """What the worker runs, in the run's folder."""
+    """Returns the command that a worker runs, in the run's folder."""
     first, *args = config.command
     return (first, *(arg.replace("${local_rank}", str(local_rank)) for arg in args))
 
 
 def _local(shared: Mapping[str, str], local_rank: int, *, virtual: bool) -> dict[str, object]:
-    """SPOTELASTIC_LOCAL_RANK tells workers of one node apart also where LOCAL_RANK does not."""
+    """Returns the variables of one worker. SPOTELASTIC_LOCAL_RANK tells the workers of a node apart
+    even where LOCAL_RANK is always 0.
+    """
     if not virtual:
         return {"LOCAL_RANK": local_rank, "SPOTELASTIC_LOCAL_RANK": local_rank}
     listed = shared.get("CUDA_VISIBLE_DEVICES")

@@ -14,10 +14,11 @@ from spotelastic.model.notice import Notice
 POLL = 1.0
 BACK_OFF = 5.0
 ANSWERS_WITHIN = 1.0
-"""Seconds after which a request hangs."""
+"""Seconds after which a request counts as hanging."""
 LEAD = 120.0
-"""Seconds before the end at which AWS issues an interruption notice. The document has the end only;
-the notice is taken to be issued then, but not before a poll that did not find it yet."""
+"""Seconds before the end at which AWS issues an interruption notice. The document has the end only.
+So the notice is taken to be issued at that time, but not before a poll that did not find it yet.
+"""
 
 
 class NoticePoller:

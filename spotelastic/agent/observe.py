@@ -21,15 +21,18 @@ from spotelastic.store.election import Leadership
 
 POINTS_KEPT = 512
 LEAVE_WITHIN = 10.0
-"""Seconds that a node asked to end gives the others to agree on a save, of steps that are short."""
+"""Seconds that a node which was asked to end gives the others to agree on a save. Long steps add to
+it.
+"""
 GONE_WITHIN = 30.0
-"""Seconds from SIGKILL in which a process ends, unless a driver or a file system keeps it. A GPU
-takes a few to give its memory back."""
+"""Seconds after SIGKILL in which a process ends, unless a driver or a file system keeps it. A GPU
+takes a few to free its memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerExit:
-    """A worker of this node that ended by itself, or has told of its failure and will."""
+    """A worker of this node that ended by itself, or reported a failure and is about to."""
 
     local_rank: int
     code: int
@@ -38,25 +41,25 @@ class WorkerExit:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How far the workers of this node were when somebody last looked.
+    """How far the workers of this node were at the last look.
 
-    Looks are counted, and time is not measured, so that a clock that jumps stalls nobody.
+    It counts looks instead of measuring time, so that a jump of the clock stalls nothing.
     """
 
     looked_at: float = 0.0
     steps: tuple[int, ...] = ()
     unchanged: int = 0
-    """Looks in a row that found no new step, though one was to be expected."""
+    """Looks in a row that found no new step, although one was expected."""
     behind: int = 0
-    """Local rank of the worker that is furthest behind."""
+    """Local rank of the slowest worker."""
     step: int = 0
     step_at: float = 0.0
-    """The last step of that worker, and when it had executed it."""
+    """When that worker executed its last step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """The workers that this node runs, or has run until they are reaped."""
+    """The workers that this node runs, until they are reaped."""
 
     round: str
     number: int
@@ -64,30 +67,30 @@ class Workers:
     epoch: int
     started_at: float
     alive: frozenset[str]
-    """Names of those that have not been reaped: `<round>/<local rank>`."""
+    """Names of the workers that have not been reaped: `<round>/<local rank>`."""
     exits: tuple[WorkerExit, ...] = ()
     killed: bool = False
-    """They are being ended by us: their exits mean nothing."""
+    """Whether this agent is ending them, so that their exits mean nothing."""
     kill_at: float = math.inf
-    """When what is left after SIGTERM gets SIGKILL."""
+    """When workers that survived SIGTERM get SIGKILL."""
     gone_by: float = math.inf
-    """When what SIGKILL has not ended by then counts as stuck."""
+    """When a process that survived SIGKILL counts as stuck."""
     pace: Pace = Pace()
     dumped_at: float = 0.0
     """When they were asked for their stacks, because a node has stalled; 0: they were not."""
     attached: bool = False
-    """One of them has entered its Checkpointer."""
+    """Whether one of them has entered its Checkpointer."""
     left: bool = False
-    """One of them has left its Checkpointer, or never will have one."""
+    """Whether one of them has left its Checkpointer, or will never have one."""
     waiting_at: int = 0
     """The agreed step at which all of them have sealed and wait."""
     silence: Silence = Silence()
     failing: frozenset[str] = frozenset()
-    """Those that have told of their failure, and may end by themselves."""
+    """Workers that have reported a failure, and may end by themselves."""
     failed: bool = False
-    """A failure of theirs has been reported."""
+    """Whether a failure of theirs has been reported."""
     resumed: int = 0
-    """The step that they go on from: what a page says before its worker has restored is less."""
+    """The step that they resume from. A page shows less before its worker has restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,14 @@ class RoundStore:
     address: str
     dead: bool = False
     serves: bool = True
-    """Not yet: its port is bound, and opens when the round has started."""
+    """Whether its port is open. With a given port it is bound first, and opens when the round
+    starts.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClaim:
-    """A claim of the object store for a round. `epoch` 0: not answered, or failed."""
+    """A claim of the storage for a round. `epoch` 0: not answered, or failed."""
 
     round: str
     asked_at: float
@@ -114,69 +119,71 @@ class StorageClaim:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """This node, as its agent knows it."""
+    """What an agent knows of its own node."""
 
     node: Node | None = None
-    """As registered, or to be registered again under a new lease."""
+    """The node as registered, or as it will be under a new lease."""
     fingerprint: Fingerprint | None = None
-    """Known once the zygote is warm."""
+    """The node's software; known once the zygote is warm."""
     zygote: bool = False
     daemon: str = ""
     """host:port of the running daemon; empty while there is none."""
     registered: bool = False
     leadership: Leadership | None = None
     lead_after: int = 0
-    """Revision that must be seen before the next decision as the holder."""
+    """Store revision that must be seen before the holder decides again."""
     lead_at: float = 0.0
-    """And the time at which it is tried again anyway."""
+    """When the holder decides again anyway."""
     nodes_seen: bool = False
-    """The holder's own branch of the store has been read."""
+    """Whether the holder's own branch of etcd has been read."""
     refused_at: float = 0.0
-    """Since when this node may not join, because of another that may be gone already."""
+    """Since when this node may not join, because of another node that may be gone already."""
     write_at: float = 0.0
-    """No write to the store before this: the last one found it unavailable."""
+    """No write to etcd before this time: it was unavailable."""
     ask_at: float = 0.0
-    """The daemon is asked for nothing before this: it has refused something."""
+    """No request to the daemon before this time: it has refused one."""
     workers: Workers | None = None
     store: RoundStore | None = None
     claim: StorageClaim | None = None
     outrun: int = 0
-    """The newest storage epoch of ours that a later claim has fenced."""
+    """The newest storage epoch of this node that a later claim has fenced."""
     commit: Commit | None = None
     acknowledged: tuple[str, str, int] = ("", "", 0)
     """(round, phase, epoch) of the last acknowledgement."""
     vote: Vote | None = None
     end: RoundEnd | None = None
-    """Of the last round that this node took part in."""
+    """The end of the last round that this node took part in."""
     offered: str = ""
-    """Round for which the slots of a node that is left out were published."""
+    """The round for which this node, left out of it, has published its snapshots."""
     flushing: str = ""
     flushed: str = ""
     finished: str = ""
-    """Round for which it was told that all workers of this node have ended well."""
+    """The round for which the success of all workers of this node was recorded."""
     finished_at: float = 0.0
     stays: bool = False
-    """This node serves the others until the job has ended, also when its own part is done."""
+    """Whether this node serves the others until the job has ended, even when its own part is
+    done.
+    """
     said: frozenset[str] = frozenset()
-    """Topics on which people have been told."""
+    """Topics that have been reported."""
     notice: Notice | None = None
     drained: bool = False
-    """The notice has been written as a drain."""
+    """Whether the notice has been written as a drain."""
     hurried: float = math.inf
-    """By when the daemon was told that this node will be gone."""
+    """The time at which this node will be gone, as the daemon was told."""
     leaving: int = 0
-    """Signal that asked the agent to end."""
+    """The signal that asked the agent to end; 0: none did."""
     left: bool = False
-    """What had to be uploaded before leaving is."""
+    """Whether everything due before leaving has been uploaded."""
     points: tuple[Point, ...] = field(default=())
     step: int = 0
     told_at: float = 0.0
     """When progress was last published."""
     told_step: int = 0
     step_time: float = 0.0
-    """Seconds per step as last told; 0: not measured yet."""
+    """Seconds per step as last published; 0: not measured yet."""
     told_commit: Commit | None = None
-    """The newest that its progress has told."""
+    """The newest commit that was published with its progress."""
 
 
 # -- events beside those of the pool and the daemon ---------------------------------------------
@@ -199,7 +206,7 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer to a claim; epoch 0 when it failed."""
+    """The answer to a claim; epoch 0: it failed."""
 
     round: str
     epoch: int
@@ -209,7 +216,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class EpochSuperseded:
-    """A later claim has fenced this storage epoch of ours."""
+    """A later claim has fenced this node's storage epoch."""
 
     epoch: int
 
@@ -272,7 +279,7 @@ LocalEvent = (
 
 
 def observe(local: NodeState, event: LocalEvent, now: float) -> NodeState:
-    """`local` after `event`."""
+    """Returns the node's state after `event`."""
     match event:
         case Exited() | WorkerFailing():
             return _ends(local, event, now)
@@ -310,17 +317,20 @@ def observe(local: NodeState, event: LocalEvent, now: float) -> NodeState:
 
 
 def forgotten(local: NodeState) -> NodeState:
-    """The store knows less than this node, which is new to it. Its workers go on until the next
-    round of the new history, which resumes from what is committed."""
+    """Returns the state of a node that knows more than etcd, and is therefore new to it.
+
+    Its workers go on until the next round of the new history, which resumes from the newest commit.
+    """
     return replace(
         local, node=None, registered=False, leadership=None, nodes_seen=False, claim=None, vote=None
     )
 
 
 def look(pace: Pace, workers: Sequence[WorkerStep], now: float) -> Pace:
-    """`pace` after a look at the workers' pages.
+    """Returns `pace` after a look at the workers' pages.
 
-    Before the first step, and while one of them is kept waiting on purpose, none is expected.
+    No step is expected before the first one, and while one of the workers is kept waiting on
+    purpose.
     """
     steps = tuple(worker.step for worker in workers)
     expected = any(w.first_step_at for w in workers) and not any(w.waiting for w in workers)
@@ -350,7 +360,7 @@ def _ends(local: NodeState, event: Exited | WorkerFailing, now: float) -> NodeSt
 
 
 def _failing(local: NodeState, event: WorkerFailing, now: float) -> NodeState:
-    """Its failure counts from now on; it lives until its end is told."""
+    """Records that a worker has reported a failure. It is alive until its end is reported."""
     workers = local.workers
     if workers is None or event.id not in workers.alive or workers.killed:
         return local
@@ -369,7 +379,9 @@ def _asked_to_leave(local: NodeState, sig: int, now: float) -> NodeState:
 
 
 def _noticed(local: NodeState, notice: Notice) -> NodeState:
-    """The first notice counts, unless a later one leaves less time; a rebalance is a hint only."""
+    """Records a notice. The first one counts, unless a later one leaves less time; a rebalance
+    recommendation is only a hint.
+    """
     current = local.notice
     if current is not None and notice.kind == "rebalance":
         return local

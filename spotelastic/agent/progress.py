@@ -10,8 +10,11 @@ from spotelastic.model.progress import Progress
 
 
 def progress(node: str, local: NodeState, status: DaemonStatus, now: float) -> Progress:
-    """The round is that of the workers whose steps these are: when the next round has begun, they
-    are those of the last one for as long as its workers are not started."""
+    """Returns the node's progress report.
+
+    Its round is that of the workers whose steps these are. That is the last round until the workers
+    of the next one are started.
+    """
     commit = newest_commit(status, local.commit)
     return Progress(
         node=node,
@@ -32,7 +35,10 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float) -> P
 
 
 def highest(local: NodeState, steps: Iterable[WorkerStep]) -> int:
-    """That a worker has finished; one that has not restored yet will go on from the round's. One
-    that has may be behind that: its script, or a damaged checkpoint, has sent it back."""
+    """Returns the highest step that a worker has finished.
+
+    A worker that has not restored yet counts as having finished the round's resumed step. One that
+    has restored may be behind it, if its script or a damaged checkpoint sent it back.
+    """
     resumed = local.workers.resumed if local.workers is not None else 0
     return max((worker.step or resumed for worker in steps), default=resumed)

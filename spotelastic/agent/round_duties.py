@@ -53,18 +53,19 @@ from spotelastic.rendezvous.restarts import FAILURES
 from spotelastic.rendezvous.view import RunState
 
 CLAIM_PATIENCE = 2.0
-"""Seconds that a round waits for its storage epoch before it starts without commits."""
+"""Seconds that a round waits for its storage epoch before it starts without one."""
 FIRST_CLAIM_PATIENCE = 15.0
-"""The same for a round without a parent: nothing in memory is part of its history, and etcd knows
-of no commit, so that only the store can tell whether it begins from the start. Longer than a claim
-takes to fail."""
+"""The same for a round without a parent. No snapshot is part of its history, and etcd knows of no
+commit, so that only the storage can tell whether it begins at step 0. Longer than a claim takes to
+fail.
+"""
 CLAIM_RETRY = 5.0
 ATTACH_PATIENCE = 10.0
 """Seconds after which a script without a Checkpointer is no longer asked to agree on a step."""
 STALL_LOOKS = 4
-"""So many looks within the stall time, and all of them must find the same steps."""
+"""Number of looks within the stall time. All of them must find the same steps."""
 DUMP_WITHIN = 1.0
-"""Seconds that workers have to write their stacks, which takes a moment, before they are killed."""
+"""Seconds that stalled workers have to write their stacks before they are killed."""
 _PLAIN = (
     "the script uses no spotelastic.Checkpointer: each new round starts it again, from what it has"
     " saved itself"
@@ -72,8 +73,7 @@ _PLAIN = (
 
 
 def hurry(local: NodeState, seen: RunState) -> Iterator[Action]:
-    """The daemon is told once when this node will be gone, whoever has told of it: where the
-    metadata service is away, it was the event bus."""
+    """Tells the daemon once when this node will be gone, whichever source reported it."""
     drain = seen.drains.get(local.node.id) if local.node is not None else None
     notices = [local.notice, drain.notice if drain is not None else None]
     ends = [n.deadline for n in notices if n is not None and n.kind != "leave" and n.deadline]
@@ -83,7 +83,7 @@ def hurry(local: NodeState, seen: RunState) -> Iterator[Action]:
 
 
 def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
-    """Workers of another round than the current one, or of one that this node is not in."""
+    """Ends workers of another round than the current one, or of one that this node is not in."""
     workers, round_ = local.workers, seen.round
     if workers is None or round_ is None:
         return
@@ -105,7 +105,7 @@ def end_others(local: NodeState, seen: RunState, now: float) -> Iterator[Action 
 
 
 def _dump_and_kill(workers: Workers, now: float) -> Iterator[Action | Wake]:
-    """Of workers that have stalled, on this node or on another: where they were is worth a look."""
+    """Has stalled workers write their stacks, on this node and on others, and kills them."""
     if not workers.dumped_at:
         yield DumpStacks()
     elif now < workers.dumped_at + DUMP_WITHIN:
@@ -115,7 +115,7 @@ def _dump_and_kill(workers: Workers, now: float) -> Iterator[Action | Wake]:
 
 
 def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
-    """Not a member: keep offering what is sealed here, hold no store."""
+    """Duties of a node outside the round: it offers its snapshots, and runs no round store."""
     if local.workers is None and local.registered and local.offered != round_.incarnation:
         yield OfferSlots(round_.incarnation)
     if local.store is not None:
@@ -125,7 +125,9 @@ def left_out(local: NodeState, round_: Round) -> Iterator[Action | Wake]:
 def get_ready(
     local: NodeState, round_: Round, member: Member, now: float
 ) -> Iterator[Action | Wake]:
-    """A member of a proposed round: it says that it has seen it, and then that it can start."""
+    """Duties of a member of a proposed round: it says that it has seen it, then that it can
+    start.
+    """
     incarnation = round_.incarnation
     if round_.pause and f"pause {incarnation}" not in local.said:
         yield Say(f"pause {incarnation}", round_.reason)
@@ -162,7 +164,7 @@ def _epoch(local: NodeState) -> int:
 def train(
     local: NodeState, seen: RunState, round_: Round, member: Member, now: float
 ) -> Iterator[Action | Wake]:
-    """A member of a round that has started."""
+    """Duties of a member of a round that has started."""
     workers = local.workers
     if workers is None:
         if round_.plain == round_.number and member.slot == 0 and "plain" not in local.said:
@@ -192,8 +194,11 @@ def train(
 def _keep_first(
     local: NodeState, round_: Round, workers: Workers, now: float
 ) -> Iterator[Action | Wake]:
-    """The node in slot 0: the round's store, and its storage epoch if it came without one, or if
-    the claim of a round that it replaced came through late and has fenced it."""
+    """Duties of the node with group rank 0: the round store, and a missing or fenced storage epoch.
+
+    The epoch is missing if the claim was not answered in time. It is fenced if the claim of a round
+    that this one replaced came through late.
+    """
     store, claim = local.store, local.claim
     if store is not None and store.dead and not workers.failed and not workers.exits:
         yield ReportStoreDeath(round_)
@@ -222,9 +227,9 @@ def _exits(local: NodeState, round_: Round, workers: Workers) -> Iterator[Action
 
 
 def _stall(seen: RunState, round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
-    """Workers of a script with a Checkpointer that have begun to train, and get no further.
+    """Ends workers that use a Checkpointer, have begun to train, and make no progress.
 
-    Needs no store until it is reported: a node that is cut off kills its workers and waits.
+    Needs no etcd until the stall is reported: a node that is cut off kills its workers and waits.
     """
     timeout = seen.settings.stall_timeout if seen.settings is not None else 0.0
     if not timeout or not workers.attached or workers.left or workers.exits or workers.failed:
@@ -247,9 +252,9 @@ def _stall(seen: RunState, round_: Round, workers: Workers, now: float) -> Itera
 
 
 def _silence(round_: Round, workers: Workers, now: float) -> Iterator[Action | Wake]:
-    """No new step for long: people are told where the workers stand, which go on.
+    """Reports where the workers stand after a long time without a step. They go on.
 
-    Whether a script that has not come to a Checkpointer has one at all nobody knows: told once.
+    A script that has not entered a Checkpointer may never do so; that is reported once.
     """
     silence = workers.silence
     if workers.exits or workers.failed or workers.killed or workers.left or round_.plain:
@@ -272,8 +277,9 @@ def _silence(round_: Round, workers: Workers, now: float) -> Iterator[Action | W
 
 
 def _leave_barrier(local: NodeState, timeout: float, now: float) -> Iterator[Action | Wake]:
-    """Workers elsewhere may do what takes long, or hang: who has finished does not wait for ever,
-    and takes nothing away from them."""
+    """Leaves after the exit barrier's time-out: the workers of other nodes may take long, or
+    hang.
+    """
     if now < local.finished_at + timeout:
         yield Wake(local.finished_at + timeout)
         return

@@ -18,7 +18,7 @@ STUCK = 2
 
 
 def grace(local: NodeState, now: float) -> Iterator[Action | Wake]:
-    """Workers that were asked to end, and have not, are killed when their time is up."""
+    """Kills workers that were asked to end, and have not, when their time is up."""
     workers = local.workers
     if workers is None or not workers.alive or workers.kill_at == math.inf:
         return
@@ -45,7 +45,7 @@ def stuck(local: NodeState, now: float) -> Iterator[Action | Wake]:
 
 
 def end(local: NodeState, code: int) -> Iterator[Action | Wake]:
-    """The job has ended: its workers end, and then this node."""
+    """Ends the workers, then this node: the job has ended."""
     workers = local.workers
     if workers is not None and workers.alive:
         if not workers.killed:
@@ -55,9 +55,9 @@ def end(local: NodeState, code: int) -> Iterator[Action | Wake]:
 
 
 def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wake]:
-    """Asked to end: the others agree on a save and go on without this node; then it ends.
+    """Leaves on request: the others agree on a save and go on without this node; then it ends.
 
-    When they do not within the time given, or nobody can be asked, the workers just end.
+    If they do not within the time given, or etcd does not answer, the workers are just ended.
     """
     workers, round_ = local.workers, seen.round
     if workers is not None and workers.alive:
@@ -89,7 +89,7 @@ def leave(local: NodeState, seen: RunState, now: float) -> Iterator[Action | Wak
 
 
 def _farewell(local: NodeState) -> str:
-    """Whether what this node has done reached the object store."""
+    """Says whether what this node has done reached the object store."""
     last = max(local.step, local.end.last_step if local.end is not None else 0)
     commit = local.commit
     if commit is None:
@@ -102,8 +102,7 @@ def _farewell(local: NodeState) -> str:
 
 
 def _serves_until(local: NodeState, seen: RunState) -> float:
-    """The others may restore from slots that are here alone: until they know of them, and then
-    until the time that a node has for leaving."""
+    """Returns until when the others may restore from slots that only this node has."""
     round_, node, notice = seen.round, local.node, local.notice
     if round_ is None or not round_.members or node is None or not local.registered:
         return 0.0

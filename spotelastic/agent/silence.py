@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from spotelastic_checkpoints.types import WorkerStep
 
 QUIET_AFTER = 60.0
-"""Seconds without a step, or three of the usual steps, after which people are told; then after
-twice as long, and so on."""
+"""Seconds without a step (or three usual steps, if longer) until the first report; the time to the
+next report doubles.
+"""
 LOOK_EVERY = 15.0
 
 
@@ -16,22 +17,24 @@ class Silence:
     looked_at: float = 0.0
     steps: tuple[int, ...] = ()
     since: float = 0.0
-    """When a new step was last found, or none was to be expected; 0: none was found so far."""
+    """When a new step was last found, or none was expected; 0: none was found so far."""
     usual: float = 0.0
-    """Seconds that a step takes; 0: not measured."""
+    """Usual seconds per step; 0: not measured."""
     told: int = 0
     asked_at: float = 0.0
-    """When the workers were asked where they stand, for the next line."""
+    """When the workers were asked where they stand, for the next report."""
     line: str = ""
-    """What was told last, for as long as it is so."""
+    """The last report, as long as it holds."""
 
     def due(self, started_at: float) -> float:
-        """When people are to be told."""
+        """Returns when the next report is due."""
         return (self.since or started_at) + max(QUIET_AFTER, 3 * self.usual) * 2.0**self.told
 
 
 def listened(silence: Silence, workers: Sequence[WorkerStep], now: float) -> Silence:
-    """After a look at the workers' pages. Those that wait on purpose are not expected to go on."""
+    """Returns the silence after a look at the workers' pages. Workers that wait on purpose count as
+    active.
+    """
     steps = tuple(worker.step for worker in workers)
     usual = max((worker.step_time for worker in workers), default=0.0)
     first = not silence.looked_at and not any(steps)

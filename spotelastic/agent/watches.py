@@ -10,14 +10,14 @@ from spotelastic.store.port import Store, Watch, WatchItem
 
 @dataclass(frozen=True, slots=True)
 class StoreChanged:
-    """Items of the watch on `prefix`."""
+    """Items that the watch on `prefix` delivered."""
 
     prefix: str
     items: tuple[WatchItem, ...]
 
 
 class Watches:
-    """`post` is called from the watches' threads, from the beginning on."""
+    """The watches of one agent. They call `post` from their own threads, from the beginning on."""
 
     def __init__(self, store: Store, keys: Keys, post: Callable[[StoreChanged], None]) -> None:
         self._store = store
@@ -27,8 +27,10 @@ class Watches:
         self._nodes: Watch | None = None
 
     def follow(self, seen: RunState, *, holds: bool) -> RunState:
-        """`seen` after the nodes are watched if this node holds the election, and only then, so
-        that events stay linear in their number."""
+        """Starts or ends the watch on the nodes' keys, and returns `seen` accordingly.
+
+        Only the holder watches the nodes' keys, so that events stay linear in their number.
+        """
         if holds and self._nodes is None:
             self._nodes = self._watch(self._keys.nodes)
         elif not holds and self._nodes is not None:
