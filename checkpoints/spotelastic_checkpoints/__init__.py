@@ -1,4 +1,6 @@
-"""The checkpoint service: a torch-free daemon per node, and what speaks to it.
+"""The checkpoint service of spotelastic: a daemon on each node, without torch, and its clients.
 
-state -> slot (shared memory, sealed) -> shards -> object store -> commit record
+Workers copy their state into slots, files in shared memory, and seal them. The daemon uploads
+sealed slots as shards to an object store, and writes a commit record once all shards of a step are
+there. It also serves sealed slots to other nodes.
 """

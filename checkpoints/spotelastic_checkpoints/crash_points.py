@@ -1,7 +1,7 @@
-"""Every point of the pipeline at which a process may die: the fault tests kill at each of them.
+"""Names every point at which the fault tests kill a worker or a daemon, and dies there on demand.
 
-A stage is named where it has just been reached. With `SPOTELASTIC_DIE_AT=<stage>` in a process's
-environment it ends there, as by SIGKILL; without it `reached` does nothing.
+A stage is named after what has just happened. With `SPOTELASTIC_DIE_AT=<stage>` in its environment
+a process kills itself there with SIGKILL; otherwise `reached` does nothing.
 """
 
 import os
@@ -10,51 +10,53 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    # the worker
+    """The points, in the order in which a process reaches them."""
+
+    # A worker that saves.
     SLOT_OPENED = "slot-opened"
-    """Marked as being written; nothing copied yet."""
+    """The slot is marked as being written; nothing is copied yet."""
     SLOT_COPIED = "slot-copied"
-    """All bytes are there; not sealed."""
+    """All bytes are in the slot; it is not sealed."""
     SLOT_SEALED = "slot-sealed"
-    """Sealed; the daemon has not been told."""
+    """The slot is sealed; the daemon does not know yet."""
     SLOT_REPORTED = "slot-reported"
-    # the worker, whose training goes on beside the copy
+    # A worker that trains while a thread copies.
     OVERLAP_BEGUN = "overlap-begun"
-    """The slot is being written, by another thread."""
-    # the worker that restores
+    """The thread has begun to write the slot."""
+    # A worker that restores.
     RESTORE_OPENED = "restore-opened"
-    """It knows what there is; nothing of it is here."""
+    """The worker knows what the source holds; no byte has been fetched."""
     RESTORE_FETCHED = "restore-fetched"
-    """Some of it is, and may be in the tensors."""
+    """Some bytes have been fetched, and may be in the tensors."""
     RESTORE_READ = "restore-read"
-    """It has all, and the daemon knows."""
-    # the daemon, which makes slots
+    """The worker has read everything and told the daemon."""
+    # The daemon, making slots.
     FURNISH_ALLOCATED = "furnish-allocated"
     """The slot's file has its length."""
     FURNISH_POPULATED = "furnish-populated"
-    """It is in memory; the worker has not been told."""
-    # the daemon, which commits
+    """The slot is in memory; the worker does not know yet."""
+    # The daemon, committing.
     UPLOAD_STARTED = "upload-started"
     SHARD_HASHED = "shard-hashed"
     SHARD_PART_PUT = "shard-part-put"
-    """Of a large shard not all; of one that goes up in one request, all."""
+    """One part of a large shard is stored, or all of a shard that is sent in one request."""
     SHARD_PUT = "shard-put"
     MANIFEST_PUT = "manifest-put"
     STEP_COMPLETE = "step-complete"
-    """All manifests were seen; no commit record yet."""
+    """All manifests are there; the commit record is not written yet."""
     RECORD_PUT = "record-put"
-    """Committed; LATEST does not say so yet."""
+    """The step is committed; LATEST does not name it yet."""
     LATEST_MOVED = "latest-moved"
     TOMBSTONE_PUT = "tombstone-put"
     SHARDS_DELETED = "shards-deleted"
     EPOCH_CLAIMED = "epoch-claimed"
-    # the daemon, for a worker that restores
+    # The daemon, fetching for a worker that restores.
     FETCH_OPENED = "fetch-opened"
-    """The file is there, with nothing in it."""
+    """The file for fetched bytes exists and is empty."""
     FETCH_WROTE = "fetch-wrote"
-    """Some of it has come."""
+    """Some bytes have been fetched."""
     FETCH_VERIFIED = "fetch-verified"
-    """All has, and matches; the worker has not been told."""
+    """All bytes have been fetched and match; the worker does not know yet."""
 
 
 def _named(prefix: str) -> tuple[Stage, ...]:
@@ -73,5 +75,6 @@ _DIE_AT = os.environ.get("SPOTELASTIC_DIE_AT", "")
 
 
 def reached(stage: Stage) -> None:
+    """Kill this process if the tests asked for it to die at this stage."""
     if stage == _DIE_AT:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -237,7 +237,7 @@ def test_a_step_whose_record_is_broken_still_restores_and_verify_finds_it(tmp_pa
     (tmp_path / "1" / "step-00000003" / ".metadata").write_bytes(b"half a rec")
     verified = ckpt("verify", tmp_path)
     assert verified.code == 2
-    assert ".metadata does not say what the manifests say" in verified.err
+    assert ".metadata does not agree with the manifests" in verified.err
     assert resumed_at(str(tmp_path)) == (3, 3)
 
 

@@ -424,7 +424,7 @@ def test_foreign_files_that_resemble_a_step_are_none(saved: Path) -> None:
         (saved / name).write_text("somebody's")
     assert [entry["step"] for entry in json.loads(fine("ls", saved, "--json"))] == [10, 20, 30]
     assert "model.rows" in fine("inspect", f"{saved}@10", "--json")
-    assert "no committed step 5 (there: 10, 20)" in refused("inspect", f"{saved}@5")
+    assert "step 5 is not committed (committed: 10, 20)" in refused("inspect", f"{saved}@5")
 
 
 @pytest.mark.parametrize("scheme", ["file", "local"])
@@ -469,11 +469,11 @@ def test_a_pinned_step_is_shown_and_only_removed_when_unpinned(saved: Path) -> N
 
 
 def test_what_is_not_there_is_named(saved: Path, tmp_path: Path) -> None:
-    assert "no committed step 30 (there: 10, 20)" in refused("inspect", f"{saved}@30")
+    assert "step 30 is not committed (committed: 10, 20)" in refused("inspect", f"{saved}@30")
     assert "nowhere: no such folder\n" in refused("ls", tmp_path / "nowhere")
     assert "nowhere: no such folder" in refused("ls", "nowhere")
     assert "behind the @" in refused("inspect", f"{saved}@last")
-    assert "no checkpoint was committed there" in refused("verify", tmp_path)
+    assert "has no committed checkpoint" in refused("verify", tmp_path)
     assert "--part optimizer" in refused("export", saved, tmp_path / "o", "--part", "optimizer")
     assert "give a size" in refused("export", saved, tmp_path / "o", "--max-shard-size", "much")
     assert "no such file" in refused("import", tmp_path / "no.pt", tmp_path / "new")

@@ -1,7 +1,8 @@
-"""A run's checkpoints as people look at them: listed, described, read again to the last byte.
+"""Lists, describes, verifies and reads the checkpoints that are stored under one URL.
 
-Only reads, but for the note that a checkpoint was verified, so that it may look at a run that
-trains. A step is complete when its commit record is there (docs/explanation/protocols.md, Commit).
+The `spotelastic checkpoints` commands work through this module. It only reads, except for the note
+that a checkpoint was verified, so it can be used on the storage of a run that is training. A step
+counts as complete when its commit record exists (docs/explanation/protocols.md, Commits).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,42 +24,53 @@ from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit, Item
 
 AT_ONCE = 8
-"""Requests in flight."""
+"""Requests to the object store that are in flight at the same time."""
 
 Progress = Callable[[int], None]
-"""Told of every further so many bytes."""
+"""Called with the number of further bytes each time some have been processed."""
 
 
 class StepEntry(msgspec.Struct, frozen=True):
-    """One step of a run. `nbytes` and `world_size` are 0 where a step is not complete."""
+    """One step of a run, as a listing shows it.
+
+    `nbytes` and `world_size` are 0 where the step is not complete.
+    """
 
     epoch: int
     step: int
     state: str
-    """committed, incomplete (never recorded), retired (its tombstone), damaged (its manifests)."""
+    """"committed", "incomplete" (no commit record), "retired" (a tombstone) or "damaged" (manifests
+    that are missing or contradict each other).
+    """
     latest: bool = False
+    """Whether LATEST names this step."""
     pinned: bool = False
+    """Whether the step is kept from being collected."""
     world_size: int = 0
+    """Number of ranks that saved the step."""
     nbytes: int = 0
+    """Total size of its shards."""
     written: datetime | None = None
-    """When the last of its shards and manifests was; None where the store does not tell."""
+    """When the last of its shards and manifests was written; None where the store does not say."""
     verified: datetime | None = None
-    """When all its bytes were last read again, and were as they were saved."""
+    """When all its bytes were last read and matched their checksums; None if they never were."""
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """A tensor, or a value that is not one: `dtype` is "value" then."""
+    """A tensor of a checkpoint, or a pickled value, whose `dtype` is "value"."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     shards: int
+    """Number of chunks that it was saved in."""
     nbytes: int
+    """Bytes of its elements, or of the pickle."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item, and the key of the object that it lies in."""
+    """An item of a checkpoint, with the key of the object that it is stored in."""
 
     key: str
     item: Item
@@ -66,22 +78,24 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A committed step: what its manifests say."""
+    """A committed step with the manifests of all its ranks."""
 
     commit: Commit
     manifests: Sequence[Manifest]
 
     @property
     def nbytes(self) -> int:
+        """Total size of the shards."""
         return sum(content.nbytes for content in self.manifests)
 
     @property
     def item_bytes(self) -> int:
-        """Without what lies between the items."""
+        """Total size of the items, without the padding between them."""
         return sum(placed.item.length for placed in self.items)
 
     @property
     def items(self) -> Iterator[StoredItem]:
+        """Every item of every shard, with the key of its object."""
         for content in self.manifests:
             for shard in content.shards:
                 key = f"{folder(self.commit)}/{shard.name}"
@@ -89,7 +103,7 @@ class Checkpoint:
                     yield StoredItem(key, item)
 
     def tensors(self) -> list[Tensor]:
-        """By name; values are listed with them."""
+        """Return tensors and pickled values, sorted by name."""
         shards: dict[str, list[Item]] = {}
         for placed in self.items:
             shards.setdefault(placed.item.fqn, []).append(placed.item)
@@ -113,14 +127,15 @@ class Catalog:
         self._commits = Commits(storage, "")
 
     def entries(self) -> list[StepEntry]:
-        """Oldest first; what was collected is left out."""
+        """Return all steps, oldest first, without those whose shards were collected."""
         times = self.storage.times()
         latest = self._commits.latest()
         late = {metadata.NAME, verified.NAME}
         shown = [found for found in step_folders(times).values() if found.names - late]
 
         def entry(found: StepFolder) -> StepEntry:
-            # Pinning writes the record anew, so that it does not count, and nor does verifying.
+            # Pinning and verifying write objects of their own later; neither changes when the step
+            # was saved.
             place = folder(found.commit)
             at = max(times[f"{place}/{name}"] for name in found.names - late)
             written = datetime.fromtimestamp(at, UTC) if at else None
@@ -130,14 +145,15 @@ class Catalog:
             return list(pool.map(entry, shown))
 
     def find(self, step: int | None, epoch: int | None = None) -> Checkpoint:
-        """The step asked for, of its newest epoch; None: the one that LATEST names.
+        """Return a committed step, of its newest epoch unless `epoch` is given.
 
-        Raises `RestoreFailed`, naming what is there.
+        With `step=None` this is the step that LATEST names. Raises `RestoreFailed`, with the steps
+        that exist, where there is no such commit.
         """
         if step is None:
             commit = self._commits.latest()
             if commit is None:
-                raise RestoreFailed(f"{self.storage.url}: no checkpoint was committed there")
+                raise RestoreFailed(f"{self.storage.url} has no committed checkpoint")
             return Checkpoint(commit, self._commits.checkpoint(commit))
         committed = [
             Commit(entry.epoch, entry.step)
@@ -147,39 +163,47 @@ class Catalog:
         wanted = [c for c in committed if c.step == step and epoch in (None, c.epoch)]
         if not wanted:
             there = ", ".join(str(commit.step) for commit in committed) or "none"
-            raise RestoreFailed(f"{self.storage.url}: no committed step {step} (there: {there})")
+            raise RestoreFailed(
+                f"{self.storage.url}: step {step} is not committed (committed: {there})"
+            )
         return Checkpoint(wanted[-1], self._commits.checkpoint(wanted[-1]))
 
     def verify(self, checkpoint: Checkpoint, progress: Progress) -> list[str]:
-        """Reads every byte; what is wrong, naming file and item. Empty: all is as it was saved.
+        """Read every byte and return what is wrong, one message for each file or item.
 
-        Leaves no note of it: see `note`.
+        An empty list means that everything is as it was saved. The result is not recorded: see
+        `note`.
         """
         found = []
         record = self.storage.get(f"{folder(checkpoint.commit)}/{metadata.NAME}")
         if record is None or metadata.unpinned(record.data) != metadata.write(checkpoint.manifests):
-            found.append(f"{metadata.NAME} does not say what the manifests say")
+            found.append(f"{metadata.NAME} does not agree with the manifests")
         with _several() as pool:
             jobs = [pool.submit(self._check, placed, progress) for placed in checkpoint.items]
             found += [complaint for job in jobs if (complaint := job.result())]
         return found
 
     def note(self, checkpoint: Checkpoint, found: Sequence[str], now: datetime) -> None:
-        """What `verify` found, for `entries`. Raises `CheckpointsError` where the store takes no
-        note."""
+        """Record the result of `verify`, so that `entries` shows it.
+
+        Raises `CheckpointsError` where the storage cannot be written.
+        """
         if found:
             verified.withdraw(self.storage, checkpoint.commit)
         else:
             verified.leave(self.storage, checkpoint.commit, now)
 
     def read(self, placed: StoredItem) -> memoryview:
-        """The item's bytes, verified. Raises `RestoreFailed`."""
+        """Return the bytes of an item.
+
+        Raises `RestoreFailed` where they do not match its checksum.
+        """
         item = placed.item
         data = memoryview(bytearray(item.length))
         where = f"{self.storage.url}/{placed.key}: {item.fqn}"
         count = self.storage.read(placed.key, item.offset, data)
         if count != item.length:
-            raise RestoreFailed(f"{where} ends after {count} of {item.length} bytes")
+            raise RestoreFailed(f"{where}: only {count} of {item.length} bytes are stored")
         if xxhash.xxh3_64_hexdigest(data) != item.checksum:
             raise RestoreFailed(f"{where} does not match its checksum")
         return data
@@ -225,10 +249,10 @@ def assemble(
     targets: Mapping[str, memoryview],
     progress: Progress,
 ) -> None:
-    """Copy each named tensor's chunks into its target, the tensor's bytes in C order.
+    """Copy all chunks of each named tensor into its target, which holds the tensor in C order.
 
-    No more than `AT_ONCE` chunks are in memory at a time. `progress` hears of as many bytes as the
-    targets have.
+    At most `AT_ONCE` chunks are in memory at a time. `progress` is called with as many bytes in
+    total as the targets have.
     """
 
     def copy(placed: StoredItem) -> None:
@@ -244,7 +268,10 @@ def assemble(
 
 
 def place(target: memoryview, raw: memoryview, item: Item) -> None:
-    """Pure but for the target: a chunk's rows go to where they belong in the whole tensor."""
+    """Copy one chunk, `raw`, to its place in the whole tensor, `target`.
+
+    Both are in C order. No file or storage is touched.
+    """
     axis, run = len(item.shape), encoding.ITEM_SIZES[item.dtype]
     while axis and item.sizes[axis - 1] == item.shape[axis - 1]:
         axis -= 1
@@ -253,7 +280,8 @@ def place(target: memoryview, raw: memoryview, item: Item) -> None:
     for number in reversed(range(axis)):
         strides[number] = stride
         stride *= item.shape[number]
-    if axis:  # the last axis that is cut: its part is in one piece too
+    # The last axis that is cut: consecutive rows of the chunk along it are one contiguous run.
+    if axis:
         run *= item.sizes[axis - 1]
         axis -= 1
     start = sum(o * s for o, s in zip(item.offsets, strides, strict=False))
@@ -262,7 +290,7 @@ def place(target: memoryview, raw: memoryview, item: Item) -> None:
 
 
 def _starts(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
-    """Where each run begins, in C order."""
+    """Yield the byte offset at which each run begins, in C order."""
     if not sizes:
         yield 0
         return
@@ -272,13 +300,13 @@ def _starts(sizes: Sequence[int], strides: Sequence[int]) -> Iterator[int]:
 
 
 def shared(checkpoint: Checkpoint) -> Iterator[StoredItem]:
-    """What does not belong to a single rank."""
+    """Yield the items that do not belong to a single rank."""
     return (placed for placed in checkpoint.items if placed.item.rank == SHARED)
 
 
 @contextmanager
 def _several() -> Iterator[ThreadPoolExecutor]:
-    """On an error nobody waits for the rest, and what has not begun never does."""
+    """Yield a pool of threads. On an error, cancel what has not begun and wait for nothing."""
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
         yield pool
@@ -289,5 +317,5 @@ def _several() -> Iterator[ThreadPoolExecutor]:
 
 
 def _payload(item: Item) -> int:
-    """Bytes of the tensor itself, or of the whole pickled value."""
+    """Return the bytes of the tensor itself, without its prefix, or of the whole pickled value."""
     return encoding.nbytes(item.dtype, item.sizes) if item.is_tensor else item.length

@@ -1,8 +1,8 @@
-"""A checkpoint's tensors as safetensors files, as Hugging Face lays them out; without torch.
+"""Exports the tensors of a checkpoint as safetensors files in Hugging Face's layout, without torch.
 
-The format: an unsigned 64-bit length, a JSON header with dtype, shape and offsets of every tensor,
-then the tensors' bytes (https://github.com/huggingface/safetensors#format). Several files come
-with an index of which tensor lies where.
+A safetensors file is an unsigned 64-bit length, a JSON header with dtype, shape and offsets of each
+tensor, and the tensors' bytes (https://github.com/huggingface/safetensors#format). Several files
+come with an index that says which tensor is in which file.
 """
 
 import json
@@ -35,22 +35,28 @@ DTYPES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
+"""Safetensors' names of torch's dtypes."""
 INDEX = "model.safetensors.index.json"
 _NAMED = re.compile(r"model(-\d{5,}-of-\d{5,})?\.safetensors|" + re.escape(INDEX))
-"""All names that `plan` gives, and the index."""
+"""Matches every file name that an export can create, the index included."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """`tensors`: by the name that they get, the tensor as the checkpoint has it."""
+    """A file to write, with its tensors by the names that they get in it.
+
+    A `Tensor` carries the name that it has in the checkpoint, which may be another.
+    """
 
     name: str
     tensors: Mapping[str, Tensor]
 
 
 def plan(tensors: Mapping[str, Tensor], most: int) -> list[File]:
-    """Pure: which file each tensor goes to; none holds more than `most` bytes, but for a tensor
-    that is larger."""
+    """Distribute tensors over files of at most `most` bytes each, in the given order.
+
+    A tensor that is larger than `most` gets a file of its own.
+    """
     groups: list[dict[str, Tensor]] = [{}]
     filled = 0
     for name, tensor in tensors.items():
@@ -70,10 +76,12 @@ def plan(tensors: Mapping[str, Tensor], most: int) -> list[File]:
 def export(
     catalog: Catalog, checkpoint: Checkpoint, files: Sequence[File], folder: Path, done: Progress
 ) -> None:
-    """Write the files, one after the other; they get their names when all are complete. What an
-    earlier export has left goes then: a loader would take it for a part of this one, or for all.
+    """Write the files one after the other, and rename them when all are complete.
 
-    Raises `OSError` before anything is read where there is no room for all of them.
+    Files of an earlier export are removed then, because a loader would take them for part of this
+    one. `done` is called with the bytes written. Raises `OSError` before anything is read where the
+    disk has no room for all files, and `CheckpointsError` for a dtype that safetensors does not
+    have.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = [file.name for file in files]
@@ -106,7 +114,7 @@ def _index(files: Sequence[File]) -> str:
 
 
 def _starts(file: File) -> dict[str, int]:
-    """Where each tensor begins, behind the header, by the name that it gets."""
+    """Return where each tensor begins, counted from the end of the header."""
     starts, end = {}, 0
     for name, tensor in file.tensors.items():
         starts[name], end = end, end + tensor.nbytes
@@ -118,7 +126,9 @@ def _header(file: File) -> bytes:
     for name, start in _starts(file).items():
         tensor = file.tensors[name]
         if tensor.dtype not in DTYPES:
-            raise CheckpointsError(f"{tensor.name}: safetensors has no dtype {tensor.dtype}")
+            raise CheckpointsError(
+                f"{tensor.name} has dtype {tensor.dtype}, which safetensors does not support"
+            )
         header[name] = {
             "dtype": DTYPES[tensor.dtype],
             "shape": tensor.shape,
@@ -130,10 +140,10 @@ def _header(file: File) -> bytes:
 
 
 def _allocate(file: File, path: Path) -> int:
-    """Writes the header, with room for the tensors behind it; its length.
+    """Write the header, reserve disk space for the tensors, and return the header's length.
 
-    Room, and not only a size: a page of a mapped file that the disk has no room for is a signal
-    that ends the process.
+    The space is really allocated. Writing to a mapped page that the disk has no room for would end
+    the process with SIGBUS.
     """
     header = _header(file)
     total = len(header) + sum(tensor.nbytes for tensor in file.tensors.values())

@@ -1,8 +1,8 @@
-"""Collects old checkpoints after a commit, one collection at a time, beside the uploads.
+"""Removes old checkpoints in the background after each commit, one collection at a time.
 
-Must never happen: a save waits for a collection. A store may take longer to list and to delete what
-it holds than a notice leaves. What goes is older than the newest commit, and what is on its way is
-newer, so that the two never meet in a folder.
+A save must never wait for this: to list and delete may take an object store longer than an
+interruption notice leaves. A collection and an upload never touch the same folder, since only steps
+older than the newest commit are removed and only newer ones are uploaded.
 """
 
 import asyncio
@@ -17,7 +17,10 @@ from spotelastic_checkpoints.types import Commit
 
 
 class Collector:
-    """Lives in the daemon's event loop; what takes time runs in `executor`."""
+    """Runs collections one after the other in the daemon's event loop.
+
+    Blocking calls go to `executor`.
+    """
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class Collector:
         executor: Executor,
         keep: Keep,
     ) -> None:
+        """`tell_problem` is called with a message when collections begin to fail."""
         self._commits = commits
         self._tell_problem = tell_problem
         self._executor = executor
@@ -33,23 +37,33 @@ class Collector:
         self._due: tuple[Commit, int] | None = None
         self._wake = asyncio.Event()
         self._read = 0
-        """The epoch in which all records were read: they may be hundreds,"""
+        """Epoch in which all commit records were last read, which is done once per epoch: there may
+        be hundreds.
+        """
         self._swept = 0
-        """and that in which unfinished uploads of earlier ones were ended: not everybody may."""
+        """Epoch in which unfinished uploads of earlier epochs were last aborted. Not every user may
+        do that, so it is done once per epoch.
+        """
         self.on = False
-        """Whether this node collects: one node per round does, while no notice is out for it."""
+        """Whether this node collects. One node of each round does, unless it has an interruption
+        notice.
+        """
         self.busy = False
+        """Whether a collection is running or due."""
         self.problem = ""
-        """Why the last collection came to nothing; empty when it did not."""
+        """Why the last collection failed; empty if it succeeded."""
 
     def committed(self, commit: Commit, epoch: int) -> None:
-        """LATEST names `commit` now; `epoch` is the current round's. Stands in for earlier ones
-        whose collection has not begun."""
+        """Start a collection because LATEST now names `commit`. `epoch` is the current round's.
+
+        Replaces a collection that is due and has not begun.
+        """
         if self.on:
             self._due, self.busy = (commit, epoch), True
             self._wake.set()
 
     async def run(self) -> None:
+        """Carry out the collections that become due, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -72,7 +86,7 @@ class Collector:
             self.problem = ""
 
     def _complain(self, problem: str) -> None:
-        """Once per outage."""
+        """Report a problem once, until another takes its place or collections succeed."""
         if problem != self.problem:
             self._tell_problem(problem)
         self.problem = problem

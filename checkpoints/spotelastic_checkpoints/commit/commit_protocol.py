@@ -1,16 +1,16 @@
-"""The commit protocol over an object store (docs/explanation/protocols.md, Commit).
+"""Implements the commit protocol over an object store: epochs, shards, manifests and LATEST.
 
     <root>/LATEST                                    {owner, epoch, commit}
     <root>/<epoch>/step-<step>/__<rank>_<n>.distcp   a rank's shards, then
     <root>/<epoch>/step-<step>/manifests/<rank>.json its manifest, and when all are there
     <root>/<epoch>/step-<step>/.metadata             the commit record, created once
 
-Must never happen: LATEST names a step that is not complete, or moves back, or is moved by a round
-that another has fenced. So everything is written before what makes it count, LATEST is only ever
-swapped, and a swap is given up when the epoch in it is not ours.
+LATEST must never name an incomplete step, move back, or be moved by a round that a later one has
+fenced. Therefore everything is written before the object that makes it count. LATEST is changed by
+compare-and-swap only, and never while its epoch is another's (docs/explanation/protocols.md, Commits).
 
-Synchronous, without retries: `StorageUnavailable` means that nothing is known and that the whole
-call may be made again.
+All calls block and none retries. `StorageUnavailable` means that the outcome is unknown and that
+the whole call may be repeated.
 """
 
 import os
@@ -39,57 +39,73 @@ from spotelastic_checkpoints.storage.port import Storage, unseen
 from spotelastic_checkpoints.types import Commit, EpochClaim
 
 LATEST = "LATEST"
+"""Key of the object that names the newest commit and the current epoch."""
 PROBE = "conditional-writes"
-"""Created once; a store that lets it be created again ignores conditions."""
-FEW, READ_AT_ONCE = 4, 8
-"""Manifests that are not worth threads, and requests for manifests in flight."""
+"""Key of an object that is created once, to test conditional writes. A store that lets it be
+created twice ignores them.
+"""
+FEW = 4
+"""Up to this number, manifests are read one after the other, without threads."""
+READ_AT_ONCE = 8
+"""Requests for manifests in flight at the same time."""
 ACCEPT_WEAK = "SPOTELASTIC_WEAK_STORAGE"
+"""Environment variable that allows a store without conditional writes."""
 _STEP = re.compile(r"(0|[1-9]\d*)/step-(\d{8}|[1-9]\d{8,})/(.+)")
-"""As we name them: 1/step-5 is foreign."""
+"""Matches the keys of a step's objects exactly as this module names them: `1/step-5/...` is
+foreign.
+"""
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """Content of LATEST. `nonce` is new with every claim: it tells whose claim came through.
-
-    What has no owner (an imported checkpoint) belongs to the first run that claims it.
-    """
+    """The content of LATEST."""
 
     owner: str
+    """Name of the run that the storage belongs to. An imported checkpoint has no owner, and belongs
+    to the first run that claims it.
+    """
     epoch: int
+    """The newest epoch that was claimed."""
     commit: Commit | None
+    """The newest commit; None if there is none that counts."""
     nonce: str
+    """A random value, new with every claim: it tells whose claim succeeded."""
     begins: int = 0
-    """The epoch from which on commits count: a run that began afresh left those before it alone."""
+    """The first epoch whose commits count. A fresh start (`--fresh`) leaves those before it stored,
+    but ignored.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StepFolder:
-    """A step as listed: its file names, without the folder."""
+    """A step as found in a listing: the names of its objects, relative to its folder."""
 
     commit: Commit
     names: frozenset[str]
 
     @property
     def has_record(self) -> bool:
+        """Whether a commit record, or the tombstone in its place, exists."""
         return metadata.NAME in self.names
 
     @property
     def ranks(self) -> frozenset[int]:
+        """Ranks whose manifests exist."""
         found = (manifest.rank_of(name) for name in self.names)
         return frozenset(rank for rank in found if rank is not None)
 
     @property
     def keys(self) -> list[str]:
-        """Of everything but the commit record."""
+        """Keys of all objects of the step except the commit record."""
         return [f"{folder(self.commit)}/{name}" for name in sorted(self.names - {metadata.NAME})]
 
 
 def folder(commit: Commit) -> str:
+    """Return the key prefix of a step's objects, without a slash at its end."""
     return f"{commit.epoch}/step-{commit.step:08d}"
 
 
 def step_folders(keys: Iterable[str]) -> Mapping[Commit, StepFolder]:
-    """What a listing shows, oldest first."""
+    """Group listed keys by step, oldest first. Keys that are not a step's are ignored."""
     names: dict[Commit, set[str]] = defaultdict(set)
     for key in keys:
         match = _STEP.fullmatch(key)
@@ -99,7 +115,7 @@ def step_folders(keys: Iterable[str]) -> Mapping[Commit, StepFolder]:
 
 
 class Commits:
-    """The store as one owner sees it."""
+    """The checkpoints of one storage, as the run `owner` reads and writes them."""
 
     def __init__(self, storage: Storage, owner: str) -> None:
         self.storage = storage
@@ -107,15 +123,19 @@ class Commits:
         self._readers = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="manifests")
         self._one_claim = threading.Lock()
         self._claiming: tuple[str, int] | None = None
-        """Nonce of a claim that has not been answered to its end, and the epoch before it."""
+        """Nonce of a claim whose outcome is not known yet, and the epoch before it."""
         self._conditions_seen = False
+        """Whether the store was found to honour conditional writes."""
 
     # -- epochs -----------------------------------------------------------------------------------
 
     def claim(self, *, take_over: bool = False) -> EpochClaim:
-        """Fence every earlier round, and adopt what the last one finished but did not record.
+        """Claim the next epoch, which fences every earlier round.
 
-        One at a time: a proposal that is replaced leaves its claim under way.
+        Returns the epoch and the newest commit. Steps that the last round completed but did not
+        record are recorded first. Claims run one at a time, because a proposal that was replaced
+        leaves its claim under way. Raises `StorageRefused` where the storage belongs to another
+        run, unless `take_over`.
         """
         with self._one_claim:
             return self._claim(take_over)
@@ -128,8 +148,9 @@ class Commits:
         if latest is None:
             latest = self._recovered()
         if self._claiming is None or self._claiming[0] != latest.nonce:
-            # Before the swap, because we may die after it, and a round of our epoch that has
-            # saved hides what came before. After it again, for what was finished meanwhile.
+            # Complete steps are recorded before the swap, because this process may die after it,
+            # and a round of the new epoch that has saved hides what came before. They are recorded
+            # again after the swap, for steps that were completed meanwhile.
             newest = self._recorded(latest.epoch, latest.commit, latest.begins)
             claimed = Latest(
                 self.owner, latest.epoch + 1, newest, os.urandom(8).hex(), latest.begins
@@ -149,14 +170,14 @@ class Commits:
         if latest is not None and latest.owner not in ("", self.owner) and not take_over:
             raise StorageRefused(
                 f"{self.storage.url} belongs to the run {latest.owner}, not to {self.owner}: "
-                "use another place, or take it over"
+                "use another storage, or take it over"
             )
 
     def begin_afresh(self, *, take_over: bool = False) -> Commit | None:
-        """From now on nothing that is there counts. It is not deleted, and never collected.
-        Returns the newest commit of before.
+        """Make all existing commits stop counting, and return the newest of them.
 
-        Raises `StorageRefused` where the storage is another owner's.
+        Nothing is deleted now or collected later. Raises `StorageRefused` where the storage belongs
+        to another run, unless `take_over`.
         """
         while True:
             latest, etag = self._read_latest()
@@ -169,18 +190,22 @@ class Commits:
                 return latest.commit
 
     def see_conditions(self) -> None:
-        """Refuse a store on which two rounds could both commit, unless it was accepted."""
+        """Raise `StorageRefused` where the store ignores conditional writes, unless that is
+        allowed.
+
+        On such a store two rounds could both commit.
+        """
         ignored = all(self.storage.create(PROBE, b"spotelastic") for _ in range(2))
         if ignored and os.environ.get(ACCEPT_WEAK) != "1":
             raise StorageRefused(
                 f"{self.storage.url} ignores conditional writes (If-None-Match), so that two "
                 f"rounds could both commit: use another store, or set {ACCEPT_WEAK}=1 and never "
-                "run two clusters on it"
+                "run two jobs on it"
             )
         self._conditions_seen = True
 
     def _recovered(self) -> Latest:
-        """What LATEST would say, from a listing."""
+        """Return what LATEST would contain, reconstructed from a listing."""
         folders = step_folders(self.storage.keys())
         commits = [
             commit for commit, found in folders.items() if found.has_record and self._alive(commit)
@@ -189,26 +214,31 @@ class Commits:
         return Latest(self.owner, highest, max(commits, default=None), "")
 
     def _recorded(self, epoch: int, newest: Commit | None, begins: int) -> Commit | None:
-        """Records the steps that were complete when their last writer died, of an epoch and those
-        before it; the newest commit then. What is before `begins` counts no more."""
+        """Record complete steps that have no record, and return the newest commit.
+
+        Their last writer died before it could. Looks at the last epoch up to `epoch` that has
+        steps; what is before `begins` is ignored.
+        """
         if epoch < begins:
             return newest
         for commit, found in self._last_written(epoch, newest).items():
             if commit.epoch < begins:
                 continue
             if (newest is None or commit > newest) and found.ranks:
-                # One that was retired or is damaged stays what it is, and holds nobody up.
+                # A step that was retired or is damaged is left as it is, and does not stop the
+                # claim.
                 with suppress(Fenced, RestoreFailed):
                     if self._record(commit, found):
                         newest = commit
         return newest
 
     def _last_written(self, epoch: int, newest: Commit | None) -> Mapping[Commit, StepFolder]:
-        """The steps of the last epoch up to this one that has any.
+        """Return the steps of the last epoch, up to `epoch`, in which anything was saved.
 
-        A round that was replaced before it saved has claimed an epoch, too, and what was completed
-        in the one before that is still to be recorded. Once a round has saved it has gone on from
-        what it knew: what is completed before it since is recorded by itself, if it is its history.
+        A round that was replaced before it saved has claimed an epoch as well. What was completed
+        in the epoch before that is still to be recorded. A round that has saved has gone on from
+        what it knew. Steps that are completed below earlier epochs after that are recorded by its
+        own daemons, if they are part of its history.
         """
         folders = step_folders(self.storage.keys(f"{epoch}/"))
         if folders or epoch <= (newest.epoch if newest is not None else 0):
@@ -220,6 +250,7 @@ class Commits:
     # -- committing -------------------------------------------------------------------------------
 
     def has_manifest(self, commit: Commit, rank: int) -> bool:
+        """Return whether the rank's manifest of this step is stored."""
         name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
         return self.storage.get(name) is not None
 
@@ -230,6 +261,8 @@ class Commits:
         data: memoryview,
         progress: Callable[[int], None] = unseen,
     ) -> None:
+        """Upload one shard. `progress` is called with the bytes of each part that was sent."""
+
         def part_put(nbytes: int) -> None:
             crash_points.reached(Stage.SHARD_PART_PUT)
             progress(nbytes)
@@ -238,7 +271,7 @@ class Commits:
         crash_points.reached(Stage.SHARD_PUT)
 
     def put_manifest(self, content: Manifest) -> None:
-        """After the shards, so that a manifest that exists vouches for them."""
+        """Upload a rank's manifest, after all its shards: a manifest that exists vouches for them."""
         commit = Commit(content.epoch, content.step)
         name = f"{folder(commit)}/{manifest.manifest_name(content.rank)}"
         self.storage.put(name, memoryview(manifest.encode(content)))
@@ -247,8 +280,9 @@ class Commits:
     def commit(self, commit: Commit, epoch: int) -> bool:
         """Record the step if all ranks' manifests are there, and move LATEST to it.
 
-        `epoch` is the one that the daemon's current round holds. False: not complete yet. Raises
-        `Fenced` when the step was retired, or the store belongs to a later round.
+        `epoch` is the epoch of the daemon's current round. Returns False while the step is
+        incomplete. Raises `Fenced` when the step was retired or the storage belongs to a later
+        round.
         """
         if not self._record(commit, self._look(commit)):
             return False
@@ -256,7 +290,10 @@ class Commits:
         return True
 
     def _look(self, commit: Commit) -> StepFolder:
-        """Without the shards: they may be many, and some stores read them all to list them."""
+        """Return the step's manifests and record.
+
+        Shards are not listed: there may be many, and some stores read each object to list it.
+        """
         place = folder(commit)
         keys = self.storage.keys(f"{place}/{manifest.FOLDER}/")
         record = f"{place}/{metadata.NAME}"
@@ -265,7 +302,10 @@ class Commits:
         return step_folders(keys).get(commit, StepFolder(commit, frozenset()))
 
     def _record(self, commit: Commit, found: StepFolder) -> bool:
-        """True when the commit record is there, by us or another."""
+        """Return whether the commit record exists, after creating it if the step is complete.
+
+        Raises `Fenced` where the step was retired.
+        """
         key = f"{folder(commit)}/{metadata.NAME}"
         if found.has_record:
             if not self._alive(commit):
@@ -274,7 +314,8 @@ class Commits:
         ranks = found.ranks
         if ranks != frozenset(range(len(ranks))):
             return False
-        # One that was swept since it was listed is no error: the next look finds the tombstone.
+        # A manifest that was swept since the listing is no error: the next look finds the
+        # tombstone.
         first = self._manifest(commit, 0) if ranks else None
         if first is None or len(ranks) < first.world_size:
             return False
@@ -292,7 +333,10 @@ class Commits:
         return True
 
     def _advance(self, commit: Commit, epoch: int) -> None:
-        """LATEST moves forward only, and only while its epoch is ours."""
+        """Move LATEST forward to the commit.
+
+        Raises `Fenced` where its epoch is no longer `epoch`.
+        """
         while True:
             latest, etag = self._read_latest()
             if latest is None:
@@ -314,16 +358,20 @@ class Commits:
     # -- reading ----------------------------------------------------------------------------------
 
     def latest(self) -> Commit | None:
+        """Return the commit that LATEST names, or None."""
         latest, _ = self._read_latest()
         return latest.commit if latest is not None else None
 
     def begins(self) -> int:
-        """The epoch from which on commits count."""
+        """Return the first epoch whose commits count."""
         latest, _ = self._read_latest()
         return latest.begins if latest is not None else 0
 
     def newest(self, *, step: int | None = None, before: Commit | None = None) -> Commit | None:
-        """The newest commit that counts: at `step` alone, and older than `before`, where told."""
+        """Return the newest commit that counts, or None.
+
+        `step` restricts the search to that step, `before` to commits older than that one.
+        """
         begins = self.begins()
         for commit, found in sorted(step_folders(self.storage.keys()).items(), reverse=True):
             if commit.epoch < begins:
@@ -334,12 +382,18 @@ class Commits:
         return None
 
     def manifests(self, commit: Commit, ranks: Iterable[int]) -> list[Manifest]:
+        """Return the manifests of these ranks, by rank.
+
+        Raises `RestoreFailed` where one is missing.
+        """
         wanted = sorted(ranks)
         read = []
         for rank, content in zip(wanted, self._manifests(commit, wanted), strict=True):
             if content is None:
                 name = f"{folder(commit)}/{manifest.manifest_name(rank)}"
-                raise RestoreFailed(f"{self.storage.url}/{name} is missing")
+                raise RestoreFailed(
+                    f"{self.storage.url}/{name} does not exist: the checkpoint is damaged"
+                )
             read.append(content)
         return read
 
@@ -354,7 +408,7 @@ class Commits:
         return manifest.decode(blob.data, name) if blob is not None else None
 
     def checkpoint(self, commit: Commit) -> Sequence[Manifest]:
-        """The manifests of a committed step; raises `RestoreFailed` for any other."""
+        """Return all manifests of a committed step. Raises `RestoreFailed` for any other step."""
         place = f"{self.storage.url}/{folder(commit)}"
         if not self._alive(commit):
             raise RestoreFailed(f"{place} is not a committed checkpoint")
@@ -364,7 +418,8 @@ class Commits:
         return manifests
 
     def _alive(self, commit: Commit) -> bool:
-        # Of a large state it takes many MiB, which its beginning spares.
+        """Return whether the step has a commit record that is no tombstone."""
+        # Only the beginning is read: the record of a large state takes many MiB.
         begun = bytearray(len(metadata.TOMBSTONE))
         name = f"{folder(commit)}/{metadata.NAME}"
         there = self.storage.read(name, 0, memoryview(begun))
@@ -379,16 +434,21 @@ class Commits:
         try:
             return msgspec.json.decode(blob.data, type=Latest), blob.etag
         except msgspec.MsgspecError as error:
-            # Where objects are written in place, others may look in the middle.
+            # Stores that write objects in place may show LATEST half written.
             if self.storage.weaker and not isinstance(error, msgspec.ValidationError):
                 raise StorageUnavailable(
-                    f"{self.storage.url}/{LATEST} is not whole: it is being written, or a write "
-                    "was cut off; if it stays so, delete it, and the next round makes it again"
+                    f"{self.storage.url}/{LATEST} is incomplete: it is being written, or a write "
+                    "was cut off; if it stays so, delete it, and the next round writes it again"
                 ) from None
-            raise StorageRefused(f"{self.storage.url}/{LATEST} is not ours: {error}") from None
+            raise StorageRefused(
+                f"{self.storage.url}/{LATEST} was not written by spotelastic: {error}"
+            ) from None
 
     def _write_latest(self, latest: Latest, etag: str) -> bool:
-        """Over the content named by `etag`, or anew where that is empty."""
+        """Write LATEST if its etag is still `etag`, or does not exist where `etag` is empty.
+
+        Returns whether it now has this content.
+        """
         data = msgspec.json.encode(latest)
         if etag:
             written = self.storage.swap(LATEST, data, etag)
@@ -396,6 +456,7 @@ class Commits:
             written = self.storage.create(LATEST, data)
         if written:
             return True
-        # A request that was repeated below us meets its own first try.
+        # A request that was repeated below this layer finds the object that its own first try
+        # wrote.
         now, _ = self._read_latest()
         return now == latest

@@ -1,9 +1,10 @@
-"""What is collected, and in which order (docs/explanation/protocols.md, Commit).
+"""Decides which old checkpoints are deleted, deletes them safely, and pins and unpins commits.
 
-A commit record is never deleted: a tombstone takes its place before the shards go, so that a late
-or repeated write cannot bring the step back. A pin is a mark at the record's end: whoever swaps the
-record first, to pin the step or to bury it, makes the other's swap fail. Uncommitted steps go by
-epoch, never by age, and only once a newer commit makes them useless.
+A commit record is never deleted. A tombstone replaces it before the shards go, so that a late or
+repeated write cannot bring the step back. A pin is a mark at the end of the record. Pinning and
+retiring both swap the record, so that the second of the two fails. Steps without a commit are
+removed by epoch, never by age, and only once a newer commit has made them useless
+(docs/explanation/protocols.md, Commits).
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -21,27 +22,29 @@ from spotelastic_checkpoints.types import Commit
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What stays besides pinned commits."""
+    """Which commits stay besides pinned ones."""
 
     last: int = 3
-    """The newest so many, at least 1."""
+    """Number of newest commits that stay, at least 1."""
     every: int = 0
-    """And all whose step is a multiple of this; 0: none."""
+    """Commits whose step is a multiple of this stay as well; 0 means none."""
 
     def always(self, step: int) -> bool:
+        """Return whether a commit of this step stays whatever its age."""
         return self.every > 0 and step % self.every == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What is to go."""
+    """What a collection has to remove."""
 
     retire: tuple[StepFolder, ...]
-    """Commits beyond those that are kept."""
+    """Commits that the retention rules do not keep."""
     sweep: tuple[StepFolder, ...]
     """Steps that must never be committed any more."""
     finish: tuple[StepFolder, ...]
-    """Tombstones whose shards are still there: whoever was at it died."""
+    """Steps that have a tombstone and still have shards: an earlier collection died in the middle.
+    """
 
 
 def decide(
@@ -52,9 +55,10 @@ def decide(
     epoch: int,
     keep: Keep,
 ) -> Collection:
-    """`buried` have a tombstone, `latest` is what LATEST names, `epoch` our own.
+    """Decide what to remove.
 
-    A folder that holds its record alone has been collected.
+    `buried` are the commits that have a tombstone, `latest` is the one that LATEST names, and
+    `epoch` is this run's own. A folder that holds only its record has been collected already.
     """
     full = [found for found in folders.values() if found.has_record and len(found.names) > 1]
     alive = [found for found in full if found.commit <= latest and found.commit not in buried]
@@ -75,10 +79,13 @@ def decide(
 def collect(
     commits: Commits, latest: Commit, epoch: int, keep: Keep, thorough: bool = True
 ) -> None:
-    """Carries out `decide`. May die anywhere: what is left is found again next time, unless it is
-    of a step that would always be kept and is older than the newest: then when it is `thorough`."""
+    """Remove what `decide` says.
+
+    The process may die anywhere in it: the next collection finds the rest. Commits that
+    `keep.every` keeps are only looked at beyond the newest ones when `thorough`.
+    """
     storage = commits.storage
-    begins = commits.begins()  # what a run that began afresh left there is nobody's to collect
+    begins = commits.begins()  # Commits from before a fresh start are left alone.
     folders = {
         commit: found
         for commit, found in step_folders(storage.keys()).items()
@@ -100,7 +107,7 @@ def collect(
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What commit records say, without the records: each may have MiBs."""
+    """What the commit records say, without the records themselves, each of which may have many MiB."""
 
     etags: dict[Commit, str] = field(default_factory=dict)
     buried: set[Commit] = field(default_factory=set)
@@ -114,8 +121,11 @@ def _records(
     keep: Keep,
     thorough: bool,
 ) -> _Records:
-    """Those that `decide` depends on. Of steps that are always kept there may be very many, and
-    what matters of them is which are alive among the newest."""
+    """Read the commit records that `decide` depends on.
+
+    There may be very many commits that are always kept. Unless `thorough`, they are only read while
+    the newest `keep.last` living commits are not all found.
+    """
     records = _Records()
     alive = 0
     for commit, found in sorted(folders.items(), reverse=True):
@@ -137,20 +147,22 @@ def _records(
 
 
 def sweep_uploads(commits: Commits, epoch: int) -> int:
-    """End what uploads of earlier epochs left unfinished: it costs money and is listed nowhere.
+    """Abort unfinished uploads of earlier epochs and return their number.
 
-    Once the epoch has a commit of its own, nothing of theirs can count any more.
+    They cost money and appear in no listing. Nothing of them can count once `epoch` has a commit.
     """
     storage = commits.storage
-    # Of our own steps alone: the place of another run may be below ours, at .../2, say.
+    # Only objects named as a step's: another run may have its storage below this one, at .../2,
+    # say.
     left = [commit for commit in step_folders(storage.unfinished()) if commit.epoch < epoch]
     return sum(storage.abort_uploads(f"{folder(commit)}/") for commit in left)
 
 
 def end_uploads(commits: Commits, epoch: int, ranks: Iterable[int]) -> None:
-    """End what was begun of these ranks' shards: by whoever writes them, before it writes any.
+    """Abort unfinished uploads of these ranks' shards in this epoch.
 
-    A daemon that was killed leaves such, and no later epoch may come to sweep them.
+    The daemon that will write these shards calls this before it writes any. A daemon that was
+    killed leaves unfinished uploads, and no later epoch may come to sweep them.
     """
     ours = tuple(manifest.shard_prefix(rank) for rank in ranks)
     for found in step_folders(commits.storage.unfinished()).values():
@@ -161,24 +173,32 @@ def end_uploads(commits: Commits, epoch: int, ranks: Iterable[int]) -> None:
 
 
 def pin(commits: Commits, commit: Commit) -> None:
-    """The commit stays until it is unpinned. Raises `RestoreFailed` where there is none."""
+    """Keep the commit until it is unpinned. Raises `RestoreFailed` where it does not exist."""
     record = _alive(commits, commit)
     if not metadata.is_pinned(record.data):
         _swap(commits, commit, metadata.pinned(record.data), record)
 
 
 def unpin(commits: Commits, commit: Commit) -> None:
-    """Back to what the policy says. Raises `RestoreFailed` where there is no such commit."""
+    """Let the retention rules apply to the commit again.
+
+    Raises `RestoreFailed` where it does not exist.
+    """
     record = _alive(commits, commit)
     if metadata.is_pinned(record.data):
         _swap(commits, commit, metadata.unpinned(record.data), record)
 
 
 def remove(commits: Commits, commit: Commit) -> None:
-    """Raises `StorageRefused` for what LATEST names, and for what is pinned."""
+    """Delete one commit.
+
+    Raises `StorageRefused` for the one that LATEST names and for pinned ones.
+    """
     place = f"{commits.storage.url}/{folder(commit)}"
     if commits.latest() == commit:
-        raise StorageRefused(f"{place} is what LATEST names: a resume would find nothing")
+        raise StorageRefused(
+            f"{place} is the newest checkpoint (LATEST names it): a restart resumes from it"
+        )
     found = step_folders(commits.storage.keys(folder(commit) + "/")).get(commit)
     record = commits.storage.get(_record_key(commit))
     if found is None or record is None:
@@ -186,7 +206,7 @@ def remove(commits: Commits, commit: Commit) -> None:
     if metadata.is_pinned(record.data):
         raise StorageRefused(f"{place} is pinned: unpin it first")
     if not metadata.is_tombstone(record.data) and not _bury(commits, commit, record.etag):
-        raise StorageUnavailable(f"{place} changed meanwhile: try again")
+        raise StorageUnavailable(f"{place} was changed by another process meanwhile: try again")
     _delete(commits, found)
 
 
@@ -203,7 +223,7 @@ def _swap(commits: Commits, commit: Commit, data: bytes, record: Blob) -> None:
         now = commits.storage.get(_record_key(commit))
         if now is None or now.data != data:
             place = f"{commits.storage.url}/{folder(commit)}"
-            raise StorageUnavailable(f"{place} changed meanwhile: try again")
+            raise StorageUnavailable(f"{place} was changed by another process meanwhile: try again")
 
 
 def _bury(commits: Commits, commit: Commit, etag: str) -> bool:
@@ -218,6 +238,6 @@ def _record_key(commit: Commit) -> str:
 
 
 def _delete(commits: Commits, found: StepFolder) -> None:
-    # A note may have been left since the folder was listed.
+    # A verification note may have been written since the folder was listed.
     commits.storage.delete(sorted({*found.keys, verification.key(found.commit)}))
     crash_points.reached(Stage.SHARDS_DELETED)

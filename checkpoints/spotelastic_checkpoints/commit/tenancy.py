@@ -1,11 +1,12 @@
-"""Which job uses a root, so that two living jobs never share one.
+"""Records which job uses a storage, so that two living jobs never share one.
 
     <root>/in-use    who the tenant is, the last question to it, and its last answer
 
-Who comes asks the tenant whether it lives, and the tenant answers within a second or two. One that
-stays silent is dead, or cut off from the store, and gives way; it ends when it finds that out. No
-clock is compared, and a job that was killed needs no hand: on its own machine its end is seen at
-once. All changes are swaps, so that of two who come at once one is refused.
+A job that arrives writes a question into the object, and the tenant answers within a second or two.
+A tenant that stays silent is dead or cut off from the store, and is replaced. If it lives after
+all, it ends when it finds that out. No clocks are compared. A job that was killed leaves nothing to
+clean up, and on its own machine its end is seen at once. All changes are compare-and-swaps, so that
+of two jobs that arrive together one is refused.
 """
 
 import os
@@ -24,41 +25,53 @@ from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, Sto
 from spotelastic_checkpoints.storage.port import Storage
 
 KEY = "in-use"
+"""Key of the object, in the storage's root."""
 LOOK_EVERY = 1.0
 """Seconds between a tenant's looks for a question."""
 ANSWER_WITHIN = 8.0
-"""Seconds after which a tenant that was asked is taken to be dead."""
+"""Seconds after which a tenant that did not answer a question is taken to be dead."""
 KNOWN_WITHIN = 3 * ANSWER_WITHIN
+"""Seconds that `Tenancy.settle` waits for a result once the storage has answered."""
 ASK_EVERY = 0.2
+"""Seconds between looks for the answer to a question."""
 RELEASE_WITHIN = 5.0
+"""Seconds that `Tenancy.release` waits for the thread to end."""
 
 
 class Tenant(msgspec.Struct, frozen=True):
-    """A job, as the one that took the root for it wrote it down."""
+    """A job, as it describes itself in the object."""
 
     job: str
-    """New with every life of a job."""
+    """A random id, new with every start of a job."""
     group: str
-    """Of all nodes that meet at one place: known to each of them before it looks here."""
+    """An id that all nodes of the job share, and that each knows before it looks at the storage."""
     run: str
+    """Name of the run whose checkpoints are stored here."""
     meets: tuple[str, ...]
-    """Where its nodes meet; empty: it has one node."""
+    """Endpoints through which the job's nodes find each other; empty for a job on one node."""
     command: str
+    """Command line of the job, for messages."""
     host: str
+    """Host name of the node that took the storage, for messages."""
     machine: str
+    """Identifies the machine, or container, in which `pid` is valid: see `machine()`."""
     pid: int
     started: int
-    """Of the process: its pid may be another's later."""
+    """Start time of the process in clock ticks since boot: a later process may get the same pid."""
     begun_at: float
+    """When the job took the storage (epoch seconds)."""
     ready: bool = False
-    """What there was to prepare is prepared: other nodes of the job may begin."""
+    """Whether the storage is prepared, so that other nodes of the job may begin."""
     question: str = ""
+    """The last question that another job asked: a random id."""
     answer: str = ""
+    """The last question that the tenant answered."""
     over: bool = False
+    """Whether the job has ended."""
 
 
 class InUse(CheckpointsError):
-    """Another job lives there."""
+    """Another living job uses the storage."""
 
     def __init__(self, tenant: Tenant) -> None:
         super().__init__(f"another job uses it: {tenant.command} on {tenant.host}")
@@ -66,7 +79,7 @@ class InUse(CheckpointsError):
 
 
 def tenant_here(run: str, command: str, *, group: str = "", meets: tuple[str, ...] = ()) -> Tenant:
-    """For a job that this process begins or joins."""
+    """Return the tenant for a job that this process begins or joins."""
     return Tenant(
         job=secrets.token_hex(8),
         group=group or secrets.token_hex(8),
@@ -82,7 +95,10 @@ def tenant_here(run: str, command: str, *, group: str = "", meets: tuple[str, ..
 
 
 def machine() -> str:
-    """Of this boot of this machine, or of this container: where a pid means something."""
+    """Return an id of this boot of this machine, or of this container.
+
+    Pids are compared only within it.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -91,7 +107,7 @@ def machine() -> str:
 
 
 def _started(pid: int) -> int:
-    """When the process began, in ticks of the machine; 0: there is none, or it has ended."""
+    """Return when the process began, in clock ticks since boot; 0 where it does not run."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -100,21 +116,24 @@ def _started(pid: int) -> int:
 
 
 def _lives_here(tenant: Tenant) -> bool | None:
-    """Whether the process that took the root lives; None: it is elsewhere, or this very one, which
-    may have forgotten."""
+    """Return whether the process that took the storage lives; None where that cannot be seen.
+
+    It cannot be seen on another machine. Nor where it is this very process, which may have given
+    the storage up before.
+    """
     if tenant.machine != machine() or tenant.pid == os.getpid():
         return None
     return _started(tenant.pid) == tenant.started != 0
 
 
 Settled = Literal["first", "joined", "unknown"]
+"""How this node got the storage: as its first user, by joining its own job, or not yet."""
 
 
 class Tenancy:
-    """A thread that takes the root, then answers for as long as this process uses it.
+    """Takes the storage for a job, then answers as its tenant while the process uses it.
 
-    `others_live` tells, without asking the root, whether nodes of this job train. `displaced` is
-    called, in the thread, when another job has the root after all.
+    All of this happens in a thread.
     """
 
     def __init__(
@@ -125,15 +144,21 @@ class Tenancy:
         displaced: Callable[[Tenant], None],
         others_live: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Start the thread.
+
+        `others_live` tells, without asking the storage, whether other nodes of this job train.
+        `displaced` is called in the thread when another job turns out to have the storage.
+        """
         self._open = open_root
         self._root: Storage | None = None
         self._mine, self._others_live, self._displaced = mine, others_live, displaced
         self._job = ""
-        """The one whose tenant we are."""
+        """Id of the job that this process answers for; empty until the storage was taken or joined.
+        """
         self._settled: Settled = "unknown"
         self._error: CheckpointsError | None = None
         self._went_on = False
-        """Nobody waits for us any more."""
+        """Whether `settle` has returned, so that errors are no longer raised there."""
         self._heard, self._known, self._end = (threading.Event() for _ in range(3))
         self._prepared = self._over = False
         self._lock = threading.Lock()
@@ -141,10 +166,12 @@ class Tenancy:
         self._thread.start()
 
     def settle(self, within: float) -> Settled:
-        """Waits for as long as the root answers, but no longer than `within` for its first answer.
+        """Wait until it is known how the storage was taken.
 
-        "first": nobody else is there, and `prepared` has to be called; "unknown": the root does not
-        answer, and is taken when it does. Raises `InUse`, and `StorageRefused`.
+        Waits at most `within` seconds for the first answer. Returns "first" where no other node
+        uses it, in which case `prepared` has to be called; "joined" where other nodes of this job
+        do; and "unknown" where the store does not answer and the thread goes on trying. Raises
+        `InUse` or `StorageRefused`.
         """
         if self._heard.wait(within):
             self._known.wait(KNOWN_WITHIN)
@@ -155,10 +182,14 @@ class Tenancy:
             return self._settled
 
     def prepared(self) -> None:
+        """Declare the storage prepared: other nodes of the job may begin."""
         self._prepared = True
 
     def release(self, *, over: bool) -> None:
-        """`over`: the job has ended, and not only this node of it."""
+        """Stop answering.
+
+        `over` says that the whole job has ended, and not only this node of it.
+        """
         self._over = over
         self._end.set()
         self._thread.join(RELEASE_WITHIN)
@@ -183,7 +214,10 @@ class Tenancy:
                 self._leave()
 
     def _ends(self, error: CheckpointsError) -> bool:
-        """A store that refuses what it took before may take it again: rights that are renewed."""
+        """Handle an error, and return whether the thread ends.
+
+        A store that refuses now what it allowed before may allow it again, when rights are renewed.
+        """
         with self._lock:
             if not self._went_on:
                 self._error = error
@@ -221,7 +255,11 @@ class Tenancy:
             self._ask(tenant, ours=ours)
 
     def _ask(self, tenant: Tenant, *, ours: bool) -> None:
-        """Returns when it has to be looked at again: it is another, or it was replaced."""
+        """Ask the tenant, and replace it if it does not answer in time.
+
+        Returns when the object has to be looked at again: it was changed or replaced. Raises
+        `InUse` when another job answers.
+        """
         question = secrets.token_hex(8)
         before, etag = self._read()
         if before != tenant or not self._written(
@@ -245,7 +283,10 @@ class Tenancy:
                 return
 
     def _replace(self, tenant: Tenant) -> None:
-        """Unless it has answered meanwhile; the next look tells whether it came through."""
+        """Replace the tenant unless it has changed since.
+
+        The next look tells whether that succeeded.
+        """
         now, etag = self._read()
         if now == tenant:
             self._written(self._mine, etag)
@@ -256,13 +297,14 @@ class Tenancy:
 
     def _look(self) -> None:
         tenant, etag = self._read()
-        if tenant is None:  # somebody has emptied the root
+        if tenant is None:  # The object was deleted by hand.
             self._written(msgspec.structs.replace(self._mine, job=self._job, ready=True), etag)
             return
         if tenant.job != self._job:
             if not self._is_ours(tenant):
                 raise InUse(tenant)
-            self._job = tenant.job  # another node found this one silent
+            # Another node of this job found this one silent and replaced it.
+            self._job = tenant.job
         ready = tenant.ready or (self._prepared and self._job == self._mine.job)
         now = msgspec.structs.replace(tenant, ready=ready, answer=tenant.question, over=False)
         if now != tenant:
@@ -286,7 +328,9 @@ class Tenancy:
         try:
             return msgspec.json.decode(blob.data, type=Tenant), blob.etag
         except msgspec.MsgspecError as error:
-            raise StorageRefused(f"{self._root.url}/{KEY} is not ours: {error}") from None
+            raise StorageRefused(
+                f"{self._root.url}/{KEY} was not written by spotelastic: {error}"
+            ) from None
 
     def _written(self, tenant: Tenant, etag: str) -> bool:
         assert self._root is not None

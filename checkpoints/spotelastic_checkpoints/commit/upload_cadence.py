@@ -1,27 +1,33 @@
-"""Pure: which saves are uploaded where there is no time for all of them.
+"""Decides which saves are uploaded when uploads are too slow for all of them.
 
-Where uploads take longer than the schedule allows, nodes choose by themselves, and a step is
-committed only when all of them have sent their part. If each went on with its newest save, nodes
-whose uploads end at different moments would send different steps. So each sends every 2nd, 4th,
-8th, … of them, as its own uploads need: what a slow node sends, a quick one sends, too.
+A step is committed only when all nodes have uploaded their part of it, and each node chooses by
+itself. If each sent its newest save, nodes whose uploads end at different moments would send
+different steps. So each node sends every 2nd, 4th, 8th, … scheduled save, as its own uploads
+require: what a slow node sends, a fast one sends too. Nothing here waits or does I/O.
 """
 
 MARGIN = 1.25
-"""An upload is given that much more time than it is expected to take."""
+"""Factor by which an upload may take longer than expected."""
 MOST = 1 << 20
+"""Largest stride: at least one of so many scheduled saves is uploaded."""
 
 
 def goes_first(later: int, left: int, room: float) -> bool:
-    """Whether a later save takes the place of one that is on its way, before a node is gone: where
-    both, of `later` bytes and of `left`, cannot be sent any more, but the later one can, or no less
-    of it. `room` is how many bytes can."""
+    """Return whether a later save replaces the one being uploaded, on a node that is about to go.
+
+    `later` and `left` are the bytes of the later save and the rest of the current one; `room` is
+    how many bytes can still be sent. The later one replaces it if both cannot be sent, and the
+    later one fits or is no larger than that rest.
+    """
     fits = room / MARGIN
     return later + left > fits and (later <= fits or later <= left)
 
 
 def stride(upload: float, interval: float) -> int:
-    """One of how many scheduled saves is uploaded, where an upload and the time from one such save
-    to the next take so many seconds."""
+    """Return n where every n-th scheduled save is uploaded: a power of two.
+
+    `upload` are the seconds that one upload takes, `interval` those between two scheduled saves.
+    """
     found = 1
     while found * interval < upload * MARGIN and found < MOST:
         found *= 2
@@ -29,18 +35,23 @@ def stride(upload: float, interval: float) -> int:
 
 
 class Cadence:
-    """Of the scheduled saves of one round, numbered through."""
+    """Chooses among the scheduled saves of one round, which are numbered consecutively."""
 
     def __init__(self) -> None:
         self._interval = 0.0
-        """Seconds between two of them; 0: not known."""
+        """Seconds between two scheduled saves; 0 while unknown."""
         self._last: tuple[int, float] | None = None
+        """Number and time of the last scheduled save."""
         self._awaited = 0.0
-        """When the next one that passes will have come up, if one was left out since; 0: none."""
+        """When the next save that will be uploaded is expected, if one was left out since the last;
+        else 0.
+        """
 
     def passes(self, number: int, now: float, upload: float) -> bool:
-        """Whether the save of this number is uploaded: it comes up `now` (s), and an upload takes
-        so many seconds."""
+        """Return whether the save of this number is uploaded.
+
+        It is sealed at `now`, and an upload takes `upload` seconds.
+        """
         if self._last is not None and number > self._last[0]:
             self._interval = (now - self._last[1]) / (number - self._last[0])
         self._last = number, now
@@ -49,8 +60,10 @@ class Cadence:
         return not self._awaited
 
     def has_paused(self, now: float) -> bool:
-        """Whether a save was left out, and the one that was to be uploaded in its place has not
-        come: as in a long evaluation. True once."""
+        """Return whether a save was left out and the one to be uploaded instead is overdue.
+
+        That happens in a long evaluation, for example. Returns True only once.
+        """
         paused = 0.0 < self._awaited < now
         if paused:
             self._awaited = 0.0

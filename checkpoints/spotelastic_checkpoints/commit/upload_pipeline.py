@@ -1,9 +1,9 @@
-"""Uploads: the newest save that is due, one at a time, until it is committed or of no use.
+"""Uploads a node's newest due save to the object store, one save at a time, until it is committed.
 
     wanted -> hashed -> shards -> manifests -> complete -> recorded -> LATEST
 
-Must never happen: training waits for the store. So the pipeline only reads slots, which it pins,
-and a newer save takes the place of one that has not begun or does not get on.
+Training must never wait for the store. The pipeline therefore only reads slots, which it pins. A
+newer save replaces one that has not begun, or that makes no progress.
 """
 
 import asyncio
@@ -35,56 +35,61 @@ from spotelastic_checkpoints.types import Commit, Item, UploadStatus
 T = TypeVar("T")
 
 _RETRY_FIRST, _RETRY_MOST = 0.2, 5.0
-"""Seconds between attempts while the store is away."""
+"""Shortest and longest back-off, in seconds, between attempts while the store does not answer."""
 AWAY_AFTER = 10.0
-"""Seconds without a file that goes up, after which a save that fails gives its slots to others."""
+"""Seconds without an uploaded file after which a failing save lets others overwrite its slots."""
 _LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
-"""Seconds between looks for the other nodes' manifests."""
+"""Shortest and longest time, in seconds, between looks for the other nodes' manifests."""
 
 
 class _Left(CheckpointsError):
-    """The save is of no use any more, which is nobody's loss."""
+    """The save is of no use any more, and was given up without a message."""
 
 
 class _Overwritten(CheckpointsError):
-    """The save's slot holds another by now."""
+    """The save's slot was overwritten with a later save before it was uploaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """One step's slots on this node."""
+    """The slots of one step on this node, with the commit that they are part of."""
 
     commit: Commit
     incarnation: str
+    """Incarnation of the round that sealed the slots."""
     slots: tuple[tuple[Slot, SlotHeader], ...]
 
     @property
     def paths(self) -> set[Path]:
+        """Files of the slots."""
         return {slot.path for slot, _ in self.slots}
 
     @property
     def nbytes(self) -> int:
+        """Bytes that this node uploads of the save."""
         return sum(header.owned_bytes for _, header in self.slots)
 
 
 class UploadProgress:
-    """Of one attempt at an upload; told from several threads."""
+    """Counts the bytes of one attempt at an upload; thread-safe."""
 
     def __init__(self, found: int = 0) -> None:
-        """`found` bytes are in the store already."""
+        """Start to count. `found` bytes are in the store already."""
         self._lock = threading.Lock()
         self._begun = time.monotonic()
         self._found = self.done = found
         self.error: Exception | None = None
-        """Of the first file that did not go up, or why the save was given up before; no files are
-        begun then."""
+        """Error of the first file that failed, or the reason why the save was given up. No further
+        file is begun once it is set.
+        """
 
     def add(self, nbytes: int) -> None:
+        """Count bytes that were sent."""
         with self._lock:
             self.done += nbytes
 
     def find(self, nbytes: int) -> None:
-        """They are in the store already."""
+        """Count bytes that were found to be in the store already."""
         with self._lock:
             self.done += nbytes
             self._found += nbytes
@@ -96,16 +101,20 @@ class UploadProgress:
 
 
 class Files:
-    """Of one save, those that are in the store: an attempt goes on where the one before it ended.
+    """The files of one save that are in the store.
 
-    They count while the slot holds what they were sent from.
+    An attempt goes on where the last one ended. A file counts only as long as the slot still holds
+    what it was made from.
     """
 
     def __init__(self) -> None:
         self._ranks: dict[int, tuple[int, dict[int, Shard]]] = {}
 
     def of(self, rank: int, generation: int) -> dict[int, Shard]:
-        """By number; to be added to."""
+        """Return the rank's stored files by number; new ones are added to this dict.
+
+        They are forgotten when the slot's `generation` has changed.
+        """
         known = self._ranks.get(rank)
         if known is None or known[0] != generation:
             known = self._ranks[rank] = generation, {}
@@ -113,6 +122,7 @@ class Files:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all stored files."""
         return sum(map(_nbytes, (files for _, files in self._ranks.values())))
 
     def __len__(self) -> int:
@@ -124,8 +134,11 @@ def _nbytes(files: Mapping[int, Shard]) -> int:
 
 
 async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """The results, or the first error, once everything has ended: what goes on reading a slot that
-    is given up would send what is written there next, under the name of what was there."""
+    """Wait for everything to end, then return the results or raise the first error.
+
+    A request that went on after its slot was given up would send the next save's bytes under the
+    name of the old one.
+    """
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -138,6 +151,7 @@ def _overwritten(header: SlotHeader) -> _Overwritten:
 
 
 def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
+    """Return the items with the checksums of their bytes in the slot."""
     data = slot.data
     return tuple(
         manifest.checksummed(item, data[item.offset : item.offset + item.length]) for item in items
@@ -145,8 +159,7 @@ def checksummed(slot: Slot, items: Sequence[Item]) -> tuple[Item, ...]:
 
 
 class Pipeline:
-    """Lives in the daemon's event loop; what takes time runs in `executor`, files go up in
-    `uploads`, which has as many threads as may be on their way at a time."""
+    """Uploads saves in the daemon's event loop."""
 
     def __init__(
         self,
@@ -158,8 +171,13 @@ class Pipeline:
         committed: Callable[[Commit], None],
         overwritten: Callable[[], None],
     ) -> None:
-        """`committed` hears of each commit of ours, `moved_on` of each save that needs no slot
-        any more, `overwritten` when a save lost its slot and nothing newer waits."""
+        """Create an idle pipeline; `run` does the work.
+
+        Blocking calls run in `executor`. Files are uploaded in `uploads`, whose number of threads
+        is the number of files in flight. `committed` is called for each commit that this node
+        makes, `moved_on` whenever a save stops needing its slots, and `overwritten` when a save has
+        lost its slot and no newer one waits.
+        """
         self._commits = commits
         self._emit = emit
         self._moved_on = moved_on
@@ -171,52 +189,60 @@ class Pipeline:
         self._wanted: Save | None = None
         self._active: Save | None = None
         self._sent = False
-        """All of the active save's parts are in the store, with their manifests."""
+        """Whether all parts of the active save, and their manifests, are in the store."""
         self._resting = False
-        """The store is away, and nothing of the active save is read until it is tried again."""
+        """Whether the store is away, so that no slot is read until the next attempt."""
         self._outrun: Save | None = None
+        """A complete save that a newer epoch kept from being committed: see `adopt`."""
         self._progress = UploadProgress()
         self._files = Files()
-        """Of the active save."""
+        """Stored files of the active save."""
         self._outage = ""
+        """The problem reported last; empty when uploads make progress."""
         self._away = False
-        """It has been told that the store is."""
+        """Whether the outage of the store was reported."""
         self.commit_time = 0.0
-        """Seconds that the last commit of ours took, without what an outage took before."""
+        """Seconds that this node's last commit took, without the outage before it."""
         self._begun = 0.0
+        """When the upload began (monotonic clock). Time in which nothing went up is left out."""
         self._sent_in = 0.0
-        """Seconds that the last upload of our parts took,"""
+        """Seconds that the last upload of this node's parts took."""
         self._last_rate = 0.0
-        """and bytes per second in it."""
+        """Bytes per second of the last upload of this node's parts."""
         self.deadline = 0.0
-        """Epoch seconds at which this node will be gone; 0: none known."""
+        """Epoch seconds at which this node will be gone; 0 without an interruption notice."""
         self.newest: Commit | None = None
         """The newest commit that LATEST is known to name."""
         self.settled: Commit | None = None
-        """The newest save of ours that needs nothing more: committed, or of no use."""
+        """The newest save of this node that needs no more work: it is committed, or of no use."""
         self.epoch = 0
-        """Of the current round; moves LATEST."""
+        """Epoch of the current round, under which LATEST may be moved."""
 
     @property
     def pinned(self) -> set[Path]:
-        """Slots that are on their way to the store, and to be overwritten last.
+        """Slots that still have to be uploaded, and are overwritten only if no other is free.
 
-        What was sent is no longer read. A node that has died, or has left this save out, never
-        sends its part: with two slots nobody could save again if this one waited for it.
+        Slots of a save that was sent are not among them. A node that died or left the save out
+        never sends its part, and with two slots no other save would be possible while this one
+        waited for it.
         """
         active = None if self._sent else self._active
         return {path for save in (active, self._wanted) if save for path in save.paths}
 
     @property
     def in_use(self) -> set[Path]:
-        """Those of them that must not be overwritten even where there is no other. While the store
-        is away nothing is read, and with two slots nobody could save: what is overwritten gives
-        way to the newest."""
+        """Pinned slots that may not be overwritten even if no other is free.
+
+        While the store is away nothing is read, and with two slots no save would be possible. So
+        the active save's slots are released, and the newest save takes the place of what is
+        overwritten.
+        """
         resting = self._active.paths if self._resting and self._active else ()
         return self.pinned - set(resting)
 
     @property
     def upload(self) -> UploadStatus | None:
+        """Progress of the active save, or of the next one; None if there is nothing to upload."""
         save = self._active or self._wanted
         if save is None:
             return None
@@ -227,17 +253,22 @@ class Pipeline:
 
     @property
     def upload_time(self) -> float:
-        """Seconds that an upload of our parts takes, by the last one and the one under way."""
+        """Seconds that an upload of this node's parts takes: the last, or the current one if
+        longer.
+        """
         under_way = self._active is not None and not self._sent
         return max(self._sent_in, time.monotonic() - self._begun if under_way else 0.0)
 
     @property
     def outage(self) -> str:
-        """Why uploads do not get on at the moment; empty when they do."""
+        """Why uploads make no progress at the moment; empty when they do."""
         return self._outage
 
     def want(self, save: Save) -> bool:
-        """Upload this save next, instead of what waits. False when it is old or known."""
+        """Upload this save next, instead of one that waits.
+
+        Returns False when it is old or known.
+        """
         known = [s.commit for s in (self._active, self._wanted) if s]
         if self.settled is not None:
             known.append(self.settled)
@@ -245,7 +276,7 @@ class Pipeline:
         if is_new:
             self._wanted = save
             if self._active is not None and not self._sent and self._goes_first(save, self._active):
-                why = "the node goes, and there is time for the later one alone"
+                why = "the node is about to go, and only a later save can still be uploaded in time"
                 self._leave_active(CheckpointsError(why))
             self._changed.set()
         return is_new
@@ -258,8 +289,11 @@ class Pipeline:
         return upload_cadence.goes_first(later.nbytes, active.nbytes - self._progress.done, room)
 
     def adopt(self, epoch: int, keep: Callable[[Save], bool]) -> None:
-        """A round with this epoch began: give up saves that are not part of its history, and
-        record what the claim of its epoch outran."""
+        """Continue with a new round's epoch.
+
+        Saves for which `keep` returns False are not part of the round's history, and are given up.
+        A complete save that was fenced by the claim of this epoch is recorded now.
+        """
         self.epoch = epoch
         self._forget(keep)
         outrun, self._outrun = self._outrun, None
@@ -274,31 +308,35 @@ class Pipeline:
             self._leave_active(_Left(f"step {self._active.commit.step} is another history's"))
 
     def give_way(self) -> bool:
-        """Give up the save that would be committed last: a later one must come about, and has no
-        other slot. False when there is none that holds a slot."""
+        """Give up the save that would be committed last, because a later save needs its slot.
+
+        Returns False when no save holds a slot.
+        """
         if self._wanted is not None:
             self._wanted = None
         elif self._active is not None and not self._sent:
-            self._leave_active(CheckpointsError("its slot was needed for a later one"))
+            self._leave_active(CheckpointsError("its slot was needed for a later save"))
         else:
             return False
         return True
 
     def _leave_active(self, why: CheckpointsError) -> None:
-        """What is on its way ends by itself."""
+        """Stop working on the active save. Requests that are in flight end by themselves."""
         self._progress.error = why
         self._active = None
         self._changed.set()
 
     def learned(self, commit: Commit | None) -> None:
-        """A commit that somebody else made."""
+        """Note a commit that another node made."""
         if commit is not None and (self.newest is None or commit > self.newest):
             self.newest = commit
 
     def busy(self) -> bool:
+        """Return whether a save is being uploaded or waits to be."""
         return self._active is not None or self._wanted is not None
 
     async def run(self) -> None:
+        """Upload the saves that are wanted, until cancelled."""
         while True:
             while self._wanted is None:
                 self._changed.clear()
@@ -314,7 +352,7 @@ class Pipeline:
                 self._moved_on()
 
     async def _finish(self, save: Save) -> None:
-        """Until the save is committed, given up, or replaced by a newer one."""
+        """Work on the save until it is committed, given up, or replaced by a newer one."""
         wait, spent, got_on = _RETRY_FIRST, 0.0, time.monotonic()
         while self._active is save:
             before = len(self._files)
@@ -326,21 +364,24 @@ class Pipeline:
                 self._moved_on()
                 committed = await self._record(save)
             except StorageUnavailable as error:
-                if len(self._files) > before:  # of thousands of files some fail: it gets on
+                # Some of thousands of files failed, others went up: that is progress.
+                if len(self._files) > before:
                     wait, got_on = _RETRY_FIRST, time.monotonic()
                     spent = got_on - self._begun
                 else:
                     self._tell_away(str(error))
                     if self._wanted is not None:
                         return
-                # With jitter: all nodes of a cluster lose the store at the same moment.
+                # The back-off has jitter, because all nodes of a cluster lose the store at the same
+                # moment.
                 away = time.monotonic() - got_on > AWAY_AFTER
                 await self._rest(wait * random.uniform(0.5, 1.5), away=away)
                 wait = min(wait * 2, _RETRY_MOST)
                 continue
             except SupersededByNewerEpoch:
-                # A round claims the store when it is proposed, and we hear of its epoch when it
-                # starts. All our parts are there, so that only LATEST is left to be moved.
+                # A round claims its epoch when it is proposed, and this daemon learns of the epoch
+                # when the round starts. All parts of this node are stored, so only LATEST is left
+                # to be moved.
                 self._outrun = save
                 self._settle(save.commit)
                 self._emit(messages.Superseded(max(self.epoch, save.commit.epoch)))
@@ -371,6 +412,7 @@ class Pipeline:
             return
 
     async def _shards(self, save: Save) -> None:
+        """Upload the shards and manifests of all ranks of this node."""
         crash_points.reached(Stage.UPLOAD_STARTED)
         self._progress = UploadProgress(self._files.nbytes)
         try:
@@ -379,6 +421,7 @@ class Pipeline:
             raise self._progress.error or error from None
 
     async def _rank(self, save: Save, slot: Slot, header: SlotHeader) -> None:
+        """Upload one rank's missing files, then its manifest."""
         generation, progress = slot.generation, self._progress
         sent = self._files.of(header.rank, generation)
         files = await self._in_thread(self._missing, save.commit, slot, header)
@@ -395,7 +438,7 @@ class Pipeline:
 
         await _all(put(number, file) for number, file in enumerate(files) if number not in sent)
         if slot.generation != generation or slot.header() != header:
-            # A worker may still hold a grant of the daemon before us.
+            # A worker may still write by a grant of the daemon that this one has replaced.
             raise _overwritten(header)
         content = Manifest(
             version=manifest.VERSION,
@@ -411,7 +454,7 @@ class Pipeline:
         await self._in_thread(self._commits().put_manifest, content)
 
     def _missing(self, commit: Commit, slot: Slot, header: SlotHeader) -> list[Cut] | None:
-        """The files that the slot makes; None where they are there already."""
+        """Return the files that the slot is cut into; None where they are stored already."""
         if self._commits().has_manifest(commit, header.rank):
             return None
         if slot.header() != header:
@@ -421,6 +464,7 @@ class Pipeline:
     def _put(
         self, commit: Commit, name: str, slot: Slot, file: Cut, progress: UploadProgress
     ) -> Shard:
+        """Hash and upload one file."""
         if progress.error is not None:
             raise progress.error
         try:
@@ -430,14 +474,18 @@ class Pipeline:
             self._commits().put_shard(commit, name, data, progress.add)
         except Exception as error:
             if isinstance(error, CheckpointsError):
-                # It is kept until all files have ended, and what led to it may know what was sent.
+                # The error is kept until all files have ended. Its traceback would keep the file's
+                # memory alive.
                 error.__cause__ = error.__context__ = error.__traceback__ = None
             progress.error = progress.error or error
             raise
         return Shard(name, len(data), hashed.placed())
 
     async def _record(self, save: Save) -> bool:
-        """Wait for the other nodes' manifests; False when a newer save is to go first."""
+        """Wait for the other nodes' manifests and commit.
+
+        Returns False when a newer save goes first.
+        """
         wait = _LOOK_FIRST
         while self._active is save:
             epoch = max(self.epoch, save.commit.epoch)
@@ -447,7 +495,8 @@ class Pipeline:
             except SupersededByNewerEpoch:
                 if self.epoch <= epoch:
                     raise
-                continue  # the round that claimed it has begun here meanwhile
+                # The round that claimed the newer epoch has started on this node meanwhile.
+                continue
             if self._wanted is not None:
                 return False
             await self._pause(wait)
@@ -458,19 +507,22 @@ class Pipeline:
         self.settled = max(filter(None, (self.settled, commit)))
 
     def _complain(self, message: str) -> None:
-        """Once in a row."""
+        """Report a problem, unless it was the last one reported."""
         if message != self._outage:
             self._emit(messages.SaveFailed(message))
         self._outage, self._away = message, False
 
     def _tell_away(self, message: str) -> None:
-        """Once per outage, whichever saves it meets."""
+        """Report an outage of the store once, even if it affects several saves."""
         if not self._away:
             self._complain(message)
         self._outage, self._away = message, True
 
     async def _rest(self, seconds: float, *, away: bool) -> None:
-        """Until the store is tried again; where it is `away`, the slots are free meanwhile."""
+        """Wait before the next attempt.
+
+        If `away`, the active save's slots may be overwritten meanwhile.
+        """
         if away:
             self._resting = True
             self._moved_on()

@@ -1,6 +1,6 @@
-"""The note that a checkpoint was read again to its last byte: `verified.json`, beside its shards.
+"""Reads and writes `verified.json`, the note that a checkpoint's bytes were all read and matched.
 
-It goes with them when the checkpoint is collected. Nothing that reads checkpoints looks at it.
+The note is stored beside the shards and deleted with them. Restores do not look at it.
 """
 
 from contextlib import suppress
@@ -14,20 +14,22 @@ from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
 
 NAME = "verified.json"
+"""Name of the note in the step's folder."""
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """`at` is by the clock of whoever verified."""
+    """Content of the note. `at` is by the clock of the machine that verified the checkpoint."""
 
     at: datetime
 
 
 def key(commit: Commit) -> str:
+    """Return the key of the note."""
     return f"{folder(commit)}/{NAME}"
 
 
 def since(storage: Storage, commit: Commit) -> datetime | None:
-    """When the checkpoint was last found to be as it was saved; None where that is not known."""
+    """Return when the checkpoint was last verified; None where that is not known."""
     note = storage.get(key(commit))
     if note is not None:
         with suppress(msgspec.MsgspecError):
@@ -36,14 +38,17 @@ def since(storage: Storage, commit: Commit) -> datetime | None:
 
 
 def leave(storage: Storage, commit: Commit, at: datetime) -> None:
-    """In the place of an earlier note. Raises `StorageRefused` where nothing may be written."""
+    """Write the note, over an earlier one.
+
+    Raises `StorageRefused` where the storage is read-only.
+    """
     storage.put(key(commit), memoryview(msgspec.json.encode(Verified(at))))
     record = storage.get(f"{folder(commit)}/{metadata.NAME}")
     if record is None or metadata.is_tombstone(record.data):
-        # It was collected meanwhile, and whoever did so may have been past this key already.
+        # The checkpoint was collected meanwhile, possibly before the note was written.
         withdraw(storage, commit)
 
 
 def withdraw(storage: Storage, commit: Commit) -> None:
-    """The checkpoint is not what it was any more."""
+    """Delete the note: the checkpoint was found to be damaged."""
     storage.delete([key(commit)])

@@ -213,7 +213,7 @@ def test_an_upload_that_gives_way_ends_with_what_is_on_its_way(
 
     [told] = run(commits, work)
     assert isinstance(told, messages.SaveFailed)
-    assert told.message == "step 1 was not committed: its slot was needed for a later one"
+    assert told.message == "step 1 was not committed: its slot was needed for a later save"
     assert len(commits.names) <= 2, "as many as there are threads"
 
 
@@ -251,7 +251,8 @@ def test_a_node_that_is_about_to_go_sends_the_newest_save_it_has_time_for(
     assert commits.steps == sent
     assert [event.step for event in told if isinstance(event, messages.Committed)] == sent
     assert [event.message for event in told if isinstance(event, messages.SaveFailed)] == [
-        "step 1 was not committed: the node goes, and there is time for the later one alone"
+        "step 1 was not committed: "
+        "the node is about to go, and only a later save can still be uploaded in time"
         for _ in range(2 - len(sent))
     ]
 
