@@ -1,7 +1,8 @@
-"""Network addresses of IPv4 and IPv6, and host:port as one text, with brackets around the latter.
+"""Formats, parses and resolves network addresses of IPv4 and IPv6, and "host:port" endpoints.
 
-A host is a name or an address without brackets. A link-local IPv6 address has its interface with it
-(fe80::1%eth0), which is this machine's name for it.
+In an endpoint, an IPv6 address stands in brackets. A host is a name, or an address without
+brackets. A link-local IPv6 address carries the name of its interface on this machine
+(fe80::1%eth0).
 """
 
 import ipaddress
@@ -11,40 +12,40 @@ from typing import Any
 
 
 def join(host: str, port: int | str) -> str:
-    """host:port."""
+    """Return host and port as one endpoint, "host:port"."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split(text: str) -> tuple[str, int]:
-    """Host and port. Raises ValueError where there is no port."""
+    """Split an endpoint into host and port. Raises ValueError where it has no port."""
     host, _, port = text.rpartition(":")
     return bare(host), int(port)
 
 
 def bare(host: str) -> str:
-    """Without the brackets of an IPv6 address."""
+    """Return the host without the brackets of an IPv6 address."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
 def url(scheme: str, endpoint: str) -> str:
-    """Of host:port; what stands before an interface is escaped in URLs."""
+    """Return the URL of an endpoint. The "%" before an interface name is escaped."""
     return f"{scheme}://{endpoint.replace('%', '%25')}"
 
 
 def of_url(text: str) -> str:
-    """host:port of a URL without a path."""
+    """Return the endpoint of a URL that has no path."""
     return text.partition("://")[2].replace("%25", "%")
 
 
 def resolve(host: str) -> list[str]:
-    """The addresses of a host, those of IPv4 first. Raises OSError."""
+    """Return the addresses of a host, IPv4 first. Raises OSError."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     found.sort(key=lambda each: each[0] != socket.AF_INET)
     return list(dict.fromkeys(_text(each[4]) for each in found))
 
 
 def listen(address: str, port: int, backlog: int) -> socket.socket:
-    """A server at the address alone. Raises OSError."""
+    """Open a server socket on this address only. Raises OSError."""
     server = _bound(address, port)
     try:
         server.listen(backlog)
@@ -55,7 +56,10 @@ def listen(address: str, port: int, backlog: int) -> socket.socket:
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether a server could listen there; with port 0, whether the address is this machine's."""
+    """Return whether a server could listen there.
+
+    With port 0: whether the address is this machine's.
+    """
     try:
         _bound(address, port).close()
     except OSError:
@@ -64,13 +68,16 @@ def is_free(address: str, port: int) -> bool:
 
 
 def own(connected: socket.socket) -> str:
-    """host:port of this side."""
+    """Return the endpoint of this side of a connection."""
     name = connected.getsockname()
     return join(_text(name), name[1])
 
 
 def towards(host: str, port: int) -> str:
-    """The address of this machine by which it reaches the host; nothing is sent. Raises OSError."""
+    """Return the address from which this machine reaches the host.
+
+    Nothing is sent. Raises OSError where there is no way to the host.
+    """
     error = OSError(f"no address is known for {host}")
     found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     for family, kind, protocol, _, where in sorted(found, key=lambda each: each[0]):
@@ -85,21 +92,21 @@ def towards(host: str, port: int) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Of an address, or of the name that everybody gives to it."""
+    """Return whether the host is a loopback address or "localhost"."""
     with suppress(ValueError):
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     return host == "localhost"
 
 
 def is_link_local(address: str) -> bool:
-    """Good on one interface, which stands behind it."""
+    """Return whether the address is valid on one interface only."""
     with suppress(ValueError):
         return ipaddress.ip_address(address.partition("%")[0]).is_link_local
     return False
 
 
 def everywhere(address: str) -> str:
-    """What listens at each address of the machine, this one too."""
+    """Return the address to listen at on all interfaces, in the address family of `address`."""
     return "::" if ":" in address else "0.0.0.0"
 
 
@@ -117,7 +124,7 @@ def _bound(address: str, port: int) -> socket.socket:
 
 
 def _text(where: Any) -> str:
-    """The address of a socket; Python may leave out the interface, and has its number."""
+    """Return the address of a socket with its interface's name, which Python may leave out."""
     address, scope = str(where[0]), where[3] if len(where) > 3 else 0
     if not scope or "%" in address:
         return address

@@ -1,41 +1,43 @@
-"""Everything that the checkpoint service raises on purpose.
+"""Defines the errors that the checkpoint service raises on purpose.
 
     CheckpointsError
     ├── DaemonUnavailable    the node's daemon did not answer in time, is gone, or new to the round
     ├── StorageUnavailable   the object store did not answer in time; a later try may succeed
-    ├── StorageRefused       the store said no, or belongs to another owner; trying again is no use
-    ├── Fenced               another round has claimed the store since; nothing may be committed
-    │   └── SupersededByNewerEpoch  and it is a later round of the same run, which may commit it yet
-    ├── RestoreFailed        the named source could not be read, or did not verify
-    └── ArenaFull            the memory for the slots is not there; the message has the numbers
+    ├── StorageRefused       the object store said no, or belongs to another run; do not try again
+    ├── Fenced               another round has claimed the storage; nothing may be committed
+    │   └── SupersededByNewerEpoch  a later round of the same run has, and may commit it yet
+    ├── RestoreFailed        the named source could not be read, or did not match its checksums
+    └── ArenaFull            the memory for the slots is missing; the message has the numbers
 
 A message says what happened, to what, and what to do next.
 """
 
 
 class CheckpointsError(Exception):
-    """Base of every error raised on purpose."""
+    """Base of every error that the checkpoint service raises on purpose."""
 
 
 class DaemonUnavailable(CheckpointsError):
-    """The daemon did not answer before its deadline, its connection was lost, or it has taken
-    another's place and not been told of the round yet."""
+    """The checkpoint daemon did not answer before the deadline, or its connection was lost.
+
+    Also raised by a daemon that has replaced another and has not been told of the round yet.
+    """
 
 
 class StorageUnavailable(CheckpointsError):
-    """The object store did not answer before its deadline."""
+    """The object store did not answer before the deadline. A later try may succeed."""
 
 
 class StorageRefused(CheckpointsError):
-    """The object store answered, and the answer is no."""
+    """The object store answered with a refusal. Another try is of no use."""
 
 
 class Fenced(CheckpointsError):
-    """The storage epoch is no longer ours."""
+    """Another round has claimed the storage since, so nothing may be committed any more."""
 
 
 class SupersededByNewerEpoch(Fenced):
-    """A later round of the same run has claimed the store."""
+    """A later round of the same run has claimed the storage, and may still commit this save."""
 
 
 class RestoreFailed(CheckpointsError):
@@ -43,7 +45,7 @@ class RestoreFailed(CheckpointsError):
 
 
 class ArenaFull(CheckpointsError):
-    """Shared memory is too small for the slots."""
+    """There is not enough shared memory for the slots."""
 
 
 BY_NAME: dict[str, type[CheckpointsError]] = {
@@ -59,4 +61,4 @@ BY_NAME: dict[str, type[CheckpointsError]] = {
         ArenaFull,
     )
 }
-"""How an error crosses the daemon's socket: by name and message."""
+"""The errors by name. One crosses the daemon's socket as its name and message."""

@@ -1,4 +1,4 @@
-"""How a message is framed on a socket: a little-endian uint32 length, then msgpack."""
+"""Frames messages on a socket: a little-endian uint32 length, then msgpack."""
 
 import struct
 from typing import TypeVar
@@ -6,6 +6,7 @@ from typing import TypeVar
 import msgspec
 
 FRAME = struct.Struct("<I")
+"""The length before a message."""
 
 T = TypeVar("T")
 
@@ -14,14 +15,16 @@ _reply = msgspec.msgpack.Decoder(tuple[int, str, msgspec.Raw])
 
 
 def frame(*parts: object) -> bytes:
+    """Encode the parts as one message."""
     body = _encoder.encode(parts)
     return FRAME.pack(len(body)) + body
 
 
 def decode_reply(body: bytes) -> tuple[int, str, msgspec.Raw]:
-    """Id, error as "Name: message" or empty, result still encoded."""
+    """Return a reply's id, its error ("Name: message", or empty), and its result, still encoded."""
     return _reply.decode(body)
 
 
 def decode_result(result: msgspec.Raw, kind: type[T]) -> T:
+    """Decode the result of a reply."""
     return msgspec.msgpack.decode(result, type=kind)

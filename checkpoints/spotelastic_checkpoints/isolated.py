@@ -1,8 +1,8 @@
-"""Starts Python processes of our own that nothing of a user's gets into.
+"""Starts spotelastic's own Python processes so that nothing of the user's is imported into them.
 
-`python -m` would search the working folder first, and PYTHONPATH before the standard library: a
-`signal.py` that lies there would be imported in place of Python's. Variables of the interpreter are
-meant for the user's programs: PYTHONWARNINGS=error would end a daemon that gets a warning.
+`python -m` would search the working folder first, and PYTHONPATH before the standard library. A
+`signal.py` in one of them would be imported in place of Python's. The interpreter's variables are
+meant for the user's programs as well: PYTHONWARNINGS=error would end a daemon at its first warning.
 """
 
 import os
@@ -21,6 +21,7 @@ code = importlib.import_module(sys.argv.pop(1)).main()
 if code:
     sys.exit(code)
 """
+"""Program that imports a module and runs its `main()`."""
 _WHERE_MODULES_ARE = frozenset(
     f"PYTHON{name}"
     for name in (
@@ -34,17 +35,21 @@ _WHERE_MODULES_ARE = frozenset(
         "USERBASE",
     )
 )
+"""Variables of the interpreter that are kept: they say where modules are."""
 _OTHER_PROGRAMS = ("ETCD_", "ETCDCTL_", "ETCDUTL_", "FLASK_", "MOTO_", "WERKZEUG_")
-"""Beginnings of variables that a program of ours would take for its settings."""
+"""Prefixes of variables that etcd, moto and others would take for their settings."""
 
 
 def command(module: str, *args: str, python: str = sys.executable) -> list[str]:
-    """Runs `main()` of a module, whose `sys.argv[1:]` are `args`."""
+    """Return the command that runs `main()` of a module, with `args` as its `sys.argv[1:]`."""
     return [python, "-u", "-c", _BOOT, module, *args]
 
 
 def environment(environ: Mapping[str, str] = os.environ, **more: str) -> dict[str, str]:
-    """The variables of a process of our own: without those that change how Python or etcd runs."""
+    """Return the variables for a process of our own, with `more` added.
+
+    Those that change how Python, etcd or moto run are left out.
+    """
     kept = {name: value for name, value in environ.items() if not _changes_us(name)}
     return {**kept, **more}
 
@@ -56,19 +61,19 @@ def _changes_us(name: str) -> bool:
 
 
 def search_path() -> list[str]:
-    """The folders that a script finds modules in, but for its own: in the order of `python`."""
+    """Return the folders in which a script finds modules, without its own, in Python's order."""
     return list(getattr(sys.modules["__main__"], "given", sys.path))
 
 
 def leave_working_folder() -> None:
-    """Of a process that `python -m` has started: import nothing that lies there."""
+    """Stop importing from the working folder, in a process that `python -m` has started."""
     if not sys.flags.safe_path:
         del sys.path[0]
     put_library_first()
 
 
 def put_library_first() -> None:
-    """The standard library is searched before what PYTHONPATH names."""
+    """Search the standard library before the folders that PYTHONPATH names."""
     sys.path.sort(key=_comes_later)
 
 

@@ -1,6 +1,6 @@
-"""The values that agents, daemons and workers share: a round as a daemon sees it, saves, commits.
+"""Defines the values that agents, daemons and workers exchange: rounds, saves, commits, statuses.
 
-They cross process borders inside messages (`messages.py`), and some are stored in etcd.
+They cross process borders inside messages (`messages.py`). Some are stored in etcd.
 """
 
 from typing import Literal
@@ -8,9 +8,9 @@ from typing import Literal
 import msgspec
 
 Range = tuple[int, int]
-"""Of a file: its first byte, and the one behind its last."""
+"""A range of a file: its first byte, and the one behind its last."""
 Moved = tuple[int, int, int]
-"""A range of a file, and where in the file it begins instead."""
+"""A range of a file, and the offset in the file at which its bytes begin instead."""
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -18,24 +18,30 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Commit(Value, frozen=True, order=True):
-    """A checkpoint committed in the object store. Later ones compare greater: a round that was sent
-    back commits lower steps, under a later epoch."""
+    """A checkpoint that is committed in the object store.
+
+    Later ones compare greater. A round that was sent back commits lower steps, under a later epoch.
+    """
 
     epoch: int
     step: int
 
 
 class MemberRanks(Value, frozen=True):
-    """A node's place in a round. `slot` is its group rank, `ranks` its global ones, by local rank:
-    some starters deal them out one by one over the nodes."""
+    """The ranks of one node in a round."""
 
     slot: int
+    """The node's group rank."""
     node: str
+    """Id of the node."""
     ranks: tuple[int, ...]
+    """The global ranks of the node's workers, by local rank. They need not be consecutive: some
+    starters deal ranks out over the nodes.
+    """
 
 
 class Branch(Value, frozen=True):
-    """An ancestor of a round: slots that it sealed at steps up to `step` are on the lineage."""
+    """An ancestor of a round. Slots that it sealed at steps up to `step` belong to the lineage."""
 
     incarnation: str
     step: int
@@ -46,11 +52,13 @@ class Branch(Value, frozen=True):
 class Schedule(Value, frozen=True):
     """When to save, in steps; 0 turns a kind of save off.
 
-    All ranks of a round have the same one, and change it at the same step.
+    All ranks of a round have the same schedule, and change it at the same step.
     """
 
     snapshot_every: int = 10
+    """Steps between two snapshots in shared memory."""
     checkpoint_every: int = 50
+    """Steps between two checkpoints in the object store."""
 
 
 class Holder(Value, frozen=True):
@@ -58,92 +66,105 @@ class Holder(Value, frozen=True):
 
     node: str
     daemon: str
-    """host:port of the daemon that serves them."""
+    """Endpoint ("host:port") of the daemon that serves the slots."""
     ranks: tuple[int, ...]
-    """The global ranks, of the round that sealed them, whose slots are there."""
+    """Global ranks whose slots the node holds, as numbered in the round that sealed them."""
     whole: bool = False
-    """These slots alone hold everything that is not per-rank."""
+    """Whether these slots alone hold everything that is not per-rank."""
 
 
 class Resume(Value, frozen=True):
-    """The exact source that every rank of a round restores from, never "the latest"."""
+    """The exact source that every rank of a round restores from; it is never "the latest"."""
 
     kind: Literal["fresh", "memory", "store"] = "fresh"
+    """"fresh" (nothing to restore), "memory" (sealed slots) or "store" (a checkpoint)."""
     step: int = 0
+    """The step that training goes on from."""
     incarnation: str = ""
-    """kind "memory": the round that sealed the slots."""
+    """For "memory": the round that sealed the slots."""
     layout: str = ""
-    """kind "memory": hash of the global layout of those slots."""
+    """For "memory": hash of the layout of these slots."""
     holders: tuple[Holder, ...] = ()
+    """For "memory": the nodes that hold the slots."""
     epoch: int = 0
-    """kind "store": the storage epoch that the step was committed under."""
+    """For "store": the epoch under which the step was committed."""
 
     def needs(self, node: str) -> bool:
-        """Whether others can restore it only for as long as this node serves its slots."""
+        """Return whether the other holders could not restore it without this node's slots."""
         others = [holder for holder in self.holders if holder.node != node]
         return len(others) < len(self.holders) and not any(holder.whole for holder in others)
 
 
 class RoundInfo(Value, frozen=True):
-    """What a daemon needs to know of a round. `slot` is this node's own; epoch 0: none claimed."""
+    """What a daemon has to know of a round."""
 
     incarnation: str
     number: int
     world_size: int
     slot: int
+    """Group rank of the daemon's own node."""
     members: tuple[MemberRanks, ...]
     epoch: int = 0
+    """Storage epoch that the round has claimed; 0 if none."""
     lineage: tuple[Branch, ...] = ()
+    """The rounds that this one descends from."""
     schedule: Schedule = Schedule()
     resume: Resume = Resume()
 
     @property
     def own(self) -> MemberRanks:
+        """The daemon's own node."""
         return next(member for member in self.members if member.slot == self.slot)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The global ranks of this node, by local rank."""
+        """Global ranks of the daemon's own node, by local rank."""
         return self.own.ranks
 
 
 class EpochClaim(Value, frozen=True):
-    """The epoch that was claimed, and the newest commit at that moment."""
+    """An epoch that was claimed, and the newest commit at that moment."""
 
     epoch: int
     commit: Commit | None = None
 
 
 class Snapshot(Value, frozen=True):
-    """The sealed slots of one save on one node; all of the node's ranks have sealed it."""
+    """The sealed slots of one save on one node. All ranks of the node have sealed it."""
 
     incarnation: str
-    """The round that sealed them."""
+    """The round that sealed the slots."""
     step: int
     layout: str
-    """Hash of the global layout."""
+    """Hash of the layout."""
     ranks: tuple[int, ...]
-    """The global ranks of that round whose slots are here."""
+    """Global ranks whose slots are here, as numbered in that round."""
     world_size: int
     whole: bool
-    """These slots alone hold everything that is not per-rank."""
+    """Whether these slots alone hold everything that is not per-rank."""
     nbytes: int = 0
 
 
 class WorkerStep(Value, frozen=True):
-    """A worker's page: the last step it published, seconds per step, and when (epoch seconds)."""
+    """What a worker's page says: how far the worker is, and how fast it goes."""
 
     rank: int
     local_rank: int
     step: int
+    """The last step that the worker finished."""
     step_time: float
+    """Seconds per step, averaged."""
     first_step_at: float
+    """When its first step in this round was finished (epoch seconds)."""
     last_step_at: float
+    """When its last step was finished (epoch seconds)."""
     attached: bool
+    """Whether the worker has a `Checkpointer` and is in its training loop."""
     waiting: bool = False
-    """The daemon keeps it: at the target, until a save is committed, for what it restores."""
+    """Whether the worker waits for the daemon: at a target, for a commit, or for what it restores.
+    """
     stall: float = 0.0
-    """Seconds that a save keeps training waiting; 0: there was none yet."""
+    """Seconds for which a save keeps training waiting, averaged; 0 before the first."""
 
 
 class UploadStatus(Value, frozen=True):
@@ -152,89 +173,104 @@ class UploadStatus(Value, frozen=True):
     epoch: int
     step: int
     done: int
-    """Bytes handed to the network."""
+    """Bytes sent."""
     total: int
+    """Bytes that this node has to send."""
     rate: float = 0.0
-    """Bytes per second since it began."""
+    """Bytes per second since the upload began."""
 
 
 class DaemonStatus(Value, frozen=True):
+    """What a checkpoint daemon holds and does at one moment."""
+
     listen: str
-    """host:port that serves peers."""
+    """Endpoint ("host:port") at which it serves other nodes."""
     snapshots: tuple[Snapshot, ...]
     commit: Commit | None
-    """The newest commit that this daemon knows of."""
+    """The newest commit that the daemon knows of."""
     workers: tuple[WorkerStep, ...]
     upload: UploadStatus | None = None
     error: str = ""
-    """Why the last upload or collection did not get on, if it did not."""
+    """Why the last upload or collection failed; empty if it did not."""
     ready: bool = False
-    """Slots were asked for, and all of them are in memory: no save pays for fresh pages."""
+    """Whether slots were asked for and are all in memory, so that no save pays for fresh pages."""
     arena: int = 0
     """Bytes of shared memory that the slots take."""
     commit_time: float = 0.0
-    """Seconds that the newest commit of this daemon's took; 0: there was none yet."""
+    """Seconds that this daemon's newest commit took; 0 before the first."""
     collecting: bool = False
-    """Old checkpoints are being removed right now."""
+    """Whether old checkpoints are being deleted."""
 
 
 class Item(Value, frozen=True, array_like=True):
-    """One chunk of a tensor, or one pickled value, and where it lies in its slot or file.
-
-    `length` covers the item as `torch.save` would write it; a tensor's raw bytes are the last
-    `nbytes` of it. `path` is the key in the nested state dict, `fqn` its dotted form.
-    """
+    """One chunk of a tensor, or one pickled value, and where it lies in its slot or file."""
 
     fqn: str
+    """Fully qualified name: the path joined by dots."""
     path: tuple[str | int, ...]
+    """The keys that lead to it in the nested state dict."""
     dtype: str
     """Name of the torch dtype; empty for a pickled value."""
     shape: tuple[int, ...]
     """Global shape of the tensor that this is a chunk of."""
     offsets: tuple[int, ...]
+    """Where the chunk begins in the tensor, by axis."""
     sizes: tuple[int, ...]
+    """Shape of the chunk."""
     rank: int
-    """The global rank that a per-rank value belongs to; -1 for what all share."""
+    """The global rank that a per-rank value belongs to; -1 for what all ranks share."""
     offset: int
+    """First byte in the slot's data, or in the file."""
     length: int
+    """Bytes of the item as `torch.save` would write it. The raw bytes of a tensor are the last of
+    them.
+    """
     checksum: str = ""
-    """xxh3 (64 bits, hex) of the item's bytes; empty where not computed yet."""
+    """xxh3 (64 bits, hex) of the item's bytes; empty while not computed."""
     blocks: str = ""
-    """The same of every block of a longer item (see manifest.py), one after the other."""
+    """Checksums of the blocks of an item with more than one block (see format/manifest.py),
+    concatenated.
+    """
 
     @property
     def is_tensor(self) -> bool:
+        """Whether it is a chunk of a tensor, and not a pickled value."""
         return bool(self.dtype)
 
     @property
     def key(self) -> tuple[str, tuple[int, ...]]:
+        """Identifies the item within a checkpoint."""
         return self.fqn, self.offsets
 
 
 class RestoreSet(Value, frozen=True):
-    """One exact source, as this node has it or can have it."""
+    """What this node has, or can fetch, of one exact source."""
 
     id: int
     step: int
     world_size: int
-    """Of the round that saved."""
+    """World size of the round that saved it."""
     slots: tuple[str, ...]
-    """Own slots that hold a part of it; their indexes say which."""
+    """This node's slots that hold a part of it. Their indexes say which."""
     file: str
-    """What comes from elsewhere lies here, each range of it once it has been fetched."""
+    """File in shared memory that receives what is fetched from elsewhere."""
     items: tuple[Item, ...]
-    """What there is in the file."""
+    """Items that can be fetched into the file."""
 
 
 class SlotGrant(Value, frozen=True):
-    """The slot that the next save goes to."""
+    """The slot that the next save has to be written to."""
 
     path: str
     owner: str
-    """For the slot's header."""
+    """Name of the run, for the slot's header."""
 
 
 class StepPoint(Value, frozen=True, array_like=True):
+    """A finished step with its loss, as the curve of a run shows it."""
+
     step: int
     loss: float | None
+    """The loss; None where it is not known."""
     at: float
+    """When the step was finished (epoch seconds)."""

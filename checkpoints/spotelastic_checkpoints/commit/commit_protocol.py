@@ -7,7 +7,8 @@
 
 LATEST must never name an incomplete step, move back, or be moved by a round that a later one has
 fenced. Therefore everything is written before the object that makes it count. LATEST is changed by
-compare-and-swap only, and never while its epoch is another's (docs/explanation/protocols.md, Commits).
+compare-and-swap only, and never while its epoch is another's (docs/explanation/protocols.md,
+Commits).
 
 All calls block and none retries. `StorageUnavailable` means that the outcome is unknown and that
 the whole call may be repeated.
@@ -271,7 +272,7 @@ class Commits:
         crash_points.reached(Stage.SHARD_PUT)
 
     def put_manifest(self, content: Manifest) -> None:
-        """Upload a rank's manifest, after all its shards: a manifest that exists vouches for them."""
+        """Upload a rank's manifest, after its shards: a manifest that exists vouches for them."""
         commit = Commit(content.epoch, content.step)
         name = f"{folder(commit)}/{manifest.manifest_name(content.rank)}"
         self.storage.put(name, memoryview(manifest.encode(content)))

@@ -107,7 +107,7 @@ def collect(
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What the commit records say, without the records themselves, each of which may have many MiB."""
+    """What the commit records say, without the records, each of which may have many MiB."""
 
     etags: dict[Commit, str] = field(default_factory=dict)
     buried: set[Commit] = field(default_factory=set)

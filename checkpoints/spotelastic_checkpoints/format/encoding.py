@@ -1,7 +1,8 @@
-"""Pure: items as `torch.save` (legacy format) writes them, made without torch.
+"""Encodes tensors and values in the legacy format of `torch.save`, without torch.
 
-The legacy format has a prefix only, so that every offset is known before a byte is written; stock
-readers load it with `weights_only=True`. Read from torch/serialization.py of torch 2.13.
+In that format everything but the raw elements stands before them, so that all offsets are known
+before a byte is written. Stock readers load it with `weights_only=True`. Follows
+torch/serialization.py of torch 2.13.
 """
 
 import math
@@ -56,17 +57,21 @@ TYPED = {
     "complex64": "ComplexFloatStorage",
     "complex128": "ComplexDoubleStorage",
 }
-"""Of dtypes that are older than untyped storages. The others lie in bytes: torch does not read an
-untyped storage in this format, although it writes one."""
+"""Storage classes of dtypes that are older than untyped storages.
+
+Elements of other dtypes are written as bytes. Torch writes an untyped storage in this format, but
+does not read it.
+"""
 
 
 def nbytes(dtype: str, sizes: tuple[int, ...]) -> int:
+    """Return the bytes of a tensor's elements."""
     return math.prod(sizes) * ITEM_SIZES[dtype]
 
 
 @lru_cache(maxsize=4096)
 def tensor_prefix(dtype: str, sizes: tuple[int, ...]) -> bytes:
-    """What stands before the raw bytes of a contiguous tensor."""
+    """Return what stands before the raw bytes of a contiguous tensor."""
     count = math.prod(sizes) if dtype in TYPED else nbytes(dtype, sizes)
     return (
         _preamble()
@@ -77,7 +82,7 @@ def tensor_prefix(dtype: str, sizes: tuple[int, ...]) -> bytes:
 
 
 def plain_value(value: object) -> bytes:
-    """A Python value without tensors in it."""
+    """Encode a Python value that contains no tensors."""
     return _preamble() + pickle.dumps(value, protocol=2) + _pickle([])
 
 

@@ -1,15 +1,16 @@
-"""Pure: where every part of the state lies, in memory and in the object store.
+"""Plans which rank's slot in memory holds each part of the state, and which rank uploads it.
 
-Each rank declares what it has; from all declarations together every rank computes the same plan:
+Each rank declares what it has. From all declarations together every rank computes the same plan:
 
-- a chunk (name, offsets) is held once per node, by one of the local ranks that have it, so that
-  the slots of one node together hold the whole replicated state;
-- one of those holders, job-wide, owns the chunk: it alone uploads it.
+- a chunk (name, offsets) is held once per node, by one of the local ranks that have it, so that the
+  slots of one node together hold the whole replicated state;
+- one of these holders in the whole job owns the chunk: it alone uploads it.
 
-Both are the lowest ranks for what ranks may have otherwise, such as a module's buffers.
+For a chunk that may differ between ranks, such as a module's buffers, both are the lowest rank.
 
-Owned items come first in a slot and are contiguous: each of the rank's files (shards.py) is a range
-of shared memory. Tensors start at multiples of 64 bytes, after their prefix.
+Owned items come first in a slot and are contiguous, so that each of the rank's files (shards.py) is
+a range of shared memory. The elements of a tensor start at a multiple of 64 bytes, after their
+prefix.
 """
 
 from collections import defaultdict
@@ -23,34 +24,36 @@ from spotelastic_checkpoints.format import encoding
 from spotelastic_checkpoints.types import Item
 
 ALIGNMENT = 64
+"""Bytes of a multiple of which the elements of each tensor begin."""
 SHARED = -1
+"""Stands for the rank of what does not belong to a single one."""
 
 
 class Declared(msgspec.Struct, frozen=True, array_like=True):
-    """A chunk of a tensor or a pickled value that a rank has in its state.
-
-    `dtype` is empty for a value, whose `room` is the bytes to keep free for it. `rank` is the
-    rank that a per-rank value belongs to, or SHARED. Of what is `lowest` the lowest rank's copy
-    counts, where ranks differ.
-    """
+    """A chunk of a tensor, or a pickled value, that a rank has in its state."""
 
     fqn: str
     path: tuple[str | int, ...]
     dtype: str = ""
+    """Name of the torch dtype; empty for a pickled value."""
     shape: tuple[int, ...] = ()
     offsets: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     rank: int = SHARED
+    """The rank that a per-rank value belongs to, or `SHARED`."""
     room: int = 0
+    """Bytes to keep free for a pickled value."""
     lowest: bool = False
+    """Whether the lowest rank's copy counts, where ranks differ."""
 
     @property
     def key(self) -> tuple[str, tuple[int, ...]]:
+        """Identifies the chunk within the state."""
         return self.fqn, self.offsets
 
     @property
     def nbytes(self) -> int:
-        """In a slot, without what aligns it."""
+        """Bytes in a slot, without alignment."""
         if not self.dtype:
             return self.room
         prefix = encoding.tensor_prefix(self.dtype, self.sizes)
@@ -58,27 +61,31 @@ class Declared(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """Everything that one rank has. `node` is any name that the node's ranks share."""
+    """Everything that one rank has in its state."""
 
     rank: int
     node: str
+    """A name that exactly the ranks of one node share."""
     items: tuple[Declared, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """What one rank's slots hold. `items[:owned]` are uploaded: the first `owned_bytes` bytes.
-
-    The `length` of a value is 0 here: it is known only when the slot is sealed. `rooms` are the
-    bytes kept free for each of the values, in the order of the items.
-    """
+    """What one rank's slots hold, and where."""
 
     rank: int
     items: tuple[Item, ...]
+    """The items in the order of their offsets. The `length` of a value is 0: it is only known when
+    the slot is sealed.
+    """
     rooms: tuple[int, ...]
+    """Bytes kept free for each of the values, in the order of the items."""
     owned: int
+    """Number of items that this rank uploads, which come first."""
     owned_bytes: int
+    """Bytes from the beginning of the slot that hold the items to upload."""
     nbytes: int
+    """Bytes of all items, with alignment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +93,22 @@ class JobLayout:
     """The layout of the whole job, equal on all ranks."""
 
     hash: str
+    """Tells whether two saves fit together."""
     world_size: int
     chunks: int
-    """Distinct chunks and values in the whole state, and how many of them are not per-rank."""
+    """Number of distinct chunks and values in the whole state."""
     shared: int
+    """Number of distinct chunks and values that are not per-rank."""
     slots: dict[int, SlotLayout]
-    """By rank."""
+    """The layout of each rank's slots."""
     nodes: dict[str, tuple[int, ...]]
     """The ranks of each node."""
     whole: frozenset[str]
-    """Nodes whose slots hold everything that is shared."""
+    """Nodes whose slots hold everything that is not per-rank."""
 
 
 def plan(declarations: Sequence[Declaration]) -> JobLayout:
-    """Deterministic: the same declarations give the same plan, in any order."""
+    """Compute the layout. The same declarations give the same layout, in any order."""
     declarations = sorted(declarations, key=lambda declaration: declaration.rank)
     nodes: dict[str, list[int]] = defaultdict(list)
     chunks: dict[tuple[str, tuple[int, ...]], Declared] = {}
@@ -108,7 +117,7 @@ def plan(declarations: Sequence[Declaration]) -> JobLayout:
         nodes[declaration.node].append(declaration.rank)
         for item in declaration.items:
             known = chunks.setdefault(item.key, item)
-            if item.room > known.room:  # whichever rank holds it, its own value has to fit
+            if item.room > known.room:  # Any holder's value has to fit, so the largest room counts.
                 chunks[item.key] = item
             ranks = having.setdefault(item.key, defaultdict(list))
             ranks[declaration.node].append(declaration.rank)
@@ -172,7 +181,7 @@ def _arrange(rank: int, owned: Sequence[Declared], held: Sequence[Declared]) -> 
 
 
 def _place(declared: Declared, start: int) -> tuple[int, int, int]:
-    """Offset, length (0 for a value) and where the next item may start."""
+    """Return an item's offset, its length (0 for a value), and where the next item may start."""
     if not declared.dtype:
         offset = aligned(start)
         return offset, 0, offset + declared.room
@@ -182,6 +191,7 @@ def _place(declared: Declared, start: int) -> tuple[int, int, int]:
 
 
 def aligned(position: int) -> int:
+    """Round a position up to the next multiple of `ALIGNMENT`."""
     return -(-position // ALIGNMENT) * ALIGNMENT
 
 

@@ -1,4 +1,7 @@
-"""Pure: what stands beside the shards, one JSON file per rank, and when a step is complete."""
+"""Defines the manifest of a rank: the JSON file that lists its shards, their items and checksums.
+
+Also decides whether the manifests of all ranks together make a complete checkpoint.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,49 +15,54 @@ from spotelastic_checkpoints.types import Item
 
 VERSION = 1
 FOLDER = "manifests"
-"""Beside the shards: whoever looks whether a step is complete lists no more than it has ranks."""
+"""Folder of the manifests. Listing it, and not the shards, tells whether a step is complete."""
 BLOCK = 1 << 18
-"""Bytes that a checksum of its own covers, so that a part of an item can be verified alone."""
+"""Bytes that have a checksum of their own, so that a part of an item can be verified alone."""
 DIGITS = 16
-"""Of a checksum."""
+"""Hex digits of a checksum."""
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """A file, and every item in it with a checksum."""
+    """A file of a checkpoint, with the checksum of every item in it."""
 
     name: str
+    """Name of the file within the step's folder."""
     nbytes: int
     items: tuple[Item, ...]
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Rank `rank`'s share of a checkpoint."""
+    """What one rank uploaded of a checkpoint."""
 
     version: int
+    """Version of the manifest's format."""
     epoch: int
     step: int
     incarnation: str
-    """Of the round that sealed it."""
+    """Incarnation of the round that sealed the save."""
     layout: str
+    """Hash of the layout."""
     rank: int
     world_size: int
     chunks: int
-    """Items that all ranks' files hold together."""
+    """Number of items that the files of all ranks hold together."""
     shards: tuple[Shard, ...]
 
     @property
     def nbytes(self) -> int:
+        """Total size of the rank's shards."""
         return sum(shard.nbytes for shard in self.shards)
 
     @property
     def items(self) -> Iterator[Item]:
+        """All items of all shards."""
         return (item for shard in self.shards for item in shard.items)
 
 
 def blocks(item: Item) -> Iterator[tuple[int, int]]:
-    """Where the parts of an item that are verified alone begin and end, from the item's start.
+    """Yield where each block of an item begins and ends, counted from the item's start.
 
-    Counted from a tensor's first element, so that halves of it are blocks and no more.
+    Blocks are counted from a tensor's first element, so that halves of a tensor are whole blocks.
     """
     prefix = item.length - encoding.nbytes(item.dtype, item.sizes) if item.is_tensor else 0
     start = 0
@@ -65,7 +73,7 @@ def blocks(item: Item) -> Iterator[tuple[int, int]]:
 
 
 def checksummed(item: Item, data: memoryview) -> Item:
-    """With the checksums of its bytes, which are `data`; its length is the true one."""
+    """Return the item with the checksums of its bytes, which are `data`."""
     bounds = list(blocks(item))
     if len(bounds) < 2:
         return msgspec.structs.replace(item, checksum=xxhash.xxh3_64_hexdigest(data))
@@ -78,38 +86,41 @@ def checksummed(item: Item, data: memoryview) -> Item:
 
 
 def shard_name(rank: int, number: int) -> str:
-    """The rank's file, named as torch.distributed.checkpoint does."""
+    """Return the name of a rank's file, as torch.distributed.checkpoint names it."""
     return f"{shard_prefix(rank)}{number}.distcp"
 
 
 def shard_prefix(rank: int) -> str:
-    """What all the rank's files begin with."""
+    """Return what the names of all files of a rank begin with."""
     return f"__{rank}_"
 
 
 def manifest_name(rank: int) -> str:
+    """Return the name of a rank's manifest within the step's folder."""
     return f"{FOLDER}/{rank}.json"
 
 
 def rank_of(name: str) -> int | None:
-    """The rank whose manifest has this name; None where it is not a manifest's."""
+    """Return the rank whose manifest has this name; None where it is no manifest."""
     middle = name.removeprefix(f"{FOLDER}/").removesuffix(".json")
     return int(middle) if name == f"{FOLDER}/{middle}.json" and middle.isdigit() else None
 
 
 def encode(manifest: Manifest) -> bytes:
+    """Encode a manifest as JSON."""
     return msgspec.json.encode(manifest)
 
 
 def decode(data: bytes, name: str) -> Manifest:
+    """Decode a manifest. Raises `RestoreFailed`, with `name`, where it is none."""
     try:
         return msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise RestoreFailed(f"{name} is not a manifest of ours: {error}") from None
+        raise RestoreFailed(f"{name} is not a manifest of spotelastic: {error}") from None
 
 
 def complaint(manifests: Sequence[Manifest]) -> str:
-    """Why these manifests do not make a checkpoint; empty where they do."""
+    """Return why these manifests do not make a checkpoint; empty where they do."""
     if not manifests:
         return "there is no manifest"
     first = manifests[0]

@@ -1,7 +1,7 @@
-"""Pure: `.metadata`, the commit record, as torch.distributed.checkpoint reads it; without torch.
+"""Writes `.metadata`, the commit record, as torch.distributed.checkpoint reads it, without torch.
 
 The same manifests give the same bytes, so that two daemons that both find a step complete write
-identical records.
+identical records. Also marks a record as pinned, and recognises the tombstone that replaces it.
 """
 
 from collections.abc import Sequence
@@ -11,37 +11,42 @@ from spotelastic_checkpoints.format.opcodes import Emitter
 from spotelastic_checkpoints.types import Item
 
 NAME = ".metadata"
+"""Name of the record in the step's folder."""
 TOMBSTONE = b"spotelastic: this checkpoint was retired\n"
-"""Overwrites the commit record of a step that is collected, or that must never be committed."""
+"""Replaces the commit record of a step that is collected, or that must never be committed."""
 
 _DCP = "torch.distributed.checkpoint.metadata"
 _FILES = "torch.distributed.checkpoint.filesystem"
 _DCP_VERSION = "1.0.0"
 
 _PIN = b"spotelastic: pinned\n"
-"""At the end of the commit record of a step that must not be collected: what stands behind a
-pickle's end is nobody's business."""
+"""Marks a commit that must not be collected. It stands behind the end of the pickle, which readers
+ignore.
+"""
 
 
 def is_pinned(data: bytes) -> bool:
+    """Return whether the record is marked as pinned."""
     return data.endswith(_PIN) and not is_tombstone(data)
 
 
 def pinned(data: bytes) -> bytes:
+    """Return the record with the mark."""
     return data + _PIN
 
 
 def unpinned(data: bytes) -> bytes:
-    """The record as it was committed."""
+    """Return the record as it was committed, without the mark."""
     return data.removesuffix(_PIN)
 
 
 def is_tombstone(data: bytes) -> bool:
+    """Return whether this is a tombstone, or the beginning of one."""
     return data.startswith(TOMBSTONE[:-1])
 
 
 def write(manifests: Sequence[Manifest]) -> bytes:
-    """The pickle of a `Metadata` over all items of all manifests."""
+    """Return the pickle of a `Metadata` object over all items of all manifests."""
     manifests = sorted(manifests, key=lambda manifest: manifest.rank)
     by_name: dict[str, list[Item]] = {}
     for manifest in manifests:

@@ -1,7 +1,7 @@
-"""Pure: writes pickles that name classes without importing them.
+"""Writes pickles that refer to classes by name, without importing them.
 
-Only what the files of `torch.distributed.checkpoint` need: protocol 2, no memo but for classes.
-`pickletools.dis` reads what comes out.
+Supports only what the files of `torch.distributed.checkpoint` need: protocol 2, with a memo for
+classes only. `pickletools.dis` shows what was written.
 """
 
 import struct
@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 
 class Emitter:
-    """Builds one pickle; every method appends the opcodes that leave one value on the stack."""
+    """Builds one pickle. Every method appends opcodes that leave one value on the stack."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = [b"\x80\x02"]
@@ -17,13 +17,15 @@ class Emitter:
         self._written: dict[Hashable, bytes] = {}
 
     def done(self) -> bytes:
+        """Return the finished pickle."""
         return b"".join(self._parts) + b"."
 
     def raw(self, opcodes: bytes) -> None:
+        """Append opcodes as they are."""
         self._parts.append(opcodes)
 
     def value(self, value: object) -> None:
-        """None, bool, int, str, and tuples, lists and dicts of them."""
+        """Append None, a bool, int or str, or tuples, lists and dicts of these."""
         match value:
             case str():
                 data = value.encode("utf-8", "surrogatepass")
@@ -51,13 +53,14 @@ class Emitter:
                 raise TypeError(f"no opcodes for {type(value).__name__}")
 
     def tuple_(self, values: Iterable[object]) -> None:
+        """Append a tuple."""
         self.raw(b"(")
         for value in values:
             self.value(value)
         self.raw(b"t")
 
     def global_(self, module: str, name: str) -> None:
-        """A class or function by its name; named in full only once."""
+        """Append a class or function by its name. The name is written in full only once."""
         number = self._classes.get((module, name))
         if number is not None:
             self.raw(b"h" + bytes([number]))
@@ -66,9 +69,9 @@ class Emitter:
         self.raw(f"c{module}\n{name}\n".encode() + b"q" + bytes([number]))
 
     def again(self, write: Callable[..., None], *what: Hashable) -> None:
-        """What `write(self, *what)` appends, made only once.
+        """Append what `write(self, *what)` appends, from a cache after the first time.
 
-        Whatever names a class for the first time does so in full, and is made once more.
+        What names a class for the first time is not cached, because it names the class in full.
         """
         key = (write, *what)
         known = self._written.get(key)
@@ -81,15 +84,19 @@ class Emitter:
             self._written[key] = b"".join(self._parts[begin:])
 
     def new(self, module: str, name: str) -> None:
-        """An instance without a call of `__init__`; its state follows, then `build`."""
+        """Append an instance that is made without `__init__`.
+
+        Its state has to follow, then `build`.
+        """
         self.global_(module, name)
         self.raw(b")\x81")
 
     def build(self) -> None:
+        """Set the state of the instance before it on the stack."""
         self.raw(b"b")
 
     def reduce(self, module: str, name: str, *arguments: object) -> None:
-        """The result of a call."""
+        """Append the result of a call."""
         self.global_(module, name)
         self.tuple_(arguments)
         self.raw(b"R")

@@ -1,7 +1,7 @@
-"""Pure: how a rank's part of the state is cut into files.
+"""Cuts the part of a slot that a rank uploads into files of about 32 MiB.
 
-Each goes up in one request, several at a time, and one that fails is all there is to repeat: a
-multipart upload would cost two more requests, and could be left behind unfinished.
+Each file is uploaded in one request, several at the same time, and only the file that failed is
+repeated. A multipart upload would cost two more requests, and could be left behind unfinished.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,28 +13,28 @@ from spotelastic_checkpoints.format.layout import ALIGNMENT
 from spotelastic_checkpoints.types import Item
 
 FILE = 32 << 20
-"""Bytes from which on a file takes no further items. A larger item has one of its own."""
+"""Bytes beyond which a file takes no further items. A larger item has a file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Bytes `start` to `end` of a slot, and the items that lie in them."""
+    """A file to upload: bytes `start` to `end` of a slot, and the items in them."""
 
     start: int
     end: int
     items: tuple[Item, ...]
 
     def placed(self) -> tuple[Item, ...]:
-        """The items with their offsets in the file."""
+        """Return the items with offsets in the file instead of the slot."""
         return tuple(
             msgspec.structs.replace(item, offset=item.offset - self.start) for item in self.items
         )
 
 
 def cut(items: Sequence[Item], end: int, most: int = FILE) -> list[Cut]:
-    """The first `end` bytes of a slot, whose items are given in the order of their offsets.
+    """Cut the first `end` bytes of a slot, whose items are given in the order of their offsets.
 
-    Tensors stay aligned: a file may begin with the last few bytes of the item before it.
+    Tensors stay aligned, so a file may begin with the last few bytes of the item before it.
     """
     return list(_cuts(items, end, most))
 

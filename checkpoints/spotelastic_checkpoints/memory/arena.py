@@ -1,13 +1,13 @@
-"""Slots in shared memory: plain files that outlive workers, agent and daemon.
+"""Manages slots, the files in shared memory that hold saves and outlive worker, agent and daemon.
 
     <arena>/page-<local rank>             a worker's page (see worker_page.py)
     <arena>/slot-<local rank>-<number>    a save of one rank
-    <arena>/round.json                    the round that the daemon was told of last
+    <arena>/round.json                    the last round that the daemon was told of
 
-A slot is a header of one memory page, the items' bytes (owned ones first), the index of the items,
-and the lengths of the pickled values. Must never happen: a slot that was being written when its
-worker died is taken for a save. So its state says "writing" before the first byte changes, and
-"sealed" after everything else, the header's own checksum included, is in place.
+A slot is a header of one memory page, the bytes of the items (owned ones first), the index of the
+items, and the lengths of the pickled values. A slot that was being written when its worker died
+must never be taken for a save. So its state becomes "writing" before the first byte changes. It
+becomes "sealed" after everything else is in place, the header's own checksum included.
 """
 
 import errno
@@ -32,14 +32,18 @@ from spotelastic_checkpoints.memory.worker_page import WorkerPage
 from spotelastic_checkpoints.types import Item
 
 PRIVATE = 0o700
-"""Mode of the folder: a state is in it, and the machine may have other users."""
+"""Mode of the folder. It holds the state of the training, and the machine may have other users."""
 HEADER = 4096
+"""Bytes before a slot's data."""
 MOST_SLOTS = 3
-NEEDED, SPARE = 0.9, 0.5
-"""Shares of the free memory that the slots which are needed, and those beyond, may take."""
+"""Largest number of slots of each rank."""
+NEEDED = 0.9
+"""Share of the free memory that slots may take which a rank cannot do without."""
+SPARE = 0.5
+"""Share of the free memory that slots may take, if one of them is a spare one."""
 _MAGIC = 0x3130_5445_5350_4F53
 _WORDS = struct.Struct("<QQQQQ")
-"""Magic, state, generation, length and checksum of the description that follows."""
+"""Magic, state, generation, and length and checksum of the description that follows."""
 _STATE_AT, _GENERATION_AT = 8, 16
 _LENGTHS = struct.Struct("<I")
 
@@ -47,42 +51,50 @@ _index_decoder = msgspec.msgpack.Decoder(tuple[Item, ...])
 
 
 class SlotState(IntEnum):
+    """What a slot holds: nothing, a save that is being written, or a complete one."""
+
     EMPTY = 0
     WRITING = 1
     SEALED = 2
 
 
 class SlotHeader(msgspec.Struct, frozen=True):
-    """What a sealed slot is."""
+    """Describes the save in a sealed slot."""
 
     owner: str
+    """Name of the run."""
     incarnation: str
-    """Of the round that sealed it."""
+    """Incarnation of the round that sealed the slot."""
     step: int
     layout: str
+    """Hash of the layout."""
     rank: int
     world_size: int
     ranks: tuple[int, ...]
-    """Of the node: together they hold the node's part."""
+    """All ranks of the node. Their slots together hold the node's part."""
     whole: bool
+    """Whether the node's slots hold everything that is not per-rank."""
     chunks: int
-    """Distinct items of the whole state, and how many of them are not per-rank."""
+    """Number of distinct items in the whole state."""
     shared: int
+    """Number of distinct items that are not per-rank."""
     owned: int
-    """The first so many items are uploaded by this rank,"""
+    """Number of items that this rank uploads, which come first."""
     owned_bytes: int
-    """and are the first so many bytes."""
+    """Bytes at the beginning of the data that hold the items to upload."""
     data_bytes: int
+    """Bytes of all items."""
     index_bytes: int
+    """Bytes of the index behind the items."""
     values: int
-    """Number of pickled values, whose lengths stand after the index."""
+    """Number of pickled values, whose lengths stand behind the index."""
     due: bool
-    """To be uploaded."""
+    """Whether the save is to be uploaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """A slot at one moment. `header` is there when it is sealed."""
+    """A slot at one moment. It has a header when it is sealed."""
 
     path: Path
     state: SlotState
@@ -90,20 +102,24 @@ class SlotView:
 
 
 def slot_bytes(data: int, index: bytes, values: int) -> int:
-    """Size of a slot's file, in whole memory pages."""
+    """Return the size of a slot's file, in whole memory pages.
+
+    `data` are the bytes of its items, `values` is the number of pickled ones.
+    """
     size = HEADER + data + len(index) + values * _LENGTHS.size
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def encode_index(items: Sequence[Item]) -> bytes:
+    """Encode the index of a slot."""
     return msgspec.msgpack.encode(items)
 
 
 class Slot:
-    """One slot's file, mapped: the worker writes, the daemon reads. Map it anew once grown.
+    """One slot's file, mapped into memory: the worker writes it, the daemon reads it.
 
-    Raises `FileNotFoundError` where there is none, or nothing in it, `ArenaFull` where it cannot be
-    mapped.
+    A file that has grown has to be mapped again. Raises `FileNotFoundError` where the file is
+    missing or empty, and `ArenaFull` where it cannot be mapped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +128,7 @@ class Slot:
         try:
             stat = os.fstat(descriptor)
             if stat.st_size < HEADER:
-                raise FileNotFoundError(errno.ENOENT, "nothing is in it yet", str(path))
+                raise FileNotFoundError(errno.ENOENT, "the slot is still empty", str(path))
             self.memory = _mapped(descriptor, stat.st_size, path)
         finally:
             os.close(descriptor)
@@ -120,26 +136,31 @@ class Slot:
         self._inode = stat.st_ino
 
     def is_of(self, file: os.stat_result) -> bool:
-        """Whether this still maps the file, and all of it."""
+        """Return whether this maps the whole file."""
         return (file.st_ino, file.st_size) == (self._inode, self.size)
 
     @property
     def data(self) -> memoryview:
+        """The slot's memory behind the header."""
         return self.memory[HEADER:]
 
     @property
     def generation(self) -> int:
-        """Drawn anew whenever the slot is about to be written: no two saves on a node share one."""
+        """A random number, new each time the slot is about to be written.
+
+        No two saves on a node share one.
+        """
         generation: int = _WORDS.unpack_from(self.memory)[2]
         return generation
 
     @property
     def state(self) -> SlotState:
+        """The slot's state; empty where the file is not a slot."""
         magic, state, *_ = _WORDS.unpack_from(self.memory)
         return SlotState(state) if magic == _MAGIC else SlotState.EMPTY
 
     def header(self) -> SlotHeader | None:
-        """What the slot holds; None unless it is sealed."""
+        """Return the header; None unless the slot is sealed."""
         if self.state is not SlotState.SEALED:
             return None
         *_, length, checksum = _WORDS.unpack_from(self.memory)
@@ -149,9 +170,9 @@ class Slot:
         return msgspec.msgpack.decode(description, type=SlotHeader)
 
     def items(self, header: SlotHeader) -> tuple[Item, ...]:
-        """The items with their true lengths; offsets count from the slot's data.
+        """Return the items with their true lengths. Offsets count from the slot's data.
 
-        Raises `CheckpointsError` when the slot holds something else by now.
+        Raises `CheckpointsError` when the slot holds another save by now.
         """
         at = HEADER + header.data_bytes
         try:
@@ -170,16 +191,18 @@ class Slot:
     # -- the worker -------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """From here on the slot's old content is lost."""
+        """Mark the slot as being written. Its old content is lost from here on."""
         self._set_state(SlotState.WRITING)
         generation = int.from_bytes(os.urandom(8), "little")
         _WORDS.pack_into(self.memory, 0, _MAGIC, SlotState.WRITING, generation, 0, 0)
 
     def write_index(self, data_bytes: int, index: bytes) -> None:
+        """Write the index behind the items."""
         at = HEADER + data_bytes
         self.memory[at : at + len(index)] = index
 
     def seal(self, header: SlotHeader, lengths: Sequence[int]) -> None:
+        """Write the header and the lengths of the values, and declare the slot complete."""
         at = HEADER + header.data_bytes + header.index_bytes
         for number, length in enumerate(lengths):
             _LENGTHS.pack_into(self.memory, at + number * _LENGTHS.size, length)
@@ -201,7 +224,7 @@ class Slot:
     # -- the daemon -------------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """A slot whose writer is dead, or whose content nobody may use."""
+        """Mark the slot as empty: its writer is dead, or its content must not be used."""
         self._set_state(SlotState.EMPTY)
 
     def _set_state(self, state: SlotState) -> None:
@@ -216,7 +239,7 @@ def _mapped(descriptor: int, size: int, path: Path) -> memoryview:
 
 
 class Arena:
-    """The folder, and the slots of all local ranks in it."""
+    """The folder of shared memory of a node, with the slots and pages of all local ranks."""
 
     def __init__(self, folder: Path, workers: int) -> None:
         folder.mkdir(PRIVATE, parents=True, exist_ok=True)
@@ -226,44 +249,52 @@ class Arena:
         self._lock = threading.Lock()
         self._slots: dict[Path, Slot] = {}
         self._growing: set[Path] = set()
-        """Files that may become shorter again: to look at a map of what they lose is a SIGBUS."""
+        """Slots being allocated. They may shrink again, and to read a map beyond a file's end is a
+        SIGBUS.
+        """
 
     def page_path(self, local_rank: int) -> Path:
+        """Return the file of a worker's page."""
         return self.folder / f"page-{local_rank}"
 
     def slot_path(self, local_rank: int, number: int) -> Path:
+        """Return the file of a slot."""
         return self.folder / f"slot-{local_rank}-{number}"
 
     def slots(self, local_rank: int | None = None) -> list[Slot]:
-        """All that exist, of one local rank or of all."""
+        """Return all slots that exist, of one local rank or of all."""
         pattern = f"slot-{'*' if local_rank is None else local_rank}-*"
         found = (self._slot(path) for path in sorted(self.folder.glob(pattern)))
         return [slot for slot in found if slot is not None]
 
     def sealed(self) -> list[tuple[Slot, SlotHeader]]:
+        """Return all sealed slots with their headers."""
         found = ((slot, slot.header()) for slot in self.slots())
         return [(slot, header) for slot, header in found if header is not None]
 
     def drop_torn(self) -> None:
-        """Their writers are dead: slots that were being written hold nothing."""
+        """Mark slots that were being written as empty; their writers are dead."""
         for slot in self.slots():
             if slot.state is SlotState.WRITING:
                 slot.drop()
 
     def discard(self, path: Path) -> None:
-        """The slot and its memory are gone; nobody may be at it, but other threads may look."""
+        """Delete a slot and free its memory.
+
+        Other threads may look at it meanwhile, but not use it.
+        """
         self._slots.pop(path, None)
         path.unlink(missing_ok=True)
 
     def furnish(self, path: Path, size: int) -> Slot:
-        """The slot with at least `size` bytes, all of them there; takes a second per GiB.
+        """Make the slot have at least `size` bytes, all of them in memory. Takes a second per GiB.
 
-        Raises `ArenaFull`; the slot is as it was then.
+        Raises `ArenaFull`, and leaves the slot as it was, where memory is missing.
         """
         self.allocate(path, size)
         slot = self._slot(path)
         if slot is None:
-            raise ArenaFull(f"{path} was given up while it was made")
+            raise ArenaFull(f"{path} was deleted while it was being made")
         crash_points.reached(Stage.FURNISH_ALLOCATED)
         try:
             populate(slot.memory)
@@ -273,7 +304,10 @@ class Arena:
         return slot
 
     def allocate(self, path: Path, size: int) -> None:
-        """The file has at least `size` bytes, all of them backed by memory; or is as it was."""
+        """Make the file have at least `size` bytes, all backed by memory, or leave it as it was.
+
+        Raises `ArenaFull` where memory is missing.
+        """
         with self._lock:
             self._growing.add(path)
         try:
@@ -296,17 +330,18 @@ class Arena:
                 raise ArenaFull(f"{wanted}: {error.strerror}; {left}") from error
 
     def view(self, path: Path) -> SlotView:
+        """Return the slot's state at this moment."""
         slot = self._slot(path)
         if slot is None:
             return SlotView(path, SlotState.EMPTY, None)
         return SlotView(path, slot.state, slot.header())
 
     def slots_that_fit(self, size: int, most: int) -> int:
-        """How many slots of `size` each of this node's ranks can have, leaving memory to training.
+        """Return how many slots each rank can have while training keeps enough memory.
 
-        Three let a save go on while another is uploaded. One, only where `most` is 1: a crash
-        while it is written leaves nothing. Raises `ArenaFull` with the numbers where they do not
-        fit.
+        `size` is that of one slot. Three let a save proceed while another is uploaded. One is
+        returned only where `most` is 1: a crash in the middle of a save then loses both. Raises
+        `ArenaFull`, with the numbers, where even the smallest number does not fit.
         """
         left = self.room()
         least = min(2, most)
@@ -317,12 +352,14 @@ class Arena:
         raise ArenaFull(self._shortage(least, size, left))
 
     def room(self) -> FreeMemory:
-        """For further slots; those that exist count as taken."""
+        """Return how much memory is free for further slots."""
         return room(self.folder)
 
     def _lacking(self, count: int, size: int) -> int:
-        """Bytes that so many slots of each rank need besides those that are there: each grows by
-        itself, and what lies beyond them is of no help."""
+        """Return how many bytes are missing for so many slots of each rank.
+
+        Each slot grows by itself. Memory in slots beyond that number does not help.
+        """
         sizes = {slot.path: slot.size for slot in self.slots()}
         paths = [self.slot_path(rank, n) for rank in range(self.workers) for n in range(count)]
         return sum(max(size - sizes.get(path, 0), 0) for path in paths)
@@ -343,8 +380,10 @@ class Arena:
         )
 
     def _slot(self, path: Path) -> Slot | None:
-        """None where it has just gone, or comes: slots are discarded and made while other threads
-        look at them."""
+        """Return the slot, mapped; None where it does not exist.
+
+        Slots are made and deleted while other threads look at them.
+        """
         with self._lock:
             known = self._slots.get(path)
             if path in self._growing:

@@ -1,7 +1,8 @@
-"""What the limits of a container or a service leave of memory: those of this process's cgroups.
+"""Reads how much memory this process may still use within the limits of its cgroups.
 
-Shared memory counts for the cgroup of whoever touches it first, and one that goes beyond its limit
-gets no error: something in it is killed. So the limits are looked at before memory is taken.
+Containers and services have such limits. Shared memory counts for the cgroup of the process that
+touches it first. A cgroup that exceeds its limit gets no error; one of its processes is killed. So
+the limits are read before memory is taken.
 """
 
 from collections.abc import Iterator
@@ -11,21 +12,22 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One cgroup's, in bytes."""
+    """The memory limit of one cgroup, in bytes."""
 
     cgroup: Path
     most: int
     used: int
-    """Without what the kernel would rather drop than kill for."""
+    """Memory in use, without what the kernel would drop before it kills a process."""
 
     @property
     def free(self) -> int:
+        """Bytes that may still be used."""
         return max(0, self.most - self.used)
 
 
 @dataclass(frozen=True, slots=True)
 class _Hierarchy:
-    """How one version of cgroups calls its files, and the lines of `memory.stat`."""
+    """How one version of cgroups names its files and the lines of `memory.stat`."""
 
     mount: str
     limits: tuple[str, ...]
@@ -34,7 +36,7 @@ class _Hierarchy:
     kills: str
 
 
-# Beyond memory.high nothing is killed, but everything is slowed down until it is below again.
+# Beyond memory.high nothing is killed, but everything slows down until usage is below it again.
 _V2 = _Hierarchy(
     "cgroup2",
     ("memory.max", "memory.high"),
@@ -52,8 +54,10 @@ _V1 = _Hierarchy(
 
 
 def tightest(process: Path = Path("/proc/self")) -> Limit | None:
-    """The limit that leaves least, of the process's own cgroup and of all above it that are seen
-    from here; None where there is none."""
+    """Return the limit that leaves the least memory; None where there is none.
+
+    Looks at the cgroup of the process and at all above it that are visible from here.
+    """
     limits = [
         limit
         for kind in (_V2, _V1)
@@ -64,7 +68,7 @@ def tightest(process: Path = Path("/proc/self")) -> Limit | None:
 
 
 def oom_kills(process: Path = Path("/proc/self")) -> int:
-    """How often the kernel has killed something in these cgroups because of their limits."""
+    """Return how often the kernel has killed a process in these cgroups because of their limits."""
     return sum(
         int(count)
         for kind in (_V2, _V1)
@@ -76,7 +80,10 @@ def oom_kills(process: Path = Path("/proc/self")) -> int:
 
 
 def _cgroups(process: Path, kind: _Hierarchy) -> Iterator[Path]:
-    """From the process's own up to what is mounted here: a container sees only its own part."""
+    """Yield the cgroups from the process's own up to the one that is mounted here.
+
+    A container sees only its own part of the tree.
+    """
     path, mount = _path(process, kind), _mount(process, kind)
     if path is None or mount is None:
         return
@@ -97,7 +104,7 @@ def _path(process: Path, kind: _Hierarchy) -> PurePosixPath | None:
 
 
 def _mount(process: Path, kind: _Hierarchy) -> tuple[PurePosixPath, Path] | None:
-    """The cgroup that is mounted, and where."""
+    """Return the cgroup that is mounted, and where."""
     for line in _lines(process / "mountinfo"):
         place, _, file_system = line.partition(" - ")
         name, _, options = file_system.split(" ", 2)
@@ -113,21 +120,20 @@ def _limit(folder: Path, kind: _Hierarchy) -> Limit | None:
     if not most or usage is None:
         return None
     counts = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat"))
-    # What was read from files and what was written to them counts as used, and is dropped first:
-    # without this a job that has read its data once would find no room. Shared memory is no part
-    # of it: it has no file to be read from again.
+    # Pages read from and written to files count as used, but are dropped first. Without this a job
+    # that has read its data once would find no memory. Shared memory is not part of them.
     cache = sum(int(counts.get(name, 0)) for name in kind.cache)
     return Limit(folder, min(most), max(0, usage - cache))
 
 
 def _number(path: Path) -> int | None:
-    """None where the file says "max", or is missing."""
+    """Return the number in the file; None where it says "max" or does not exist."""
     text = "".join(_lines(path))
     return int(text) if text.isdigit() else None
 
 
 def _lines(path: Path) -> list[str]:
-    """A cgroup may go at any moment, and those above may be nobody's business."""
+    """Return the lines of the file, or none: a cgroup may vanish, or be unreadable."""
     try:
         return path.read_text().splitlines()
     except OSError:

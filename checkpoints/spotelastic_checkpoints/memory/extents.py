@@ -1,7 +1,7 @@
-"""Shared memory that is used again, piece by piece, in a file beyond what else lies in it.
+"""Allocates memory piece by piece from a file in shared memory, and reuses what is given back.
 
 Fresh memory costs more than a copy into it: its pages are found, cleared, accounted for and mapped
-one by one. Memory that was given back here stays mapped, and is taken first.
+one by one. Memory that was given back stays mapped, and is used first.
 """
 
 import mmap
@@ -14,26 +14,30 @@ from spotelastic_checkpoints.memory.prefault import populate
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 LEAST_MAPPED, MOST_MAPPED = 64 << 20, 1 << 30
-"""Bytes that are mapped at a time: as much again as there is, since each map takes a descriptor."""
+"""Bounds of the bytes mapped at a time. Each map takes a descriptor, so sizes double in between."""
 
 
 @dataclass(eq=False, slots=True)
 class Extent:
-    """Filled from its beginning, and anew once all that lay in it has been given back. No two
-    leases share a page."""
+    """A piece of the file, filled from its beginning and reused once no lease is left.
+
+    No two leases share a memory page.
+    """
 
     offset: int
-    """In the file."""
+    """Where it begins in the file."""
     memory: memoryview
     used: int = 0
+    """Bytes that were leased since it was last empty."""
     there: int = 0
-    """Bytes that have been used before."""
+    """Bytes from its beginning that are backed by memory."""
     leases: int = 0
+    """Number of leases that were not given back."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lease:
-    """Memory of the file at `offset`, until it is given back."""
+    """Memory at `offset` in the file, until it is given back."""
 
     extent: Extent = field(repr=False)
     offset: int
@@ -41,21 +45,30 @@ class Lease:
 
 
 class Extents:
-    """Of `size` bytes each, or of one lease's; thread-safe. `begin` is where they may begin."""
+    """The extents of one file; thread-safe.
+
+    Each has `size` bytes, or as many as a larger lease needs. They begin behind the first `begin`
+    bytes of the file.
+    """
 
     def __init__(self, descriptor: int, begin: int, size: int) -> None:
         self._descriptor = descriptor
         self._size = _up(size + ALIGNMENT)
         self._lock = threading.Lock()
-        self._end = self._mapped = _up(begin)
-        """Of what is in extents, and of the last map."""
+        self._end = _up(begin)
+        """End of the last extent in the file."""
+        self._mapped = self._end
+        """End of the last map."""
         self._begin = self._end
         self._map = memoryview(b"")
         self._free: list[Extent] = []
         self._filling: Extent | None = None
 
     def lease(self, length: int, like: int) -> Lease:
-        """Memory for `length` bytes, aligned as the offset `like` is. Raises OSError."""
+        """Return memory for `length` bytes whose offset is aligned as the offset `like` is.
+
+        Raises OSError where there is no memory.
+        """
         shift = like % ALIGNMENT
         with self._lock:
             extent = self._with_room(_up(shift + length))
@@ -64,14 +77,15 @@ class Extents:
             extent.there = last = max(fresh, extent.used)
             extent.leases += 1
         if last > fresh:
-            # A full file system is an error here; to use a page that cannot be had ends a process.
+            # A full file system is an error here. Touching a page that does not exist would end the
+            # process.
             os.posix_fallocate(self._descriptor, extent.offset + fresh, last - fresh)
             populate(extent.memory[fresh:last])
         start = first + shift
         return Lease(extent, extent.offset + start, extent.memory[start : start + length])
 
     def give_back(self, lease: Lease) -> None:
-        """Nobody uses it any more."""
+        """Return the memory of a lease, which must not be used any more."""
         extent = lease.extent
         with self._lock:
             extent.leases -= 1
@@ -82,12 +96,12 @@ class Extents:
 
     @property
     def free(self) -> int:
-        """Bytes in memory that nobody uses."""
+        """Bytes in memory that are not in use."""
         with self._lock:
             return sum(extent.there for extent in self._free)
 
     def clear(self) -> None:
-        """What is leased stays until it is dropped."""
+        """Forget all extents. Memory that is leased stays valid until the lease is dropped."""
         with self._lock:
             self._free.clear()
             self._filling = None

@@ -1,4 +1,4 @@
-"""How much shared memory can still be had, and what bounds it."""
+"""Measures how much shared memory is still free, and what limits it."""
 
 import os
 from collections.abc import Iterator
@@ -10,25 +10,30 @@ from spotelastic_checkpoints.memory import cgroups
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """As a message it reads: "12 MiB are free in /dev/shm"."""
+    """Free memory and its limit. As text it reads "12 MiB are free in /dev/shm"."""
 
     free: int
-    """Bytes."""
+    """Free bytes."""
     where: str
+    """Where they are free, for messages."""
     more: str
-    """What makes it larger."""
+    """What the user can do to have more."""
 
     def __str__(self) -> str:
         return f"{mib(self.free)} are free {self.where}"
 
 
 def room(folder: Path) -> FreeMemory:
-    """For files in `folder`: the least of what its file system, this machine, and the memory limits
-    of the container or service leave."""
+    """Return the memory that is free for files in `folder`.
+
+    That is the least of what the file system, the machine and the memory limits of the container or
+    service leave.
+    """
     return min(_rooms(folder), key=lambda found: found.free)
 
 
 def mib(size: int) -> str:
+    """Return a size as text, in MiB."""
     return f"{size / (1 << 20):,.0f} MiB"
 
 

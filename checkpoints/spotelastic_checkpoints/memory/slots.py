@@ -1,4 +1,7 @@
-"""Pure: what the sealed slots of a node amount to, and which slot the next save may overwrite."""
+"""Decides which complete saves a node's sealed slots hold, and which slot the next save overwrites.
+
+Pure functions of slot headers and the current round.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -9,7 +12,7 @@ from spotelastic_checkpoints.types import RoundInfo, Snapshot
 
 
 def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
-    """Saves that all ranks of the node have sealed, oldest first."""
+    """Return the saves that all ranks of the node have sealed, by step."""
     groups: dict[tuple[str, int, str], dict[int, SlotHeader]] = defaultdict(dict)
     for header in headers:
         groups[header.incarnation, header.step, header.layout][header.rank] = header
@@ -24,10 +27,10 @@ def snapshots(headers: Iterable[SlotHeader]) -> list[Snapshot]:
 def members(
     sealed: Iterable[tuple[Slot, SlotHeader]], incarnation: str, step: int, layout: str
 ) -> list[tuple[Slot, SlotHeader]]:
-    """A save's slots, one of each rank that has sealed it.
+    """Return the slots of one save, one of each rank that has sealed it.
 
-    Whoever uploads, restores or serves a save takes these: of a step that was sealed, and then once
-    more to be committed, they are the latter, so that all ranks have the same.
+    A step may be sealed twice: first as a snapshot, then again to be committed. Then the second one
+    is returned, so that all ranks upload, restore or serve the same.
     """
     found: dict[int, tuple[Slot, SlotHeader]] = {}
     for slot, header in sealed:
@@ -52,7 +55,7 @@ def _snapshot(headers: Sequence[SlotHeader]) -> Snapshot:
 
 
 def on_lineage(round_: RoundInfo, incarnation: str, step: int) -> bool:
-    """Whether a save is part of the history that the round goes on from."""
+    """Return whether a save is part of the history that the round goes on from."""
     if incarnation == round_.incarnation:
         return True
     bounds = {branch.incarnation: branch.step for branch in round_.lineage}
@@ -60,19 +63,20 @@ def on_lineage(round_: RoundInfo, incarnation: str, step: int) -> bool:
 
 
 def newest_first(snapshots: Iterable[Snapshot], round_: RoundInfo) -> list[Snapshot]:
-    """What the round itself has sealed comes before all that it may have gone on from: a run that
-    was sent back has saves before it whose steps are higher."""
+    """Sort snapshots by age, those that the round itself has sealed first.
+
+    A run that was sent back has older saves with higher steps.
+    """
     return sorted(snapshots, key=lambda s: _age(round_, s.incarnation, s.step), reverse=True)
 
 
 def choose(
     views: Sequence[SlotView], round_: RoundInfo | None, pinned: Collection[Path]
 ) -> Path | None:
-    """The slot of one rank to overwrite; None while there is none.
+    """Return the slot of one rank that the next save overwrites; None while there is none.
 
-    Never one that is being uploaded, nor the newest save on the lineage; first what holds
-    nothing, then what no round can use any more, then the oldest, and of one step that was sealed
-    twice the one that is not due.
+    It is never one that is being uploaded, nor the newest save on the lineage, unless the rank has
+    one slot only.
     """
     if len(views) == 1:
         return None if views[0].path in pinned else views[0].path
@@ -83,7 +87,11 @@ def choose(
 def dispensable(
     views: Sequence[SlotView], round_: RoundInfo | None, pinned: Collection[Path]
 ) -> list[Path]:
-    """The slots of one rank that nobody needs, what is worth least first."""
+    """Return the slots of one rank that may be overwritten, the least valuable first.
+
+    First come slots that hold nothing, then saves that no round can use any more, then the oldest.
+    Of a step that was sealed twice, the one that is not to be uploaded comes first.
+    """
 
     def usable(view: SlotView) -> bool:
         header = view.header
@@ -104,5 +112,5 @@ def dispensable(
 
 
 def _age(round_: RoundInfo | None, incarnation: str, step: int) -> tuple[bool, int]:
-    """Sorts saves from the oldest to the newest."""
+    """Return a key that sorts saves from the oldest to the newest."""
     return round_ is not None and incarnation == round_.incarnation, step

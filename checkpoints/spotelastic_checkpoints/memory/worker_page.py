@@ -1,7 +1,8 @@
-"""A worker's page: how far it is, and how far it may go. Shared memory, no locks, no calls.
+"""Lets a worker and the daemon share the worker's progress through one small file of shared memory.
 
-One writer per field: the worker writes its step, times and points, the daemon the target, the
-schedule, and the place up to which it has read the points. All fields are aligned 8-byte words.
+The worker publishes its step, times and losses in its page. The daemon writes the target step, the
+schedule and how many points it has read. Each field has one writer and is an aligned 8-byte word,
+so that no locks and no system calls are needed.
 """
 
 import math
@@ -16,51 +17,69 @@ from spotelastic_checkpoints.errors import ArenaFull
 from spotelastic_checkpoints.types import Schedule, StepPoint, WorkerStep
 
 SIZE = 1 << 16
+"""Bytes of a page."""
 _RING_AT = 128
 _RING = (SIZE - _RING_AT) // 24
 _SMOOTHING = 0.3
-"""Weight of the newest step in the step time."""
+"""Weight of the newest value in the averages of step time and stall."""
 
 
 class Field(IntEnum):
-    """Word numbers."""
+    """The words of a page, by number."""
 
     ROUND = 0
+    """Token of the round that the page was reset for."""
     RANK = 1
+    """Global rank of the worker."""
     PRESENCE = 2
+    """A `Presence`."""
     STEP = 3
+    """Last finished step."""
     TARGET = 4
+    """Step at which the worker seals a save and waits; 0 for none."""
     PROPOSAL = 5
+    """Token of the proposal that the target belongs to."""
     STEP_TIME = 6
+    """Average seconds per step."""
     FIRST_STEP_AT = 7
+    """Epoch seconds at which the first step of the round was finished."""
     LAST_STEP_AT = 8
+    """Epoch seconds at which the last step was finished."""
     WRITTEN = 9
-    """Points written."""
+    """Number of points written."""
     READY = 10
-    """Points whose loss is known."""
+    """Number of points whose loss is known."""
     TAKEN = 11
-    """Points that the daemon has passed on."""
+    """Number of points that the daemon has passed on."""
     DEADLINE = 12
-    """When this node will be gone."""
+    """Epoch seconds at which this node will be gone; 0 without a notice."""
     SNAPSHOT_EVERY = 13
+    """Interval of snapshots, in steps."""
     CHECKPOINT_EVERY = 14
+    """Interval of checkpoints, in steps."""
     STALL = 15
+    """Average seconds that a save stops training; negative while it is the last round's."""
 
 
 class Presence(IntEnum):
+    """Whether a worker is there: not yet, in its training loop, or not any more."""
+
     ABSENT = 0
     ATTACHED = 1
     LEFT = 2
 
 
 def token(name: str) -> int:
-    """A name as one word of a page."""
+    """Return a name as one word of a page."""
     return xxhash.xxh3_64_intdigest(name.encode()) >> 1
 
 
 class WorkerPage:
-    """Created where it does not exist, with all its memory: a worker that found none later, where
-    others have filled it, would be ended by a SIGBUS. Raises `ArenaFull`."""
+    """A worker's page, mapped. The file is created where it does not exist, with all its memory.
+
+    Memory taken later could be missing, and the worker would be ended by a SIGBUS. Raises
+    `ArenaFull`.
+    """
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -77,7 +96,7 @@ class WorkerPage:
     # -- the daemon -------------------------------------------------------------------------------
 
     def is_of(self, round_: str) -> bool:
-        """Whether it was reset for this round, by whichever daemon."""
+        """Return whether the page was reset for this round, by this daemon or one before it."""
         return self._words[Field.ROUND] == token(round_)
 
     def reset(
@@ -87,8 +106,11 @@ class WorkerPage:
         schedule: Schedule = Schedule(),  # noqa: B008
         deadline: float = 0.0,
     ) -> None:
-        """For a new round, while no worker is there. How long a save took in the last round stands
-        there, as a negative number, until one of this round has: a notice may come before."""
+        """Prepare the page for a new round, while no worker is there.
+
+        The stall of the last round is kept as a negative number until a save of this round was
+        measured, because a notice may come before that.
+        """
         stall = self._reals[Field.STALL]
         for field in Field:
             self._words[field] = 0
@@ -96,35 +118,41 @@ class WorkerPage:
         self._words[Field.RANK] = rank
         self.set_schedule(schedule)
         self.set_deadline(deadline)
-        self._words[Field.ROUND] = token(round_)  # last: it says that all of this is done
+        # This comes last, because it declares everything else done.
+        self._words[Field.ROUND] = token(round_)
 
     @property
     def target(self) -> int:
+        """The step at which the worker has to seal a save and wait; 0 for none."""
         return self._words[Field.TARGET]
 
     def set_target(self, proposal: str, target: int) -> None:
+        """Set the target of a proposal."""
         self._words[Field.PROPOSAL] = token(proposal)
         self._words[Field.TARGET] = target
 
     @property
     def schedule(self) -> Schedule:
-        """Changed only while the worker waits at a target."""
+        """When to save. It changes only while the worker waits at a target."""
         words = self._words
         return Schedule(words[Field.SNAPSHOT_EVERY], words[Field.CHECKPOINT_EVERY])
 
     def set_schedule(self, schedule: Schedule) -> None:
+        """Set when to save."""
         self._words[Field.SNAPSHOT_EVERY] = schedule.snapshot_every
         self._words[Field.CHECKPOINT_EVERY] = schedule.checkpoint_every
 
     @property
     def deadline(self) -> float:
-        """Epoch seconds at which this node will be gone; 0 where it has no notice."""
+        """Epoch seconds at which this node will be gone; 0 without a notice."""
         return self._reals[Field.DEADLINE]
 
     def set_deadline(self, deadline: float) -> None:
+        """Set when this node will be gone, in epoch seconds."""
         self._reals[Field.DEADLINE] = deadline
 
     def read(self, local_rank: int, waiting: bool = False) -> WorkerStep:
+        """Return how far the worker is. `waiting` is what the daemon knows of it."""
         return WorkerStep(
             rank=self._words[Field.RANK],
             local_rank=local_rank,
@@ -138,7 +166,10 @@ class WorkerPage:
         )
 
     def take_points(self, *, all_written: bool) -> tuple[StepPoint, ...]:
-        """Points since the last call; those without a loss yet only if `all_written`."""
+        """Return the points since the last call.
+
+        Points whose loss is not known yet are returned only if `all_written`.
+        """
         end = self._words[Field.WRITTEN if all_written else Field.READY]
         start = max(self._words[Field.TAKEN], end - _RING)
         points = tuple(self._point(number) for number in range(start, end))
@@ -155,17 +186,18 @@ class WorkerPage:
     # -- the worker -------------------------------------------------------------------------------
 
     def enter(self, step: int) -> None:
-        """Present, with `step` as the step that training goes on from."""
+        """Declare the worker present; training goes on from `step`."""
         self._words[Field.STEP] = step
         self._words[Field.PRESENCE] = Presence.ATTACHED
 
     def leave(self) -> None:
+        """Declare that the worker has left its training loop."""
         self._words[Field.PRESENCE] = Presence.LEFT
 
     def publish(self, step: int, loss: float | None, now: float) -> int:
-        """Step `step` is done at `now` (epoch seconds). Returns the number of its point.
+        """Declare that `step` was finished at `now` (epoch seconds).
 
-        Read `target` after this, never before.
+        Returns the number of its point. Read `target` after this, never before.
         """
         words, reals = self._words, self._reals
         number = words[Field.WRITTEN]
@@ -185,15 +217,15 @@ class WorkerPage:
         return number
 
     def saved(self, stall: float) -> None:
-        """A save kept training waiting for so many seconds."""
+        """Count a save that stopped training for `stall` seconds."""
         average = max(self._reals[Field.STALL], 0.0) or stall
         self._reals[Field.STALL] = average + _SMOOTHING * (stall - average)
 
     def amend(self, number: int, loss: float) -> None:
-        """The loss of an earlier point is known now."""
+        """Set the loss of an earlier point."""
         if number >= self._words[Field.WRITTEN] - _RING:
             self._reals[_RING_AT // 8 + number % _RING * 3 + 1] = loss
 
     def ready(self, number: int) -> None:
-        """All points below `number` have the loss that they will have."""
+        """Declare that all points below `number` have their final loss."""
         self._words[Field.READY] = number
