@@ -47,6 +47,7 @@ from spotelastic.controller.model.observation import (
     Observation,
 )
 from spotelastic.local.fault_client import FaultClient
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
@@ -208,7 +209,9 @@ def _notice(agents: list[tuple[str, Watching]], told: Told, crew: Crew) -> float
     others = {name for name, _ in agents}
     known, number, now = len(told.proposals), max(told.held), unbroken()
     started = time.monotonic()
-    agent.post(Noticed(Notice("notice", victim, "imds", now, now, now + 120.0)))
+    agent.post(
+        Noticed(Notice(InterruptionKind.SPOT_INTERRUPTION, victim, "imds", now, now, now + 120.0))
+    )
 
     def all_know() -> bool:
         crew.check()

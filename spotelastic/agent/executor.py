@@ -28,7 +28,7 @@ from spotelastic.model.agreement import Proposal, Vote
 from spotelastic.model.ids import new_id
 from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
-from spotelastic.model.notice import Drain, Notice
+from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
 from spotelastic.model.round import Acknowledgement, Round, SlotOffer
 from spotelastic.redaction import redactor
@@ -138,23 +138,9 @@ class AgentExecutor:
         if notice is None:
             return local
         notice = replace(notice, node=self.config.node)
-        if notice.kind != "rebalance":
+        if notice.kind.traits.drains:
             membership.write_drain(self._store, self.keys, Drain(notice.node, notice))
-        self._record(
-            Event(
-                notice.seen_at,
-                notice.kind if notice.kind in ("rebalance", "leave") else "notice",
-                _describe_notice(notice),
-                notice.node,
-                {
-                    "kind": notice.kind,
-                    "source": notice.source,
-                    "at": notice.at,
-                    "seen_at": notice.seen_at,
-                    "deadline": notice.deadline,
-                },
-            )
-        )
+        self._record(notice.event(notice.seen_at))
         return replace(local, drained=True)
 
     # -- rounds -------------------------------------------------------------------------------
@@ -412,17 +398,6 @@ class AgentExecutor:
 
     def _record(self, event: Event) -> None:
         membership.record(self._store, self.keys, event)
-
-
-def _describe_notice(notice: Notice) -> str:
-    if notice.kind == "rebalance":
-        return f"{notice.node} may be interrupted soon"
-    if notice.kind == "leave":
-        return f"{notice.node} was asked to leave"
-    if notice.kind == "scheduled":
-        return f"{notice.node} is to go: its group was told to end it, and waits until it has left"
-    left = "" if notice.deadline is None else f" in {notice.deadline - notice.seen_at:.0f} s"
-    return f"{notice.node} will be taken{left} (from its metadata service)"
 
 
 def _describe_exit(code: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from spotelastic.aws.base.imds import Imds
 from spotelastic.clock import unbroken, wall
 from spotelastic.errors import Unavailable
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 
 POLL = 1.0
@@ -53,14 +54,21 @@ class NoticePoller:
         if told is not None:
             end = told + ahead
             at = min(now, max(end - LEAD, self._clear_at))
-            self._tell(Notice("notice", self._node, "imds", at, now, end), told)
+            self._tell(
+                Notice(InterruptionKind.SPOT_INTERRUPTION, self._node, "imds", at, now, end), told
+            )
             return
         self._clear_at = now
         if self._imds.lifecycle_state() == "Terminated":
-            self._tell(Notice("scheduled", self._node, "imds", now, now, now + LEAD), 0.0)
+            self._tell(
+                Notice(InterruptionKind.PLANNED, self._node, "imds", now, now, now + LEAD), 0.0
+            )
         advised = self._imds.rebalance()
         if advised is not None:
-            self._tell(Notice("rebalance", self._node, "imds", advised + ahead, now), advised)
+            self._tell(
+                Notice(InterruptionKind.REBALANCE, self._node, "imds", advised + ahead, now),
+                advised,
+            )
 
     def _tell(self, notice: Notice, identity: float) -> None:
         if (notice.kind, identity) not in self._told:

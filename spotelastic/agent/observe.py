@@ -12,6 +12,7 @@ from spotelastic_checkpoints.types import Commit, WorkerStep
 from spotelastic.agent.silence import Silence
 from spotelastic.agent.workers.pool import Exited, Warm, WorkerFailing, ZygoteGone
 from spotelastic.model.agreement import Vote
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Notice
 from spotelastic.model.progress import Point
@@ -375,19 +376,19 @@ def _asked_to_leave(local: NodeState, sig: int, now: float) -> NodeState:
     local = replace(local, leaving=sig)
     node = local.node.id if local.node is not None else ""
     deadline = now + LEAVE_WITHIN + agreement.time_for_steps(local.step_time)
-    return _noticed(local, Notice("leave", node, "signal", now, now, deadline))
+    return _noticed(local, Notice(InterruptionKind.LEAVE, node, "signal", now, now, deadline))
 
 
 def _noticed(local: NodeState, notice: Notice) -> NodeState:
-    """Records a notice. The first one counts, unless a later one leaves less time; a rebalance
-    recommendation is only a hint.
+    """Records a notice. The first one counts, unless a later one leaves less time; one that does
+    not drain is only a hint.
     """
     current = local.notice
-    if current is not None and notice.kind == "rebalance":
+    if current is not None and not notice.kind.traits.drains:
         return local
     if (
         current is not None
-        and current.kind != "rebalance"
+        and current.kind.traits.drains
         and (
             notice.deadline is None
             or (current.deadline is not None and current.deadline <= notice.deadline + 0.5)

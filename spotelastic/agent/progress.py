@@ -6,6 +6,7 @@ from spotelastic_checkpoints.types import DaemonStatus, WorkerStep
 
 from spotelastic.agent.checkpoints import newest_commit, upload_of
 from spotelastic.agent.observe import NodeState
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Progress
 
 
@@ -30,7 +31,7 @@ def progress(node: str, local: NodeState, status: DaemonStatus, now: float) -> P
         commit_time=status.commit_time,
         whole=bool(status.snapshots) and status.snapshots[-1].whole,
         quiet=local.workers.silence.line if local.workers is not None else "",
-        at_risk=local.notice is not None and local.notice.kind != "leave",
+        at_risk=local.notice is not None and local.notice.kind is not InterruptionKind.LEAVE,
     )
 
 

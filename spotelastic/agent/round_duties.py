@@ -76,7 +76,9 @@ def hurry(local: NodeState, seen: RunState) -> Iterator[Action]:
     """Tells the daemon once when this node will be gone, whichever source reported it."""
     drain = seen.drains.get(local.node.id) if local.node is not None else None
     notices = [local.notice, drain.notice if drain is not None else None]
-    ends = [n.deadline for n in notices if n is not None and n.kind != "leave" and n.deadline]
+    ends = [
+        n.deadline for n in notices if n is not None and n.kind.traits.has_deadline and n.deadline
+    ]
     end = min(ends, default=math.inf)
     if local.daemon and end < local.hurried - 0.5:
         yield UploadByDeadline(end)

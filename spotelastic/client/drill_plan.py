@@ -21,10 +21,11 @@ from typing import Any
 
 from spotelastic.aws.clusters.fault_injection import WARNING
 from spotelastic.aws.clusters.lifecycle import Cluster
-from spotelastic.client.interrupt import KINDS, InterruptionRequest, interrupt
+from spotelastic.client.interrupt import KINDS, InterruptionRequest, interrupt, kind_named
 from spotelastic.client.target import CloudTarget, status_of
 from spotelastic.clock import steady
 from spotelastic.errors import JobFailed, SpotelasticError, UsageError
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Status
@@ -44,7 +45,7 @@ class PlannedInterruption:
     after: float | None
     """Seconds from the beginning of the drill; None: at a step."""
     step: int
-    kind: str
+    kind: InterruptionKind
     node: str
     """any, "rank N", or a name."""
     seconds: float
@@ -55,7 +56,7 @@ class PlannedInterruption:
 class Caused:
     """One that was caused."""
 
-    kind: str
+    kind: InterruptionKind
     node: str
     step: int
     after: float
@@ -94,13 +95,14 @@ def _entry(where: str, given: Any) -> PlannedInterruption:
         raise UsageError(f"{where}: there is no key {unknown[0]}; expected {', '.join(KEYS)}")
     if ("after" in given) == ("step" in given):
         raise UsageError(f"{where}: expected either after (a time) or step (a number)")
-    kind, node = given.get("kind", "notice"), given.get("node", "any")
-    if kind not in KINDS:
-        raise UsageError(f"{where}: kind {kind!r}: expected {', '.join(KINDS)}")
+    word, node = given.get("kind", "notice"), given.get("node", "any")
+    kind = kind_named(word)
+    if kind is None:
+        raise UsageError(f"{where}: kind {word!r}: expected {', '.join(KINDS)}")
     if not isinstance(node, str) or not node:
         raise UsageError(f'{where}: node {node!r}: expected "any", "rank N" or a name')
-    seconds = _number(where, given, "in", 0 if kind == "loss" else int(WARNING))
-    if kind == "loss" and seconds:
+    seconds = _number(where, given, "in", 0 if kind is InterruptionKind.LOSS else int(WARNING))
+    if kind is InterruptionKind.LOSS and seconds:
         raise UsageError(
             f"{where}: in {seconds}: a loss has no warning, the node goes at once: drop in, or say "
             'kind = "notice"'
@@ -172,7 +174,7 @@ def run(
             raise JobFailed(
                 f"{cluster.name} has {status.state} after {len(done)} of {len(plan)} interruptions"
             )
-        going = {each.node for each in done if each.kind != "rebalance"}
+        going = {each.node for each in done if each.kind is not InterruptionKind.REBALANCE}
         node = victim(entry, status, draw, going) if is_due(entry, status, elapsed) else None
         if node is None:
             threading.Event().wait(LOOK_EVERY)

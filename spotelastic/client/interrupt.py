@@ -8,8 +8,21 @@ from spotelastic.aws.compute import autoscaling
 from spotelastic.client.target import CloudTarget, status_of
 from spotelastic.errors import UsageError
 from spotelastic.local.fault_client import FaultClient
+from spotelastic.model.interruption_kind import InterruptionKind
 
-KINDS = ("notice", "rebalance", "loss")
+KINDS = {
+    "notice": InterruptionKind.SPOT_INTERRUPTION,
+    "rebalance": InterruptionKind.REBALANCE,
+    "loss": InterruptionKind.LOSS,
+}
+"""What can be caused, as people type it. Its own name, as reports have it, does as well."""
+
+
+def kind_named(word: object) -> InterruptionKind | None:
+    """The kind that a word on the command line or in a plan means; None: it cannot be caused."""
+    if not isinstance(word, str):
+        return None
+    return KINDS.get(word) or next((kind for kind in KINDS.values() if kind == word), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +30,11 @@ class InterruptionRequest:
     """Of one node. `seconds` of warning are for a notice."""
 
     node: str
-    kind: str = "notice"
+    kind: InterruptionKind = InterruptionKind.SPOT_INTERRUPTION
     seconds: float = fault_injection.WARNING
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(f"--kind {self.kind}: expected {', '.join(KINDS)}")
-        if self.kind == "loss" and self.seconds not in (0, fault_injection.WARNING):
+        if self.kind is InterruptionKind.LOSS and self.seconds not in (0, fault_injection.WARNING):
             raise UsageError(
                 f"--kind loss --in {self.seconds:g}: a loss has no warning, the node goes at once: "
                 "drop --in, or say --kind notice"
@@ -31,7 +42,21 @@ class InterruptionRequest:
 
     @property
     def warns(self) -> bool:
-        return self.kind == "rebalance" or (self.kind == "notice" and self.seconds > 0)
+        match self.kind:
+            case InterruptionKind.REBALANCE:
+                return True
+            case InterruptionKind.LOSS:
+                return False
+            case _:
+                return self.seconds > 0
+
+    @classmethod
+    def asked(cls, node: str, kind: str, seconds: float) -> "InterruptionRequest":
+        """As it was typed; raises `UsageError` for a kind that cannot be caused."""
+        known = kind_named(kind)
+        if known is None:
+            raise UsageError(f"--kind {kind}: expected {', '.join(KINDS)}")
+        return cls(node, known, seconds)
 
 
 def interrupt(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -> str:
@@ -47,16 +72,16 @@ def interrupt(place: CloudTarget, cluster: Cluster, what: InterruptionRequest) -
 def caused(place: CloudTarget, what: InterruptionRequest) -> dict[str, object]:
     """For programs: `seconds` until the node goes; None for one that stays."""
     seconds: float | None = what.seconds if what.warns else 0.0
-    if what.kind == "rebalance":
+    if what.kind is InterruptionKind.REBALANCE:
         seconds = fault_injection.LONGEST if place.cloud is None else None
-    return {"node": what.node, "kind": what.kind, "seconds": seconds}
+    return {"node": what.node, "kind": what.kind.value, "seconds": seconds}
 
 
 def _here(faults: FaultClient, what: InterruptionRequest) -> str:
     if not what.warns:
         faults.kill(what.node)
         return f"{what.node} is taken away without notice"
-    if what.kind == "rebalance":
+    if what.kind is InterruptionKind.REBALANCE:
         faults.rebalance(what.node)
         return f"{what.node} is recommended to be left, and stays"
     faults.interrupt(what.node, what.seconds)
@@ -68,7 +93,7 @@ def _on_aws(cluster: Cluster, what: InterruptionRequest) -> str:
     if not what.warns:
         autoscaling.end(aws, (what.node,))
         return f"{what.node} is taken away without notice"
-    if what.kind == "rebalance":
+    if what.kind is InterruptionKind.REBALANCE:
         seconds = fault_injection.LONGEST
     elif seconds != fault_injection.WARNING:
         raise UsageError(
@@ -76,7 +101,7 @@ def _on_aws(cluster: Cluster, what: InterruptionRequest) -> str:
             "(or none: --kind loss)"
         )
     fault_injection.interrupt(aws, what.node, seconds)
-    first = "is recommended to be left, and " if what.kind == "rebalance" else ""
+    first = "is recommended to be left, and " if what.kind is InterruptionKind.REBALANCE else ""
     return f"{what.node} {first}will be taken away in {seconds:g} s"
 
 

@@ -20,9 +20,15 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spotelastic.errors import Unavailable, UsageError
-from spotelastic.model.progress import InterruptionKind, NodeStatus, Status
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import NodeStatus, Status
 
-ORDER: tuple[InterruptionKind, ...] = ("notice", "loss", "worker", "etcd")
+ORDER = (
+    InterruptionKind.SPOT_INTERRUPTION,
+    InterruptionKind.LOSS,
+    InterruptionKind.WORKER,
+    InterruptionKind.ETCD,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,15 @@ def next_injection(
         return None
     kind = ORDER[len(done)]
     draw = random.Random(f"{plan.seed}-{kind}")
-    if kind == "etcd":
+    if kind is InterruptionKind.ETCD:
         leads = any(node.id == status.etcd_leader for node in status.nodes)
-        return Injection("etcd", status.etcd_leader) if leads else None
+        return Injection(kind, status.etcd_leader) if leads else None
     struck = {each.injection.node for each in done}
     candidates = [node.id for node in training if node.id not in struck]
     if not candidates or len(training) < 2:
         return None
     victim = draw.choice(candidates)
-    delay = draw.uniform(0.0, status.step_time) if kind == "worker" else 0.0
+    delay = draw.uniform(0.0, status.step_time) if kind is InterruptionKind.WORKER else 0.0
     return Injection(kind, victim, delay)
 
 
@@ -112,10 +118,10 @@ def recovered(status: Status, plan: DrillPlan, last: InjectionResult) -> bool:
     if len(training) < plan.nodes:
         return False
     match last.injection.kind:
-        case "notice" | "loss":
+        case InterruptionKind.SPOT_INTERRUPTION | InterruptionKind.LOSS:
             gone = all(node.id != last.injection.node for node in training)
             return gone and status.round > last.round
-        case "worker":
+        case InterruptionKind.WORKER:
             return status.round > last.round
         case _:
             return status.step > last.step
@@ -179,22 +185,23 @@ class Drill:
 
     def _cause(self, injection: Injection) -> None:
         match injection.kind:
-            case "notice":
+            case InterruptionKind.SPOT_INTERRUPTION:
                 self._faults.interrupt(injection.node, self._plan.notice)
-            case "loss":
+            case InterruptionKind.LOSS:
                 self._faults.kill(injection.node)
-            case "worker":
+            case InterruptionKind.WORKER:
                 self._wait(injection.delay)
                 self._faults.kill_process(injection.node, "se-worker-0")
-            case "etcd":
+            case InterruptionKind.ETCD:
                 self._faults.kill_process(injection.node, "etcd")
 
     def _story(self, injection: Injection) -> str:
+        node, warning = injection.node, self._plan.notice
         return {
-            "notice": f"{injection.node} has notice of {self._plan.notice:.0f} s",
-            "loss": f"{injection.node} was killed without notice",
-            "worker": f"the worker process on {injection.node} was killed",
-            "etcd": f"the leading etcd member, on {injection.node}, was killed",
+            InterruptionKind.SPOT_INTERRUPTION: f"{node} has notice of {warning:.0f} s",
+            InterruptionKind.LOSS: f"{node} was killed without notice",
+            InterruptionKind.WORKER: f"the worker process on {node} was killed",
+            InterruptionKind.ETCD: f"the leading etcd member, on {node}, was killed",
         }[injection.kind]
 
     def _complain(self, line: str) -> None:

@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
-NoticeKind = Literal["notice", "rebalance", "scheduled", "leave"]
+from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.progress import Event
+
 Source = Literal["imds", "sqs", "signal", "command"]
+"""imds: the instance's metadata service; sqs: the event bus, through the cluster's queue."""
+ORIGINS = {"imds": " (from its metadata service)", "sqs": " (from the event bus)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +19,39 @@ class Notice:
     the node may be gone; all in seconds since the epoch.
     """
 
-    kind: NoticeKind
+    kind: InterruptionKind
     node: str
     source: Source
     at: float
     seen_at: float
     deadline: float | None = None
+
+    @property
+    def line(self) -> str:
+        """What it says, for people."""
+        traits = self.kind.traits
+        said = f"{self.node} {traits.outlook}"
+        if traits.is_asked_for:
+            return said
+        if traits.has_deadline and self.deadline is not None and self.source == "imds":
+            said += f" in {self.deadline - self.seen_at:.0f} s"
+        return said + ORIGINS.get(self.source, "")
+
+    def event(self, at: float) -> Event:
+        """The event that an observer of it records."""
+        return Event(
+            at,
+            self.kind.traits.event,
+            self.line,
+            self.node,
+            {
+                "kind": self.kind.value,
+                "source": self.source,
+                "at": self.at,
+                "seen_at": self.seen_at,
+                "deadline": self.deadline,
+            },
+        )
 
 
 @dataclass(frozen=True, slots=True)

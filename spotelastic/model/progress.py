@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from spotelastic.model.interruption_kind import InterruptionKind
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -135,10 +137,6 @@ class ClusterSummary:
     nodes: int = 0
     """Number of live worker nodes."""
     step: int = 0
-
-
-InterruptionKind = Literal["notice", "loss", "worker", "etcd", "planned"]
-"""planned: the node was not taken, but given up: for a smaller job, another zone, cheaper nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from spotelastic.clock import steady, unbroken
 from spotelastic.errors import LeaseLost, Unavailable, UsageError
 from spotelastic.model.agreement import Vote
 from spotelastic.model.ids import new_id
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Failure, Finished, Job, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain, Notice
@@ -185,7 +186,9 @@ class Participant:
         self._thread.join(_JOIN)
         with suppress(Unavailable):
             if self.job is None and not self._finished and self._registered:
-                notice = Notice("leave", self._node.id, "signal", unbroken(), unbroken())
+                notice = Notice(
+                    InterruptionKind.LEAVE, self._node.id, "signal", unbroken(), unbroken()
+                )
                 membership.write_drain(self._store, self._keys, Drain(notice.node, notice))
         self._session.close(revoke=True)
         for watch in self._watches.values():

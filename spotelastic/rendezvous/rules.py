@@ -54,7 +54,7 @@ def members_of(
 
 def must_leave_at(seen: RunState, node: str) -> float:
     notice = seen.drains[node].notice
-    if notice.kind == "leave":
+    if not notice.kind.traits.has_deadline:
         return 0.0
     return math.inf if notice.deadline is None else notice.deadline - save_reserve(seen)
 

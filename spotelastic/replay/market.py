@@ -14,6 +14,7 @@ from functools import partial
 from spotelastic.aws.compute.autoscaling import ALIVE, GroupMember, Instance, ScalingGroup
 from spotelastic.aws.messaging.eventbridge import AwsEvent, SpotWarning, StateChange
 from spotelastic.controller.model.observation import Message
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.replay.nodes import SimulatedNodes
 from spotelastic.replay.scenario import Scenario
@@ -82,7 +83,9 @@ class SimulatedMarket:
             return
         now = self._timeline.now
         self._tell(SpotWarning(f"warning-{instance}", now, instance))
-        notice = Notice("notice", instance, "imds", now, now + POLLED, span.end)
+        notice = Notice(
+            InterruptionKind.SPOT_INTERRUPTION, instance, "imds", now, now + POLLED, span.end
+        )
         self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, notice)))
 
     def _take(self, span: Span) -> None:
@@ -108,7 +111,9 @@ class SimulatedMarket:
             self.desired[rented.group] -= smaller
             self.rented[instance] = replace(rented, state="Terminating:Wait")
             now = self._timeline.now
-            leaves = Notice("scheduled", instance, "imds", now, now + POLLED, now + HOOK)
+            leaves = Notice(
+                InterruptionKind.PLANNED, instance, "imds", now, now + POLLED, now + HOOK
+            )
             self._timeline.after(POLLED, lambda: self._nodes.drain(Drain(instance, leaves)))
             self._fill()
             self._changed()

@@ -183,7 +183,7 @@ def a_notice_is_seen_and_costs_no_step(run: Run) -> None:
     run.cli("interrupt", noticed, "--name", NAME)
     two_train_without(run, noticed)
     report = json.loads(run.cli("report", NAME, "--json"))
-    (notice,) = [each for each in report["interruptions"] if each["kind"] == "notice"]
+    (notice,) = [each for each in report["interruptions"] if each["kind"] == "spot_interruption"]
     assert (notice["node"], notice["steps_lost"]) == (noticed, 0)
 
 

@@ -79,7 +79,7 @@ def test_a_leader_that_stood_still_does_nothing_about_what_another_one_handles(
         assert len(machines(trial)) == 3, "one was replaced, once"
         assert {victim, other} < set(machines(trial))
         (row,) = report.interruptions
-        assert (row.kind, row.node, row.steps_lost) == ("notice", victim, 0)
+        assert (row.kind, row.node, row.steps_lost) == ("spot_interruption", victim, 0)
 
 
 def test_a_market_that_turns_against_a_job_costs_it_no_committed_step(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_market_that_turns_against_a_job_costs_it_no_committed_step(tmp_path: 
     rows = {row.node: row for row in report.interruptions if row.kind != "etcd"}
     assert (len(noticed), len(lost)) == (3, 2)
     assert {node: row.kind for node, row in rows.items()} == {
-        **dict.fromkeys(noticed, "notice"),
+        **dict.fromkeys(noticed, "spot_interruption"),
         **dict.fromkeys(lost, "loss"),
     }
     assert {rows[node].steps_lost for node in noticed} == {0}

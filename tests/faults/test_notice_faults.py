@@ -36,10 +36,10 @@ def test_notices_that_come_late_twice_by_one_way_or_never(tmp_path: Path) -> Non
         assert len(machines(trial)) == 6, "four were replaced, each once"
     rows = by_node(report)
     assert {node: (row.kind, row.told_by) for node, row in rows.items()} == {
-        by_bus: ("notice", "sqs"),
-        by_imds: ("notice", "imds"),
+        by_bus: ("spot_interruption", "sqs"),
+        by_imds: ("spot_interruption", "imds"),
         unwarned: ("loss", rows[unwarned].told_by),
-        withdrawn: ("notice", rows[withdrawn].told_by),
+        withdrawn: ("spot_interruption", rows[withdrawn].told_by),
     }
     assert rows[unwarned].told_by in ("ec2", "lease")
     assert {rows[node].steps_lost for node in (by_bus, by_imds, withdrawn)} == {0}
@@ -57,7 +57,7 @@ def test_notices_for_rank_0_while_a_job_grows_and_then_for_all_at_once(tmp_path:
         assert len(machines(trial)) == 2 + 2 + 1 + 4, "each was replaced, once"
     rows = by_node(report)
     assert {node: (row.kind, row.steps_lost) for node, row in rows.items()} == dict.fromkeys(
-        {first, *four}, ("notice", 0)
+        {first, *four}, ("spot_interruption", 0)
     )
 
 

@@ -222,7 +222,7 @@ def test_an_interrupted_node_is_warned_leaves_and_is_replaced(terminal: Terminal
     plan.write_text(json.dumps([{"step": 0, "node": "rank 0", "in": 2}]))
     (caused,) = terminal.json("drill", "--plan", str(plan))
     victim = caused["node"]
-    assert caused["kind"] == "notice"
+    assert caused["kind"] == "spot_interruption"
     assert within(60, lambda: len(terminal.training() - {victim}) == 2)
     kinds = [event["kind"] for event in terminal.json("events") if event["node"] == victim]
     assert "notice" in kinds

@@ -100,7 +100,9 @@ def test_training_that_ends_before_the_drill_does_is_a_failure(tmp_path: Path) -
         told, complaint = process.communicate(timeout=90)
     assert process.returncode == 1, complaint
     assert "succeeded" in told
-    assert "training ended before the drill did: no notice, loss, worker, etcd" in complaint
+    assert (
+        "training ended before the drill did: it lacks spot notice, node lost, worker" in complaint
+    )
     assert (tmp_path / "loss.png").exists()
 
 

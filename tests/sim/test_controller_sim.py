@@ -31,6 +31,7 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -112,7 +113,14 @@ class World:
     def warn(self, name: str, seen_by_agent: bool) -> None:
         self.tell(SpotWarning(f"warn-{name}", self.now, name))
         if seen_by_agent:
-            notice = Notice("notice", name, "imds", self.now, self.now, self.now + WARNING)
+            notice = Notice(
+                InterruptionKind.SPOT_INTERRUPTION,
+                name,
+                "imds",
+                self.now,
+                self.now,
+                self.now + WARNING,
+            )
             self.drains.setdefault(name, Drain(name, notice))
         self.at(DRAIN, "unregister", name)
         self.at(WARNING, "die", name)

@@ -13,6 +13,7 @@ from support.virtual_node import WARM
 
 from spotelastic.agent.observe import LeftCheckpointer, WorkerAttached
 from spotelastic.agent.round_duties import ATTACH_PATIENCE
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Settings
 from spotelastic.model.notice import Drain, Notice
@@ -119,12 +120,13 @@ def test_all_nodes_are_noticed_and_nobody_comes_before_they_are_gone(sharded: bo
     finish(world)
 
 
-def test_a_node_whose_notice_the_event_bus_alone_has_told_of_leaves_in_time() -> None:
+@pytest.mark.parametrize("kind", [InterruptionKind.SPOT_INTERRUPTION, "a_kind_of_a_newer_node"])
+def test_a_node_whose_notice_the_event_bus_alone_has_told_of_leaves_in_time(kind: str) -> None:
     """And its daemon knows by when."""
     world = cluster(2, steps=1500)
     world.run(lambda: world.step() > 25, 60)
     end = world.now + 60
-    notice = Notice("notice", "n1", "sqs", world.now, world.now, end)
+    notice = Notice(InterruptionKind(kind), "n1", "sqs", world.now, world.now, end)
     membership.write_drain(world.store, world.keys, Drain("n1", notice))
     world.after(60, world.nodes["n1"].kill)
     world.run(lambda: "n1" not in world.nodes, 70)

@@ -30,6 +30,7 @@ from spotelastic.agent.watches import StoreChanged, Watches
 from spotelastic.agent.workers.pool import Exited
 from spotelastic.errors import LeaseLost, Unavailable
 from spotelastic.model.agreement import Vote
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -93,12 +94,20 @@ class SimNode:
 
     def notice(self, seconds: float) -> None:
         now = self.now
-        self.post(Noticed(Notice("notice", self.name, "imds", now, now, now + seconds)))
+        self.post(
+            Noticed(
+                Notice(
+                    InterruptionKind.SPOT_INTERRUPTION, self.name, "imds", now, now, now + seconds
+                )
+            )
+        )
         self.world.after(seconds, self.kill)
 
     def rebalance(self) -> None:
         """AWS recommends to replace it."""
-        self.post(Noticed(Notice("rebalance", self.name, "imds", self.now, self.now)))
+        self.post(
+            Noticed(Notice(InterruptionKind.REBALANCE, self.name, "imds", self.now, self.now))
+        )
 
     def leave(self) -> None:
         """Asked to end, as by SIGTERM."""
@@ -218,7 +227,7 @@ class SimNode:
                 return replace(local, lead_after=after, lead_at=now + 0.5)
             case do.WriteDrain():
                 assert local.notice is not None
-                if local.notice.kind != "rebalance":
+                if local.notice.kind.traits.drains:
                     membership.write_drain(self.client, keys, Drain(self.name, local.notice))
                 return replace(local, drained=True)
             case do.OfferSlots(round_):
@@ -351,7 +360,7 @@ class SimNode:
             stall=self.world.stall,
             commit_time=self.world.upload,
             whole=not self.world.sharded,
-            at_risk=notice is not None and notice.kind != "leave",
+            at_risk=notice is not None and notice.kind is not InterruptionKind.LEAVE,
         )
 
     def _warm(self) -> None:

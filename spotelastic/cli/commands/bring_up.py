@@ -349,8 +349,9 @@ def _conclude(
         wrapping.say(f"{node} is kept: look at it with spotelastic shell {node}")
     missed = drill.missing if drill else ()
     if missed:
+        left = ", ".join(kind.traits.label for kind in missed)
         print(
-            f"spotelastic: training ended before the drill did: no {', '.join(missed)}; "
+            f"spotelastic: training ended before the drill did: it lacks {left}; "
             "give the script more steps",
             file=sys.stderr,
         )

@@ -57,7 +57,7 @@ def interrupt(
     from spotelastic.client import interrupt as client_interrupt
     from spotelastic.client.target import CloudTarget
 
-    what = client_interrupt.InterruptionRequest(node, kind, seconds)
+    what = client_interrupt.InterruptionRequest.asked(node, kind, seconds)
     place = CloudTarget.find(where, region)
     told = client_interrupt.interrupt(place, place.cluster(name), what)
     typer.echo(tables.to_json(client_interrupt.caused(place, what)) if json else told)

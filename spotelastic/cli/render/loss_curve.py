@@ -4,22 +4,16 @@ import bisect
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Interruption, Point
 
 COLOURS = {
-    "notice": "#e69f00",
-    "loss": "#d55e00",
-    "worker": "#cc79a7",
-    "etcd": "#0072b2",
-    "planned": "#999999",
+    InterruptionKind.SPOT_INTERRUPTION: "#e69f00",
+    InterruptionKind.LOSS: "#d55e00",
+    InterruptionKind.WORKER: "#cc79a7",
+    InterruptionKind.ETCD: "#0072b2",
 }
-LABELS = {
-    "notice": "spot notice",
-    "loss": "node lost",
-    "worker": "worker killed",
-    "etcd": "etcd member lost",
-    "planned": "node given up",
-}
+OTHER = "#999999"
 
 
 def stretches(executed: Iterable[Point]) -> list[list[tuple[int, float]]]:
@@ -50,10 +44,10 @@ def draw(points: Sequence[Point], interruptions: Sequence[Interruption], file: P
         before = bisect.bisect_right(times, row.at) - 1
         axes.axvline(
             executed[before].step if before >= 0 else 0,
-            color=COLOURS[row.kind],
+            color=COLOURS.get(row.kind, OTHER),
             linestyle="--",
             linewidth=1.4,
-            label=None if row.kind in labelled else LABELS[row.kind],
+            label=None if row.kind in labelled else row.kind.traits.label,
         )
         labelled.add(row.kind)
     axes.set_xlabel("step")

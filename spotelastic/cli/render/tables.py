@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotelastic.model.counting import counted, size
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import (
     ClusterSummary,
@@ -26,13 +27,6 @@ from spotelastic.model.progress import (
 )
 
 T = TypeVar("T")
-KINDS = {
-    "notice": "spot notice",
-    "loss": "node lost",
-    "worker": "worker died",
-    "etcd": "etcd died",
-    "planned": "planned",
-}
 LEDGER = (
     *("", "node", "at", "told by", "after"),
     *("saved\nstep", "in\nS3", "pause", "steps\nlost", "cost"),
@@ -201,8 +195,9 @@ def event_row(event: Event) -> Table:
 
 def _kind(event: Event) -> str:
     """For people: what a group or a person has asked for does not look like AWS's notice."""
-    asked = event.kind == "notice" and event.data.get("kind") in ("scheduled", "leave")
-    return "planned" if asked else event.kind
+    kind = InterruptionKind(str(event.data.get("kind", "")))
+    asked = event.kind == "notice" and kind.traits.is_asked_for
+    return InterruptionKind.PLANNED.traits.label if asked else event.kind
 
 
 def _what(event: Event) -> str:
@@ -306,7 +301,7 @@ def _interruptions_table(rows: Sequence[Interruption]) -> Fitting:
 
 def _cells(row: Interruption) -> tuple[str, ...]:
     return (
-        KINDS[row.kind],
+        row.kind.traits.label,
         row.node,
         clock(row.at),
         row.told_by or "-",

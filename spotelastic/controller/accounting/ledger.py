@@ -26,18 +26,17 @@ from spotelastic.controller.accounting.run_segments import (
     transitions,
 )
 from spotelastic.controller.accounting.usage import HOUR, Usage, split
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED, Job
 from spotelastic.model.progress import (
     Event,
     Interruption,
-    InterruptionKind,
     Point,
     Report,
     ReportJob,
 )
 from spotelastic.model.round import Member, Round, RoundRecord
 
-LEAST_ORDERLY = ("loss", "worker", "notice", "planned")
 SAME_OUTAGE = 10.0
 """Seconds within which two reports of one etcd member's failure are the same failure."""
 
@@ -127,7 +126,7 @@ def _troubles(
         ]
         kind = _why_gone(member, transition, rounds, mine)
         if kind:
-            told = _accounts(mine, "loss" if kind == "loss" else "notice")
+            told = _accounts(mine, kind.traits.event)
             troubles.append(_trouble(kind, member.node, told, transition))
     if troubles or not causes & {"worker", "store", "loss"}:
         return troubles
@@ -145,7 +144,7 @@ def _troubles(
     named = [event for event in failures if event.node in failed.nodes] or failures
     first = min(named, key=_happened, default=None)
     node = first.node if first else next(iter(failed.nodes), "")
-    return [_trouble("worker", node, [first] if first else [], transition)]
+    return [_trouble(InterruptionKind.WORKER, node, [first] if first else [], transition)]
 
 
 def _has(round: Round, member: Member) -> bool:
@@ -168,16 +167,16 @@ def _why_gone(
         return None
     named = {round.cause for round in transition.rounds if member.node in round.nodes}
     told = _kind_told(mine)
-    if told == "planned":
-        return "planned"
-    if "drain" in named or told == "notice":
-        return "notice"
-    if "loss" in named or told == "loss":
-        return "loss"
+    if told is not None and told is not InterruptionKind.LOSS:
+        return told
+    if "drain" in named:
+        return InterruptionKind.SPOT_INTERRUPTION
+    if "loss" in named or told is InterruptionKind.LOSS:
+        return InterruptionKind.LOSS
     later = (round for round in rounds if round.number >= last.number)
     if "settings" in named or any(round.member(member.node) for round in later):
         return None
-    return "loss"
+    return InterruptionKind.LOSS
 
 
 def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
@@ -185,11 +184,13 @@ def _kind_told(mine: Sequence[Event]) -> InterruptionKind | None:
     none.
     """
     notices = _accounts(mine, "notice")
-    if notices and all(event.data.get("kind") == "scheduled" for event in notices):
-        return "planned"
     if notices:
-        return "notice"
-    return "loss" if _accounts(mine, "loss") else None
+        kinds = [
+            InterruptionKind(str(event.data.get("kind", InterruptionKind.SPOT_INTERRUPTION)))
+            for event in notices
+        ]
+        return max(kinds, key=lambda kind: kind.traits.severity)
+    return InterruptionKind.LOSS if _accounts(mine, "loss") else None
 
 
 def _trouble(
@@ -243,11 +244,11 @@ def _priced(
     usage: Sequence[Usage],
 ) -> list[Interruption]:
     """Returns the rows with their price: all workers billed during the pause, and the nodes that
-    repeat the lost steps. Steps are lost once: the least orderly interruption accounts for them.
+    repeat the lost steps. Steps are lost once: the most severe interruption accounts for them.
     """
     saved = transition.saved_step
     lost = None if saved is None else max(0, transition.before.last - saved)
-    blamed = min(troubles, key=lambda trouble: LEAST_ORDERLY.index(trouble.kind), default=None)
+    blamed = max(troubles, key=lambda trouble: trouble.kind.traits.severity, default=None)
     pause = None
     if transition.after is not None and transition.after.first_at and transition.before.last_at:
         gap = transition.after.first_at - transition.before.last_at
@@ -326,9 +327,9 @@ def _idle(events: Sequence[Event], known: Set[str], until: float) -> list[Interr
     rows = []
     for node, mine in told.items():
         kind = _kind_told(mine)
-        if kind is None or kind == "planned":
+        if kind is None or kind is InterruptionKind.PLANNED:
             continue
-        trouble = _observed(kind, node, _accounts(mine, kind))
+        trouble = _observed(kind, node, _accounts(mine, kind.traits.event))
         rows.append(
             Interruption(
                 kind=kind,
@@ -358,7 +359,7 @@ def _outages(
         seen = data.get("seen_at")
         rows.append(
             Interruption(
-                kind="etcd",
+                kind=InterruptionKind.ETCD,
                 node=node,
                 at=at,
                 seen_after_s=None if seen is None else _rounded(max(0.0, float(seen) - at)),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from spotelastic.controller.decisions.interruptions import WARNED_AHEAD
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import Event, Interruption, Report
 
@@ -38,20 +39,20 @@ def _known_at(row: Interruption) -> float:
 
 def _is_idle(row: Interruption) -> bool:
     """Whether the row is of a node that was taken before it trained."""
-    return row.kind != "etcd" and row.round is None
+    return row.kind is not InterruptionKind.ETCD and row.round is None
 
 
 def _id(row: Interruption) -> str:
     """Returns the row's id. It holds the node's name: a node is taken once, while workers die and
     etcd is away repeatedly.
     """
-    if row.kind == "etcd":
+    if row.kind is InterruptionKind.ETCD:
         return f"etcd {row.at:.0f}"
     return "waited" if row.round is None else f"round {row.round}"
 
 
 def _told(row: Interruption) -> str:
-    what = f"{row.node} ({row.kind})"
+    what = f"{row.node} ({row.kind.traits.label})"
     if _is_idle(row):
         return f"{what}: it did not train, and nobody waited"
     steps = "1 step" if row.steps_lost == 1 else f"{row.steps_lost} steps"

@@ -170,7 +170,9 @@ def _replacements(
             yield Replace(place.instance, f"EC2 says that it is {machine.state}")
         elif place.instance in seen.drains:
             drain = seen.drains[place.instance]
-            reason = f"it has a {drain.notice.kind}"
+            reason = (
+                "it is to leave" if drain.notice.kind.traits.is_asked_for else "it has a notice"
+            )
             yield Replace(place.instance, reason, seen.warning(place.instance))
         elif now >= _patience(seen, machine, policy):
             yield Replace(place.instance, "it runs, but its node does not answer")
@@ -197,9 +199,10 @@ def _drained(
 def _taken_by(seen: Observation, instance: str, policy: ControllerPolicy) -> float:
     """Returns when an instance under an AWS notice is gone; infinity for any other."""
     drain = seen.drains.get(instance)
-    if drain is None or drain.notice.kind != "notice" or drain.notice.deadline is None:
+    notice = drain.notice if drain is not None else None
+    if notice is None or notice.deadline is None or notice.kind.traits.is_asked_for:
         return math.inf
-    return drain.notice.deadline + policy.taken_within
+    return notice.deadline + policy.taken_within
 
 
 def _strangers(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[EndMachine]:

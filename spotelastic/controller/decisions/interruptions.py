@@ -29,11 +29,10 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event
 
-WARNINGS = {"notice": "will be taken away", "rebalance": "may be interrupted soon"}
-"""What AWS's events say of a node, by the kind of the notice."""
 WARNED_AHEAD = 120.0
 """Seconds of warning that AWS gives before it takes an instance."""
 TOLD_AGAIN_AFTER = 3600.0
@@ -124,12 +123,19 @@ def _react(seen: Observation, message: Message, now: float) -> Iterator[Action]:
         case SpotWarning(id, at, instance) if _is_worker(seen, instance):
             # The moment of the end stands in IMDS alone; the agent knows it within a second, unless
             # that service is away.
-            notice = Notice("notice", instance, "sqs", at, message.received_at, at + WARNED_AHEAD)
+            notice = Notice(
+                InterruptionKind.SPOT_INTERRUPTION,
+                instance,
+                "sqs",
+                at,
+                message.received_at,
+                at + WARNED_AHEAD,
+            )
             if not seen.ended:
                 yield DrainNode(Drain(instance, notice), id)
             yield from _tell_notice(seen, notice, now, id)
         case Rebalance(id, at, instance) if _is_worker(seen, instance):
-            notice = Notice("rebalance", instance, "sqs", at, message.received_at)
+            notice = Notice(InterruptionKind.REBALANCE, instance, "sqs", at, message.received_at)
             yield from _tell_notice(seen, notice, now, id)
         case StateChange(id, at, instance, state) if state in GONE:
             yield from _tell_loss(seen, instance, at, f"EC2 says {state}", now, id)
@@ -156,19 +162,7 @@ def _activity(seen: Observation, activity: GroupActivity, now: float) -> Event:
 
 
 def _tell_notice(seen: Observation, notice: Notice, now: float, cause: str) -> Iterator[Tell]:
-    event = Event(
-        now,
-        "notice",
-        f"{notice.node} {WARNINGS[notice.kind]} (from the event bus)",
-        notice.node,
-        {
-            "kind": notice.kind,
-            "source": notice.source,
-            "at": notice.at,
-            "seen_at": notice.seen_at,
-            "deadline": notice.deadline,
-        },
-    )
+    event = notice.event(now)
     if account(event) not in seen.told:
         yield Tell(event, cause)
 

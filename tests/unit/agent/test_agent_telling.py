@@ -7,6 +7,7 @@ from spotelastic_checkpoints.types import Commit, DaemonStatus, WorkerStep
 
 from spotelastic.agent.observe import NodeState, Workers
 from spotelastic.agent.progress import highest, progress
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.notice import Notice
 
 WORKERS = Workers("r2", 2, 0, 1, 5.0, frozenset())
@@ -46,7 +47,14 @@ def test_a_script_that_goes_back_is_no_further_than_it_says() -> None:
 
 
 def test_a_node_that_may_be_interrupted_soon_says_so() -> None:
-    notice = Notice("rebalance", "a", "imds", 1.0, 1.0, None)
+    notice = Notice(InterruptionKind.REBALANCE, "a", "imds", 1.0, 1.0, None)
     assert progress("a", NodeState(notice=notice), STATUS, 10.0).at_risk
-    assert progress("a", NodeState(notice=replace(notice, kind="notice")), STATUS, 10.0).at_risk
-    assert not progress("a", NodeState(notice=replace(notice, kind="leave")), STATUS, 10.0).at_risk
+    assert progress(
+        "a",
+        NodeState(notice=replace(notice, kind=InterruptionKind.SPOT_INTERRUPTION)),
+        STATUS,
+        10.0,
+    ).at_risk
+    assert not progress(
+        "a", NodeState(notice=replace(notice, kind=InterruptionKind.LEAVE)), STATUS, 10.0
+    ).at_risk

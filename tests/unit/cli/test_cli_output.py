@@ -16,6 +16,7 @@ from spotelastic.cli.render.progress import EVERY, Plain
 from spotelastic.client import interrupt
 from spotelastic.client.target import CloudTarget
 from spotelastic.local.cloud import CloudInfo
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import (
     Cost,
     Event,
@@ -28,9 +29,9 @@ from spotelastic.model.progress import (
     Upload,
 )
 
-NOTICE = Interruption("notice", "i-1", 1003.0, 0.4, 60, True, 1.2, 0)
-LOSS = Interruption("loss", "i-2", 1008.0, None, 80, False, None, 7)
-ETCD = Interruption("etcd", "i-3", 1015.0, 0.1, None, None, 0.0, 0)
+NOTICE = Interruption(InterruptionKind.SPOT_INTERRUPTION, "i-1", 1003.0, 0.4, 60, True, 1.2, 0)
+LOSS = Interruption(InterruptionKind.LOSS, "i-2", 1008.0, None, 80, False, None, 7)
+ETCD = Interruption(InterruptionKind.ETCD, "i-3", 1015.0, 0.1, None, None, 0.0, 0)
 REPORT = Report(ReportJob("succeeded", 400, 407), (NOTICE, LOSS, ETCD), 0.875, 0.1, 0.0246, 0.1)
 STATUS = Status(
     name="demo",
@@ -73,7 +74,7 @@ def test_the_report_as_json_has_the_promised_shape() -> None:
         "total_usd_per_hour",
     }
     assert told["interruptions"][0] == {
-        "kind": "notice",
+        "kind": "spot_interruption",
         "node": "i-1",
         "at": 1003.0,
         "seen_after_s": 0.4,
@@ -295,8 +296,8 @@ def test_an_interruption_is_marked_at_the_step_it_struck(
 @pytest.mark.parametrize(
     ("kind", "given", "local", "seconds"),
     [
-        ("notice", 15.0, True, 15.0),
-        ("notice", 120.0, False, 120.0),
+        ("spot_interruption", 15.0, True, 15.0),
+        ("spot_interruption", 120.0, False, 120.0),
         ("loss", 120.0, True, 0.0),
         ("rebalance", 120.0, True, None),
         ("rebalance", 120.0, False, 900.0),
@@ -307,7 +308,8 @@ def test_programs_are_told_how_long_an_interrupted_node_has(
 ) -> None:
     cloud = CloudInfo("", 0, "", "", "us-east-1", (), 0) if local else None
     told = interrupt.caused(
-        CloudTarget(Aws("us-east-1"), cloud), interrupt.InterruptionRequest("i-1", kind, given)
+        CloudTarget(Aws("us-east-1"), cloud),
+        interrupt.InterruptionRequest.asked("i-1", kind, given),
     )
     assert told == {"node": "i-1", "kind": kind, "seconds": seconds}
 
@@ -325,7 +327,7 @@ def test_an_interruption_is_told_to_programs_as_one_object(
         return CliRunner().invoke(app, ["interrupt", "i-1", *args], catch_exceptions=False).stdout
 
     assert told() == "it goes\n"
-    as_json = {"node": "i-1", "kind": "notice", "seconds": 120.0}
+    as_json = {"node": "i-1", "kind": "spot_interruption", "seconds": 120.0}
     assert json.loads(told("--json")) == as_json
 
 

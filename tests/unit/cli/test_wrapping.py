@@ -99,6 +99,10 @@ def test_a_small_terminal_gets_the_newest_lines_that_fit() -> None:
 
 
 def test_what_was_asked_for_does_not_look_like_a_notice_of_aws() -> None:
-    for kind, label in {"scheduled": "planned", "leave": "planned", "notice": "notice"}.items():
+    for kind, label in {
+        "planned": "planned",
+        "leave": "planned",
+        "spot_interruption": "notice",
+    }.items():
         event = Event(1.0, "notice", "i-1 is to go", "i-1", {"kind": kind})
         assert event_line(event).split()[1] == label

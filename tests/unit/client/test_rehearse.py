@@ -9,6 +9,7 @@ import pytest
 from spotelastic.client import interrupt
 from spotelastic.client.drill_plan import PlannedInterruption, is_due, read, victim
 from spotelastic.errors import UsageError
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import NodeStatus, Status
 
 PLAN = """
@@ -39,9 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_plan_is_the_same_as_toml_and_as_json(folder: Path) -> None:
     expected = (
-        PlannedInterruption(90.0, 0, "notice", "any", 120),
-        PlannedInterruption(None, 100, "notice", "rank 1", 15),
-        PlannedInterruption(None, 200, "loss", "any", 0),
+        PlannedInterruption(90.0, 0, InterruptionKind.SPOT_INTERRUPTION, "any", 120),
+        PlannedInterruption(None, 100, InterruptionKind.SPOT_INTERRUPTION, "rank 1", 15),
+        PlannedInterruption(None, 200, InterruptionKind.LOSS, "any", 0),
     )
     assert read(written(folder, PLAN)) == expected
     entries = [
@@ -99,8 +100,8 @@ def status(step: int, **ranks: tuple[int, ...]) -> Status:
 
 def test_an_entry_is_due_at_its_time_or_its_step() -> None:
     timed, stepped = (
-        PlannedInterruption(90.0, 0, "loss", "any", 0),
-        PlannedInterruption(None, 100, "loss", "any", 0),
+        PlannedInterruption(90.0, 0, InterruptionKind.LOSS, "any", 0),
+        PlannedInterruption(None, 100, InterruptionKind.LOSS, "any", 0),
     )
     assert [is_due(timed, status(500), t) for t in (89.9, 90.0)] == [False, True]
     assert [is_due(stepped, status(step), 900.0) for step in (99, 100)] == [False, True]
@@ -111,7 +112,10 @@ def test_a_node_is_named_drawn_or_found_by_its_rank() -> None:
 
     def struck(node: str, seed: int = 0, seen: Status = now, going: str = "") -> str | None:
         return victim(
-            PlannedInterruption(0.0, 0, "loss", node, 0), seen, random.Random(seed), {going}
+            PlannedInterruption(0.0, 0, InterruptionKind.LOSS, node, 0),
+            seen,
+            random.Random(seed),
+            {going},
         )
 
     assert {struck("any", seed) for seed in range(20)} == {"a", "b"}
@@ -124,11 +128,11 @@ def test_a_node_is_named_drawn_or_found_by_its_rank() -> None:
 
 def test_an_interruption_of_no_known_kind_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind flood: expected notice, rebalance, loss"):
-        interrupt.InterruptionRequest("i-1", "flood")
+        interrupt.InterruptionRequest.asked("i-1", "flood", 120.0)
 
 
 def test_a_loss_that_is_to_be_announced_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind loss --in 60: a loss has no warning"):
-        interrupt.InterruptionRequest("i-1", "loss", 60.0)
+        interrupt.InterruptionRequest.asked("i-1", "loss", 60.0)
     for seconds in (0.0, interrupt.fault_injection.WARNING):
-        assert not interrupt.InterruptionRequest("i-1", "loss", seconds).warns
+        assert not interrupt.InterruptionRequest.asked("i-1", "loss", seconds).warns

@@ -15,6 +15,7 @@ from spotelastic.client import interrupt as client_interrupt
 from spotelastic.client.interrupt import InterruptionRequest, caused, interrupt
 from spotelastic.client.target import CloudTarget
 from spotelastic.errors import UsageError
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, JobSpec, Settings
 
 SPEC = JobSpec("demo", "run", "train.py", (), "", Settings(1, 4), "", ())
@@ -43,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     nodes = [SimpleNamespace(id=name, state="active") for name in NODES]
     nodes.append(SimpleNamespace(id="i-gone", state="gone"))
     monkeypatch.setattr(client_interrupt, "status_of", lambda _: SimpleNamespace(nodes=nodes))
-    monkeypatch.setattr(client_interrupt, "Faults", lambda _: Faults(asked))
+    monkeypatch.setattr(client_interrupt, "FaultClient", lambda _: Faults(asked))
     monkeypatch.setattr(client_interrupt.autoscaling, "machines", lambda *_: machines)
     monkeypatch.setattr(
         client_interrupt.autoscaling, "end", lambda _, names: asked.append(("end", *names))
@@ -59,35 +60,69 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     [
         (
             LOCAL,
-            InterruptionRequest("i-spot", "notice", 15.0),
+            InterruptionRequest("i-spot", InterruptionKind.SPOT_INTERRUPTION, 15.0),
             ("interrupt", "i-spot", 15.0),
             "15 s",
             15,
         ),
         (
             LOCAL,
-            InterruptionRequest("i-spot", "notice", 0.0),
+            InterruptionRequest("i-spot", InterruptionKind.SPOT_INTERRUPTION, 0.0),
             ("kill", "i-spot"),
             "without notice",
             0,
         ),
         (
             LOCAL,
-            InterruptionRequest("i-spot", "rebalance"),
+            InterruptionRequest("i-spot", InterruptionKind.REBALANCE),
             ("rebalance", "i-spot"),
             "and stays",
             None,
         ),
-        (LOCAL, InterruptionRequest("i-spot", "loss"), ("kill", "i-spot"), "without notice", 0),
-        (LOCAL, InterruptionRequest("i-bought", "loss"), ("kill", "i-bought"), "without notice", 0),
-        (AWS, InterruptionRequest("i-spot"), ("fis", "i-spot", 120.0), "taken away in 120 s", 120),
-        (AWS, InterruptionRequest("i-spot", "notice", 0.0), ("end", "i-spot"), "without notice", 0),
         (
-            *(AWS, InterruptionRequest("i-spot", "rebalance"), ("fis", "i-spot", 900.0)),
+            LOCAL,
+            InterruptionRequest("i-spot", InterruptionKind.LOSS),
+            ("kill", "i-spot"),
+            "without notice",
+            0,
+        ),
+        (
+            LOCAL,
+            InterruptionRequest("i-bought", InterruptionKind.LOSS),
+            ("kill", "i-bought"),
+            "without notice",
+            0,
+        ),
+        (AWS, InterruptionRequest("i-spot"), ("fis", "i-spot", 120.0), "taken away in 120 s", 120),
+        (
+            AWS,
+            InterruptionRequest("i-spot", InterruptionKind.SPOT_INTERRUPTION, 0.0),
+            ("end", "i-spot"),
+            "without notice",
+            0,
+        ),
+        (
+            *(
+                AWS,
+                InterruptionRequest("i-spot", InterruptionKind.REBALANCE),
+                ("fis", "i-spot", 900.0),
+            ),
             *("is recommended to be left, and will be taken away in 900 s", 900),
         ),
-        (AWS, InterruptionRequest("i-spot", "loss"), ("end", "i-spot"), "without notice", 0),
-        (AWS, InterruptionRequest("i-bought", "loss"), ("end", "i-bought"), "without notice", 0),
+        (
+            AWS,
+            InterruptionRequest("i-spot", InterruptionKind.LOSS),
+            ("end", "i-spot"),
+            "without notice",
+            0,
+        ),
+        (
+            AWS,
+            InterruptionRequest("i-bought", InterruptionKind.LOSS),
+            ("end", "i-bought"),
+            "without notice",
+            0,
+        ),
     ],
 )
 def test_each_kind_of_interruption_is_asked_of_whoever_can_do_it(
@@ -121,7 +156,7 @@ def test_what_cannot_befall_a_node_is_refused_and_nothing_is_done(
 ) -> None:
     place: Any = SimpleNamespace(cloud=cloud)
     with pytest.raises(UsageError, match=why):
-        interrupt(place, CLUSTER, InterruptionRequest(node, kind, seconds))
+        interrupt(place, CLUSTER, InterruptionRequest.asked(node, kind, seconds))
     assert asked == []
 
 

@@ -12,6 +12,7 @@ from spotelastic.local.drill import (
     next_injection,
     recovered,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import NodeStatus, Status
 
 PLAN = DrillPlan(nodes=3)
@@ -40,7 +41,9 @@ def status(
 
 
 def done(kind: str, node: str, *, recovered_at: int | None = None) -> InjectionResult:
-    return InjectionResult(Injection(kind, node), round=1, step=30, recovered_at=recovered_at)  # type: ignore[arg-type]
+    return InjectionResult(
+        Injection(InterruptionKind(kind), node), round=1, step=30, recovered_at=recovered_at
+    )
 
 
 def test_nothing_happens_before_the_first_step_or_without_all_nodes() -> None:
@@ -53,7 +56,7 @@ def test_nothing_happens_before_the_first_step_or_without_all_nodes() -> None:
 def test_the_first_is_a_notice_to_a_node_that_trains() -> None:
     injection = next_injection(status(30), PLAN, ())
     assert injection is not None
-    assert injection.kind == "notice"
+    assert injection.kind == "spot_interruption"
     assert injection.node in {"a", "b", "c"}
 
 
@@ -81,7 +84,7 @@ def test_a_worker_is_overcome_on_the_same_nodes_in_a_newer_round() -> None:
 
 
 def test_the_next_waits_for_a_few_steps_after_the_recovery() -> None:
-    history = (done("notice", "b", recovered_at=60),)
+    history = (done("spot_interruption", "b", recovered_at=60),)
     assert next_injection(status(74, "acd", round=3), PLAN, history) is None
     injection = next_injection(status(75, "acd", round=3), PLAN, history)
     assert injection is not None
@@ -89,7 +92,7 @@ def test_the_next_waits_for_a_few_steps_after_the_recovery() -> None:
 
 
 def test_the_killed_worker_dies_inside_a_step() -> None:
-    history = (done("notice", "x", recovered_at=1), done("loss", "y", recovered_at=1))
+    history = (done("spot_interruption", "x", recovered_at=1), done("loss", "y", recovered_at=1))
     injection = next_injection(status(90), PLAN, history)
     assert injection is not None
     assert injection.kind == "worker"

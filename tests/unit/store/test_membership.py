@@ -8,6 +8,7 @@ import pytest
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.model.agreement import Vote
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.interval import Interval
 from spotelastic.model.job import Reference, Settings
 from spotelastic.model.node import Fingerprint, Node
@@ -71,8 +72,8 @@ def test_a_round_that_ends_before_its_first_step_has_executed_none(store: Memory
 
 
 def test_the_deadline_joins_a_drain_that_was_written_without_one(store: MemoryStore) -> None:
-    by_queue = Notice("notice", "a", "sqs", 10.0, 11.0)
-    by_imds = Notice("notice", "a", "imds", 10.5, 10.9, 130.0)
+    by_queue = Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "sqs", 10.0, 11.0)
+    by_imds = Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "imds", 10.5, 10.9, 130.0)
     membership.write_drain(store, KEYS, Drain("a", by_queue))
     membership.write_drain(store, KEYS, Drain("a", by_imds))
     membership.write_drain(store, KEYS, Drain("a", by_queue))
@@ -87,9 +88,9 @@ def test_the_earliest_deadline_holds_whoever_comes_between(
     store: MemoryStore, mine: float, theirs: float | None
 ) -> None:
     """At every point of what this one reads and writes."""
-    drain = Drain("a", Notice("notice", "a", "imds", 10.5, 10.9, mine))
-    other = Drain("a", Notice("notice", "a", "sqs", 10.0, 11.0, theirs))
-    known = Drain("a", Notice("notice", "a", "sqs", 10.0, 11.0))
+    drain = Drain("a", Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "imds", 10.5, 10.9, mine))
+    other = Drain("a", Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "sqs", 10.0, 11.0, theirs))
+    known = Drain("a", Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "sqs", 10.0, 11.0))
     for there, call in itertools.product((False, True), range(3)):
         store.delete(KEYS.drain("a"))
         if there:
@@ -126,7 +127,7 @@ class Overtaken:
 
 def test_a_notice_is_written_in_one_transaction(store: MemoryStore) -> None:
     """Its two minutes are running."""
-    drain = Drain("a", Notice("notice", "a", "imds", 10.5, 10.9, 130.0))
+    drain = Drain("a", Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "imds", 10.5, 10.9, 130.0))
     counted = Overtaken(store, -1, drain)
     membership.write_drain(counted, KEYS, drain)  # type: ignore[arg-type]
     assert counted.calls == 1
@@ -232,7 +233,9 @@ def test_a_node_rank_has_one_node_for_as_long_as_its_lease_lives() -> None:
 
 
 def test_registering_again_clears_what_an_earlier_life_left(store: MemoryStore) -> None:
-    store.put(KEYS.drain("a"), encode(Drain("a", Notice("leave", "a", "signal", 1.0, 1.0))))
+    store.put(
+        KEYS.drain("a"), encode(Drain("a", Notice(InterruptionKind.LEAVE, "a", "signal", 1.0, 1.0)))
+    )
     assert membership.join(store, KEYS, node("a"), SETTINGS, store.grant(2)) is None
     assert store.get(KEYS.drain("a")) is None and store.get(KEYS.live("a")) is not None
 

@@ -19,6 +19,7 @@ from spotelastic.controller.effects.price_cache import ASKED_AGAIN_AFTER, PriceC
 from spotelastic.controller.etcd.etcd_mirror import Mirror, Records
 from spotelastic.controller.model.observation import ControllerPolicy, DepartedNode, Observation
 from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Failure, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -387,7 +388,7 @@ RECORDS = Records(
     controllers=frozenset({"k1", "k2"}),
     nodes={id: node(id) for id in ("a", "b", "c")},
     left={"d": DepartedNode("1", 30.0)},
-    drains={"b": Drain("b", Notice("notice", "b", "imds", 1.0, 2.0))},
+    drains={"b": Drain("b", Notice(InterruptionKind.SPOT_INTERRUPTION, "b", "imds", 1.0, 2.0))},
     progress={"a": Progress("a", 3, 41, 40.0, committed=30), "x": Progress("x", 2, 99, 15.0)},
     points=tuple(Point(step, 2.5, 20.0 + step / 2) for step in range(38, 42)),
 )

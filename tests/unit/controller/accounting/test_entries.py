@@ -9,10 +9,11 @@ import pytest
 from spotelastic.controller.accounting.ledger_events import SETTLED_AFTER, entries
 from spotelastic.controller.decisions.interruptions import WARNED_AHEAD
 from spotelastic.controller.model.observation import account
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Event, Interruption, Report, ReportJob
 
 NOTICE = Interruption(
-    *("notice", "i-1", 1000.0, 0.4, 60, True, 1.2, 3),
+    *(InterruptionKind.SPOT_INTERRUPTION, "i-1", 1000.0, 0.4, 60, True, 1.2, 3),
     told_by="imds",
     seen_after_by={"imds": 0.4, "sqs": 1.1},
     first_step_at=1005.0,
@@ -30,7 +31,7 @@ def test_an_event_says_what_an_interruption_cost_and_carries_the_whole_row() -> 
     (event,) = told(NOTICE)
     assert (event.kind, event.node, event.at) == ("ledger", "i-1", 2000.0)
     assert event.message == (
-        "i-1 (notice): training paused 1.20 s, 3 steps repeated, $0.0123, on from step 60"
+        "i-1 (spot notice): training paused 1.20 s, 3 steps repeated, $0.0123, on from step 60"
     )
     stored = msgspec.json.decode(msgspec.json.encode(event), type=Event)
     assert msgspec.convert(stored.data["interruption"], Interruption) == NOTICE
@@ -52,10 +53,10 @@ def test_whoever_else_saw_it_has_a_while_to_tell_unless_the_job_has_ended() -> N
 
 def test_a_node_that_did_not_train_yet_kept_nobody_waiting() -> None:
     (event,) = told(IDLE)
-    assert event.message == "i-1 (notice): it did not train, and nobody waited"
+    assert event.message == "i-1 (spot notice): it did not train, and nobody waited"
 
 
-@pytest.mark.parametrize("kind", ["notice", "loss"])
+@pytest.mark.parametrize("kind", [InterruptionKind.SPOT_INTERRUPTION, InterruptionKind.LOSS])
 def test_that_a_node_never_trained_is_told_when_it_must_be_gone(kind: Any) -> None:
     """A notice may be withdrawn, and a silent node come back, until then."""
     row, sure = replace(IDLE, kind=kind), IDLE.at + WARNED_AHEAD + SETTLED_AFTER
@@ -65,17 +66,20 @@ def test_that_a_node_never_trained_is_told_when_it_must_be_gone(kind: Any) -> No
 
 
 def test_what_is_added_to_a_row_does_not_make_it_another() -> None:
-    (first,), (again,) = told(NOTICE), told(replace(NOTICE, kind="loss", at=999.0), now=2010.0)
+    (first,), (again,) = (
+        told(NOTICE),
+        told(replace(NOTICE, kind=InterruptionKind.LOSS, at=999.0), now=2010.0),
+    )
     assert account(first) == account(again)
 
 
 def test_each_pause_etcd_member_and_node_has_an_event_of_its_own() -> None:
-    etcd = Interruption("etcd", "i-9", 1200.0, 0.1, None, None, 0.05, 0)
-    worker = replace(NOTICE, kind="worker")
+    etcd = Interruption(InterruptionKind.ETCD, "i-9", 1200.0, 0.1, None, None, 0.05, 0)
+    worker = replace(NOTICE, kind=InterruptionKind.WORKER)
     rows = [
         *(worker, replace(worker, round=5), replace(worker, node="i-2")),
         *(etcd, replace(etcd, at=1300.0)),
     ]
     events = told(*rows)
     assert len({account(event) for event in events}) == len(rows)
-    assert events[3].message == "i-9 (etcd): training paused 0.05 s, 0 steps repeated"
+    assert events[3].message == "i-9 (etcd died): training paused 0.05 s, 0 steps repeated"

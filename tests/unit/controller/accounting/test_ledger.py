@@ -21,11 +21,13 @@ def test_a_job_without_interruption_has_no_rows_and_full_goodput() -> None:
 
 def test_a_noticed_node_costs_a_pause_but_no_step() -> None:
     story = Story().propose("start", "abc").train(30, after=1.0)
-    story.tell("notice", "b", kind="notice", at=story.now - 2.0, seen_at=story.now - 1.5).end()
+    story.tell(
+        "notice", "b", kind="spot_interruption", at=story.now - 2.0, seen_at=story.now - 1.5
+    ).end()
     story.propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
     story.tell("committed", epoch=1, step=30, at=story.now)
     row = only(story.report())
-    assert (row.kind, row.node, row.saved_step, row.steps_lost) == ("notice", "b", 30, 0)
+    assert (row.kind, row.node, row.saved_step, row.steps_lost) == ("spot_interruption", "b", 30, 0)
     assert (row.committed, row.round) == (True, 2)
     assert row.seen_after_s == pytest.approx(0.5)
     assert row.pause_s == pytest.approx(1.0 - STEP)
@@ -33,33 +35,35 @@ def test_a_noticed_node_costs_a_pause_but_no_step() -> None:
 
 def test_the_drained_node_being_killed_at_last_is_not_a_second_interruption() -> None:
     story = Story().propose("start", "abc").train(30, after=1.0)
-    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now).end()
+    story.tell("notice", "b", kind="spot_interruption", at=story.now, seen_at=story.now).end()
     story.propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
     story.tell("loss", "b", at=story.now, seen_at=story.now + 0.1).end()
     story.propose("arrival", "acd", about="d", resume=memory(60, 2)).train(90, after=1.0)
-    assert [row.kind for row in story.report().interruptions] == ["notice"]
+    assert [row.kind for row in story.report().interruptions] == ["spot_interruption"]
 
 
 def test_a_noticed_node_that_was_killed_while_still_needed_counts_as_noticed() -> None:
     story = Story().propose("start", "ab").train(30, after=1.0)
-    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now + 0.2)
+    story.tell("notice", "b", kind="spot_interruption", at=story.now, seen_at=story.now + 0.2)
     story.tell("loss", "b", at=story.now + 15, seen_at=story.now + 16).end()
     story.propose("loss", "ac", about="b", resume=memory(25)).train(40, after=1.0)
     row = only(story.report())
-    assert (row.kind, row.steps_lost) == ("notice", 5)
+    assert (row.kind, row.steps_lost) == ("spot_interruption", 5)
     assert row.seen_after_s == pytest.approx(0.2)
 
 
 def test_a_node_that_was_given_up_was_not_taken_by_the_spot_market() -> None:
     """As with `scale`, or an on-demand node that spot takes the turn of."""
     story = Story().propose("start", "abc").train(30, after=1.0)
-    story.tell("notice", "b", kind="scheduled", source="imds", at=story.now, seen_at=story.now)
-    story.tell("notice", "c", kind="scheduled", source="imds", at=story.now, seen_at=story.now)
-    story.tell("notice", "c", kind="notice", source="sqs", at=story.now, seen_at=story.now).end()
+    story.tell("notice", "b", kind="planned", source="imds", at=story.now, seen_at=story.now)
+    story.tell("notice", "c", kind="planned", source="imds", at=story.now, seen_at=story.now)
+    story.tell(
+        "notice", "c", kind="spot_interruption", source="sqs", at=story.now, seen_at=story.now
+    ).end()
     story.propose("drain", "a", about="bc", resume=memory(28)).train(60, after=1.0)
     given_up, warned = sorted(story.report().interruptions, key=lambda row: row.node)
     assert (given_up.kind, given_up.steps_lost) == ("planned", 0)
-    assert (warned.kind, warned.steps_lost) == ("notice", 2), "whose loss it is is one's"
+    assert (warned.kind, warned.steps_lost) == ("spot_interruption", 2), "whose loss it is is one's"
 
 
 def test_a_loss_first_seen_as_a_worker_failure_is_one_row() -> None:
@@ -109,11 +113,14 @@ def test_a_worker_that_fails_costs_the_steps_since_the_snapshot() -> None:
 
 def test_a_notice_and_a_loss_in_one_pause_are_two_rows_that_lose_steps_once() -> None:
     story = Story().propose("start", "abcd").train(36, after=1.0)
-    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now)
+    story.tell("notice", "b", kind="spot_interruption", at=story.now, seen_at=story.now)
     story.tell("loss", "c", at=story.now, seen_at=story.now + 1).end()
     story.propose("loss", "ad", about="c", resume=memory(30)).train(50, after=0.5)
     result = story.report()
-    assert {row.kind: row.steps_lost for row in result.interruptions} == {"notice": 0, "loss": 6}
+    assert {row.kind: row.steps_lost for row in result.interruptions} == {
+        "spot_interruption": 0,
+        "loss": 6,
+    }
 
 
 def test_arrivals_and_changed_settings_are_no_interruptions() -> None:
@@ -130,8 +137,12 @@ def test_of_two_accounts_the_first_to_see_and_the_better_clock_count() -> None:
     now = story.now
     # The queue's event names the second; the metadata document ends the two minutes of a notice
     # that in truth was shorter.
-    story.tell("notice", "b", kind="notice", source="sqs", at=float(int(now)), seen_at=now + 0.4)
-    story.tell("notice", "b", kind="notice", source="imds", at=now - 105.0, seen_at=now + 0.1)
+    story.tell(
+        "notice", "b", kind="spot_interruption", source="sqs", at=float(int(now)), seen_at=now + 0.4
+    )
+    story.tell(
+        "notice", "b", kind="spot_interruption", source="imds", at=now - 105.0, seen_at=now + 0.1
+    )
     story.end().propose("drain", "ac", about="b", resume=memory(30)).train(60, after=1.0)
     row = only(story.report())
     assert row.at == int(now)
@@ -153,18 +164,22 @@ def test_a_loss_names_who_told_of_it_and_how_late(teller: str) -> None:
 def test_a_node_that_is_taken_before_it_trains_is_a_row_that_cost_no_step() -> None:
     """c boots, d waits, and e is given up; b trains on after its notice, until the job ends."""
     story = Story().propose("start", "ab").train(30, after=1.0)
-    story.tell("notice", "c", kind="notice", source="sqs", at=story.now, seen_at=story.now + 0.4)
-    story.tell("notice", "c", kind="scheduled", source="imds", at=story.now, seen_at=story.now + 1)
+    story.tell(
+        "notice", "c", kind="spot_interruption", source="sqs", at=story.now, seen_at=story.now + 0.4
+    )
+    story.tell("notice", "c", kind="planned", source="imds", at=story.now, seen_at=story.now + 1)
     story.tell("loss", "c", source="ec2", at=story.now + 2, seen_at=story.now + 2)
     story.tell("loss", "d", source="lease", at=story.now, seen_at=story.now + 0.5)
-    story.tell("notice", "e", kind="scheduled", source="imds", at=story.now, seen_at=story.now)
+    story.tell("notice", "e", kind="planned", source="imds", at=story.now, seen_at=story.now)
     story.tell("notice", "e", kind="rebalance", source="sqs", at=story.now, seen_at=story.now)
-    story.tell("notice", "b", kind="notice", source="sqs", at=story.now, seen_at=story.now)
+    story.tell(
+        "notice", "b", kind="spot_interruption", source="sqs", at=story.now, seen_at=story.now
+    )
     without = Story(records=story.records, points=story.points, current=story.current)
     story.train(60, after=STEP)
     result = story.report()
     assert {row.node: (row.kind, row.told_by) for row in result.interruptions} == {
-        "c": ("notice", "sqs"),
+        "c": ("spot_interruption", "sqs"),
         "d": ("loss", "lease"),
     }
     prices = {(row.pause_s, row.steps_lost, row.usd) for row in result.interruptions}
@@ -175,12 +190,16 @@ def test_a_node_that_is_taken_before_it_trains_is_a_row_that_cost_no_step() -> N
 
 def test_a_node_that_trained_later_or_was_told_of_after_the_end_is_no_row_of_its_own() -> None:
     story = Story().propose("start", "ab").train(30, after=1.0)
-    story.tell("notice", "c", kind="notice", source="sqs", at=story.now, seen_at=story.now).end()
+    story.tell(
+        "notice", "c", kind="spot_interruption", source="sqs", at=story.now, seen_at=story.now
+    ).end()
     story.propose("arrival", "abc", about="c", resume=memory(30)).train(60, after=1.0).end()
     story.propose("drain", "ab", about="c", resume=memory(60, 2)).train(90, after=1.0)
     now = story.now
     story.now += 10.0
-    story.tell("notice", "d", kind="notice", source="sqs", at=story.now, seen_at=story.now)
+    story.tell(
+        "notice", "d", kind="spot_interruption", source="sqs", at=story.now, seen_at=story.now
+    )
     story.now = now
     assert only(story.report()).node == "c"
 
@@ -188,7 +207,9 @@ def test_a_node_that_trained_later_or_was_told_of_after_the_end_is_no_row_of_its
 def test_what_befalls_a_node_while_its_round_restores_is_told_when_that_has_stepped() -> None:
     story = Story().propose("start", "ab").train(30, after=1.0).end()
     story.propose("arrival", "abc", about="c", resume=memory(30))
-    story.tell("notice", "c", kind="notice", source="imds", at=story.now, seen_at=story.now)
+    story.tell(
+        "notice", "c", kind="spot_interruption", source="imds", at=story.now, seen_at=story.now
+    )
     story.now += 40.0
     assert story.report(state="running").interruptions == ()
     ended = only(story.report(state="stopped"))
@@ -197,7 +218,7 @@ def test_what_befalls_a_node_while_its_round_restores_is_told_when_that_has_step
     assert story.report(state="running").interruptions == ()
     story.end().propose("drain", "ab", about="c", resume=memory(60, 2)).train(90, after=1.0)
     row = only(story.report(state="running"))
-    assert (row.kind, row.node, row.round, row.steps_lost) == ("notice", "c", 3, 0)
+    assert (row.kind, row.node, row.round, row.steps_lost) == ("spot_interruption", "c", 3, 0)
 
 
 def test_a_rebalance_recommendation_moves_nobody() -> None:
@@ -275,12 +296,12 @@ def test_a_script_that_fails_again_and_again_is_one_row_from_its_first_failure()
 
 def test_steps_run_less_the_final_step_is_what_the_rows_say_was_lost() -> None:
     story = Story().propose("start", "abc").train(30, after=1.0)
-    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now).end()
+    story.tell("notice", "b", kind="spot_interruption", at=story.now, seen_at=story.now).end()
     story.propose("drain", "ac", about="b", resume=memory(30)).train(77, after=1.0).end()
     story.propose("loss", "a", about="c", resume=memory(70, 2)).train(104, after=1.0).end()
     story.propose("worker", "a", about="a", resume=memory(100, 3)).train(150, after=1.0)
     result = story.report()
-    assert [row.kind for row in result.interruptions] == ["notice", "loss", "worker"]
+    assert [row.kind for row in result.interruptions] == ["spot_interruption", "loss", "worker"]
     lost = sum(row.steps_lost or 0 for row in result.interruptions)
     assert result.job.steps_run - result.job.final_step == lost == 11
     assert result.job.final_step == 150
@@ -325,7 +346,7 @@ def test_the_bill_adds_up_hours_and_what_on_demand_would_have_cost() -> None:
 
 def test_a_pause_costs_what_was_billed_and_repeated_steps_the_nodes_that_repeat_them() -> None:
     story = Story().propose("start", "abcd").train(30, after=1.0)
-    story.tell("notice", "b", kind="notice", at=story.now, seen_at=story.now)
+    story.tell("notice", "b", kind="spot_interruption", at=story.now, seen_at=story.now)
     story.tell("loss", "c", at=story.now, seen_at=story.now).end()
     gone = {"b": story.now + 0.5, "c": story.now}
     story.propose("loss", "ad", about="c", resume=memory(20)).train(60, after=1.0 + STEP)
@@ -335,7 +356,7 @@ def test_a_pause_costs_what_was_billed_and_repeated_steps_the_nodes_that_repeat_
     )
     result = story.report(usage=bill)
     noticed, lost = sorted(result.interruptions, key=lambda row: row.kind, reverse=True)
-    assert (noticed.kind, lost.kind) == ("notice", "loss")
+    assert (noticed.kind, lost.kind) == ("spot_interruption", "loss")
     assert noticed.usd == 0.0
     assert lost.usd == pytest.approx(1.0 * 1.75 + 0.5 * 4.0 + 10 * STEP * 0.75, rel=0.01)
     assert lost.first_step_at is not None

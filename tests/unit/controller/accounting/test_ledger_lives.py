@@ -73,11 +73,13 @@ def test_a_node_lost_just_before_the_end_keeps_its_row_when_the_job_is_restarted
     lost = only(story.report())
     assert (lost.kind, lost.node, lost.saved_step, lost.steps_lost) == ("loss", "b", 45, 5)
     assert (lost.pause_s, lost.first_step_at, lost.round) == (None, None, None)
-    story.tell("notice", "c", kind="notice", source="sqs", at=story.now, seen_at=story.now).end()
+    story.tell(
+        "notice", "c", kind="spot_interruption", source="sqs", at=story.now, seen_at=story.now
+    ).end()
     story.propose("drain", "a", about="c", resume=memory(60, 4)).train(80, after=1.0)
     first, second = story.report().interruptions
     assert first == lost
-    assert (second.kind, second.node, second.round) == ("notice", "c", 5)
+    assert (second.kind, second.node, second.round) == ("spot_interruption", "c", 5)
 
 
 def sent_back(cause: Cause) -> Story:

@@ -24,6 +24,7 @@ from spotelastic.controller.model.observation import (
     SetDesired,
     Tell,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Failure, Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -174,7 +175,7 @@ def test_the_while_does_not_grow_with_the_number_of_nodes_that_were_asked_for_at
 
 def test_while_launches_are_refused_who_goes_is_not_replaced_and_aws_chooses_nobody() -> None:
     """A place that is to be filled and is taken away the moment after may be one that is."""
-    notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
+    notice = Notice(InterruptionKind.SPOT_INTERRUPTION, "s1", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(cluster(3), drains={"s1": Drain("s1", notice)})
     assert only(seen, ControllerPolicy(), Replace, Remove) == [Replace("s1", "it has a notice")]
     refused = replace(seen, failed={(SPOT, ""): LaunchFailures(3, NOW, "no capacity", tries=3)})

@@ -34,6 +34,7 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -79,7 +80,7 @@ def message(event: object, receipt: str = "r1") -> Message:
 
 
 def drain(id: str, source: str = "imds", deadline: float = 1110.0) -> Drain:
-    return Drain(id, Notice("notice", id, source, 990.0, 991.0, deadline))  # type: ignore[arg-type]
+    return Drain(id, Notice(InterruptionKind.SPOT_INTERRUPTION, id, source, 990.0, 991.0, deadline))  # type: ignore[arg-type]
 
 
 def only(decision: ControllerDecision, *kinds: type[Action]) -> list[Action]:
@@ -101,7 +102,8 @@ def test_a_warning_from_the_queue_drains_and_replaces_at_once_and_is_deleted_las
     decision = decide(replace(healthy("a", "b"), messages=(warning,)), NOW, POLICY)
     written, replaced, told, discarded = decision.actions
     assert written == DrainNode(
-        Drain("a", Notice("notice", "a", "sqs", 999.0, 999.75, 1119.0)), "e1"
+        Drain("a", Notice(InterruptionKind.SPOT_INTERRUPTION, "a", "sqs", 999.0, 999.75, 1119.0)),
+        "e1",
     )
     assert isinstance(told, Tell)
     assert told.event.data["at"] == 999.0

@@ -23,6 +23,7 @@ from spotelastic.controller.model.observation import (
     Tell,
     account,
 )
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Ending, Job
 from spotelastic.model.notice import Drain, Notice
 
@@ -38,7 +39,7 @@ def test_above_the_highest_price_no_spot_node_is_launched_and_none_is_ended() ->
 
 def test_above_the_highest_price_who_goes_is_not_replaced_until_the_price_allows_it() -> None:
     dear = ControllerPolicy(capacity=Capacity(max_price=0.6))
-    notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
+    notice = Notice(InterruptionKind.SPOT_INTERRUPTION, "s1", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(cluster(4), drains={"s1": Drain("s1", notice)}, money=Money(spot=0.7))
     why = "it has a notice, and a spot node costs $0.7 an hour (--max-price 0.6)"
     ends = only(seen, dear, SetDesired, Remove, Replace)
@@ -57,9 +58,9 @@ def test_above_the_highest_price_who_goes_is_not_replaced_until_the_price_allows
 
 def test_above_the_highest_price_of_spot_an_on_demand_node_is_replaced_all_the_same() -> None:
     dear = ControllerPolicy(capacity=Capacity(base=1, max_price=0.6))
-    notice = Notice("scheduled", "d0", "imds", NOW, NOW, NOW + 120.0)
+    notice = Notice(InterruptionKind.PLANNED, "d0", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(cluster(3, 1), drains={"d0": Drain("d0", notice)}, money=Money(spot=0.7))
-    assert only(seen, dear, Remove, Replace) == [Replace("d0", "it has a scheduled")]
+    assert only(seen, dear, Remove, Replace) == [Replace("d0", "it is to leave")]
 
 
 def test_a_price_that_holds_nodes_out_is_told_once_whatever_it_is_meanwhile_and_so_is_its_end() -> (
@@ -172,7 +173,7 @@ def test_a_purse_that_a_base_has_emptied_may_be_a_little_below_nothing() -> None
 
 def test_who_goes_when_the_money_ends_is_not_replaced_and_that_is_told_once() -> None:
     policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
-    notice = Notice("notice", "s1", "imds", NOW, NOW, NOW + 120.0)
+    notice = Notice(InterruptionKind.SPOT_INTERRUPTION, "s1", "imds", NOW, NOW, NOW + 120.0)
     seen = replace(
         cluster(4), drains={"s1": Drain("s1", notice)}, money=Money(2.0, per_hour=4.0, spot=2.0)
     )
@@ -198,7 +199,9 @@ def test_nodes_that_are_replaced_are_paid_one_after_the_other() -> None:
     would choose who goes when that is found out."""
     policy = ControllerPolicy(capacity=Capacity(max_cost=10.0), boots_in=1800.0, ends_within=1800.0)
     warned = {
-        name: Drain(name, Notice("notice", name, "imds", NOW, NOW, NOW + 120.0))
+        name: Drain(
+            name, Notice(InterruptionKind.SPOT_INTERRUPTION, name, "imds", NOW, NOW, NOW + 120.0)
+        )
         for name in ("s0", "s1", "s2")
     }
     seen = replace(cluster(4, least=1), drains=warned, money=Money(1.9, per_hour=4.0, spot=2.0))

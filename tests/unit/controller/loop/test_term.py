@@ -17,6 +17,7 @@ from spotelastic.controller.decisions.housekeeping import BOOT
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.observation import Message
 from spotelastic.errors import Unavailable
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
@@ -32,7 +33,7 @@ def test_a_warning_that_comes_during_a_look_does_not_wait_for_its_end(
     pending = term._inbox.pending  # type: ignore[attr-defined]
     other = Message("r-other", StateChange("e-other", 1.0, "i-3", "running"), unbroken())
     pending[other.receipt] = other
-    notice = Notice("notice", "i-2", "imds", 1.0, 1.0, 121.0)
+    notice = Notice(InterruptionKind.SPOT_INTERRUPTION, "i-2", "imds", 1.0, 1.0, 121.0)
     account.during = {
         "groups": lambda: pending.update({"r-i-1": warns("i-1")}),
         "machines": lambda: store.put(KEYS.drain("i-2"), encode(Drain("i-2", notice))) and None,

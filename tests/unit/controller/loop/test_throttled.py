@@ -13,6 +13,7 @@ from spotelastic.controller.loop import leader_loop as terms
 from spotelastic.controller.loop.leader_loop import LeaderLoop
 from spotelastic.controller.model.observation import PendingCommand
 from spotelastic.model.command import Command
+from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Capacity, Ending
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.store.codec import decode, encode
@@ -85,7 +86,10 @@ def test_a_warned_node_that_aws_has_not_shown_yet_has_it_looked_at(
     account.throttled = frozenset({"machines"})
     turns(term, time, 100.0)
     term._machines = {}
-    store.put(KEYS.drain("i-1"), encode(Drain("i-1", Notice("notice", "i-1", "imds", 1.0, 1.0))))
+    store.put(
+        KEYS.drain("i-1"),
+        encode(Drain("i-1", Notice(InterruptionKind.SPOT_INTERRUPTION, "i-1", "imds", 1.0, 1.0))),
+    )
     account.calls.clear()
     turns(term, time, 8.0)
     assert 4 <= account.calls.count("machines") <= 5

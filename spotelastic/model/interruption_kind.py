@@ -1,0 +1,98 @@
+"""The kinds of interruption, and what the rest of the product does about each of them.
+
+A new kind is one member and one entry of `_traits`. Whatever observes it makes a `Notice` or an
+`Event` of that kind; rounds, checkpoints, the report and the tables go by its traits.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import assert_never
+
+
+class InterruptionKind(StrEnum):
+    """Why a node stops training, or may have to soon.
+
+    A word that this version does not know, as a newer node may write it, is kept as it is: it is
+    treated as a notice of which only the deadline is known (see `is_known`).
+    """
+
+    SPOT_INTERRUPTION = "spot_interruption"
+    """AWS takes the instance back, and has said when."""
+    REBALANCE = "rebalance"
+    """AWS recommends leaving the instance; nothing is certain yet."""
+    PLANNED = "planned"
+    """The cluster gives the node up: for a smaller job, another zone or cheaper nodes."""
+    LEAVE = "leave"
+    """A signal or a command has asked the node to leave."""
+    LOSS = "loss"
+    """The node vanished without a warning."""
+    WORKER = "worker"
+    """A worker process failed; its node stays."""
+    ETCD = "etcd"
+    """A member of etcd was away; training goes on."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "InterruptionKind | None":
+        if not isinstance(value, str):
+            return None
+        kind = str.__new__(cls, value)
+        kind._name_, kind._value_ = value, value
+        return kind
+
+    @property
+    def is_known(self) -> bool:
+        return self in type(self).__members__.values()
+
+    @property
+    def traits(self) -> "InterruptionTraits":
+        return _traits(self)
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptionTraits:
+    """What follows from a kind of interruption."""
+
+    label: str
+    """For people, in a table or a legend."""
+    event: str = "notice"
+    """The `Event.kind` under which observers record it."""
+    outlook: str = "will be taken away"
+    """What a notice of it says of the node, for people."""
+    drains: bool = False
+    """The node is to leave the next round, and is given the time to do so."""
+    has_deadline: bool = False
+    """The node may train until its notice's deadline. One that drains without leaves at once."""
+    is_asked_for: bool = False
+    """The cluster or its user wants it, so nothing ends the node by force."""
+    severity: int = 0
+    """How much it disturbs training: of several at once the most severe answers for the pause."""
+
+
+@cache
+def _traits(kind: InterruptionKind) -> InterruptionTraits:
+    if not kind.is_known:
+        label = kind.value.replace("_", " ")
+        return InterruptionTraits(label, drains=True, has_deadline=True, severity=1)
+    match kind:
+        case InterruptionKind.SPOT_INTERRUPTION:
+            return InterruptionTraits("spot notice", drains=True, has_deadline=True, severity=1)
+        case InterruptionKind.REBALANCE:
+            return InterruptionTraits("rebalance", "rebalance", "may be interrupted soon")
+        case InterruptionKind.PLANNED:
+            outlook = "is to go: its group was told to end it, and waits until it has left"
+            return InterruptionTraits(
+                "planned", outlook=outlook, drains=True, has_deadline=True, is_asked_for=True
+            )
+        case InterruptionKind.LEAVE:
+            return InterruptionTraits(
+                "asked to leave", "leave", "was asked to leave", drains=True, is_asked_for=True
+            )
+        case InterruptionKind.LOSS:
+            return InterruptionTraits("node lost", "loss", severity=3)
+        case InterruptionKind.WORKER:
+            return InterruptionTraits("worker died", "failure", severity=2)
+        case InterruptionKind.ETCD:
+            return InterruptionTraits("etcd died", "etcd")
+        case _:
+            assert_never(kind)
