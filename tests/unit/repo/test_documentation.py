@@ -10,6 +10,7 @@ from pathlib import Path
 
 import spotelastic
 from spotelastic.launcher.flags import GROUPS
+from spotelastic.model.interruption_kind import InterruptionKind
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs/reference"
@@ -116,4 +117,10 @@ def test_every_kind_of_event_is_listed() -> None:
     listed = set(re.findall(r"^\| `([\w-]+)` \| (?!when|one|further|the node that)", page, re.M))
     listed -= {"at", "message"}
     made = {kind for path in code() for kind in kinds(path)}
+    made |= {kind.traits.event for kind in InterruptionKind}
     assert made == listed
+
+
+def test_every_kind_of_interruption_is_listed() -> None:
+    page = (REFERENCE / "events.md").read_text()
+    assert re.findall(r"^- `(\w+)`", page, re.M) == [kind.value for kind in InterruptionKind]
