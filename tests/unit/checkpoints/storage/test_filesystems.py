@@ -324,7 +324,7 @@ def test_a_latest_that_is_not_whole_is_waited_for_where_writes_may_be_seen(
     storage.delete([LATEST])
     assert commits.claim().epoch == 1
     storage.put(LATEST, memoryview(b'"checkpoint-100"'))
-    with pytest.raises(StorageRefused, match="not ours"):
+    with pytest.raises(StorageRefused, match="not written by spotelastic"):
         commits.claim()
 
 
