@@ -13,14 +13,16 @@ from pathlib import Path
 
 NAME = "spotelastic"
 DEVICES = Path("/dev/infiniband")
-"""EFA's."""
+"""Folder of the EFA devices."""
 NVIDIA = Path("/dev/nvidia0")
 START = "{python} -m pip install -q --disable-pip-version-check {wheel} && exec {agent}"
 
 
 @dataclass(frozen=True, slots=True)
 class JobContainer:
-    """`folders` are the same inside and outside; `wheel` lies in one of them."""
+    """The container that a node's agent runs in. `folders` are the same inside and outside; `wheel`
+    lies in one of them.
+    """
 
     image: str
     wheel: Path
@@ -31,12 +33,12 @@ class JobContainer:
 
 
 def possible() -> bool:
-    """Whether this machine runs containers: plain Amazon Linux, without GPUs, does not."""
+    """Whether this instance can run containers. Plain Amazon Linux, without GPUs, cannot."""
     return shutil.which("docker") is not None
 
 
 def command(box: JobContainer) -> tuple[str, ...]:
-    """What to run instead of `spotelastic boot agent`."""
+    """Returns the command to run instead of `spotelastic boot agent`."""
     python = "python3"
     agent = f"{python} -m spotelastic boot agent"
     start = START.format(python=python, wheel=shlex.quote(str(box.wheel)), agent=agent)
@@ -54,10 +56,12 @@ def command(box: JobContainer) -> tuple[str, ...]:
 
 
 def removal() -> tuple[str, ...]:
-    """Of one whose client was killed: a container outlives it, and its name is taken."""
+    """Returns the command that removes a container whose client was killed: it outlives the client,
+    and its name stays taken.
+    """
     return ("docker", "rm", "--force", NAME)
 
 
 def efa(devices: Sequence[Path]) -> tuple[Path, ...]:
-    """Those of /dev/infiniband that user space drives EFA by."""
+    """Returns the devices in /dev/infiniband through which user space drives EFA."""
     return tuple(sorted(device for device in devices if device.name.startswith("uverbs")))

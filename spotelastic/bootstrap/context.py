@@ -17,7 +17,7 @@ from spotelastic.model.job import JobSpec
 from spotelastic.store.tls import TlsFiles
 
 REFRESH = 3600.0
-"""Seconds between two looks whether `up` has renewed the certificate."""
+"""Seconds between two checks whether `up` has renewed the certificate."""
 
 
 def job(aws: Aws, me: Identity) -> JobSpec:
@@ -28,14 +28,14 @@ def job(aws: Aws, me: Identity) -> JobSpec:
 
 
 def certificate(aws: Aws, parameter: str) -> TlsFiles:
-    """What `up` stored there, as files."""
+    """Fetches the certificate that `up` stored under `parameter`, and returns its files."""
     return TlsFiles(*certificates.fetch(aws, parameter).write(home() / "tls"))
 
 
 def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
-    """Looks again and again whether `up` has renewed it, until the event that it returns is set.
+    """Checks for a renewed certificate, on a thread of its own, until the returned event is set.
 
-    etcd reads the files at every handshake, and its clients when a connection is refused.
+    etcd reads the files at every handshake; its clients read them when a connection is refused.
     """
 
     over = threading.Event()
@@ -52,7 +52,7 @@ def keep_fresh(aws: Aws, parameter: str) -> threading.Event:
 
 
 def start(part: str) -> Process:
-    """A part as a process of its own, of this very installation."""
+    """Starts a part as a process of its own, from this very installation."""
     command = [sys.executable, "-m", "spotelastic", "boot", part]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
@@ -62,7 +62,9 @@ def imds() -> str:
 
 
 def home() -> Path:
-    """Short: sockets lie below it, and their paths are limited to 107 characters."""
+    """Returns the folder for a node's files. It is short: sockets lie below it, and their paths are
+    limited to 107 characters.
+    """
     folder = Path.home() / ".se"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from spotelastic.store.etcd_server.process import EtcdMember
 
 SERVES_WITHIN = 60.0
-"""Seconds that a restarted etcd member may take until it serves."""
+"""Seconds that a restarted etcd member has until it serves."""
 RECORD_TIMEOUT = 10.0
 
 
 def run(me: Identity) -> int:
-    """Until it is told to end; the exit code."""
+    """Runs the control node until it is told to end. Returns the exit code."""
     from spotelastic.controller.etcd.member_lifecycle import MemberLifecycle, MemberLifecycleConfig
     from spotelastic.store.etcd_server.process import MemberConfig
 
@@ -85,7 +85,7 @@ def run(me: Identity) -> int:
 
 
 def controller() -> int:
-    """The controller's own process."""
+    """Runs the controller, in a process of its own."""
     from spotelastic.controller.loop.run import run
     from spotelastic.controller.model.config import ControllerConfig
     from spotelastic.linux import name_process
@@ -107,7 +107,7 @@ def _install_etcd(objects: BucketObjects, version: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Etcd:
-    """The member's process, as the supervisor knows processes."""
+    """The etcd member's process, as a `Process` of the supervisor."""
 
     member: "EtcdMember"
 

@@ -34,10 +34,13 @@ from spotelastic.model.job import JobSpec
 TRY_AGAIN = 75
 """Exit code of a part that could not start yet (EX_TEMPFAIL)."""
 SHUT_DOWN = 78
-"""Exit code where no other try on this instance could help (EX_CONFIG): its unit, and the local
-cloud, then shut the instance down. The controller counts one that never joined as a failed boot."""
+"""Exit code if no other try on this instance can help (EX_CONFIG).
+
+The instance's unit, or the local cloud, then shuts it down. The controller counts an instance that
+never joined as a failed boot.
+"""
 NO_CONTAINER = 125
-"""Docker's own, where it was not the container that failed."""
+"""Docker's own exit code if it failed, not the container."""
 FAILED = 1
 """Exit code of an agent whose job has failed."""
 SCRATCH = "SPOTELASTIC_SCRATCH"
@@ -47,11 +50,11 @@ PASSED_ON = (
 )
 """Variables of the node that hold in a container, too."""
 CONTAINED = "SPOTELASTIC_CONTAINED"
-"""Tells an agent that it is in its container already."""
+"""Variable that tells an agent that it is inside its container already."""
 
 
 def main(args: Sequence[str]) -> int:
-    """`spotelastic boot [agent|controller]`; the exit code."""
+    """Runs `spotelastic boot [agent|controller]`. Returns the exit code."""
     parts: Mapping[str, Callable[[], int]] = {
         "": boot,
         "agent": _agent,
@@ -88,7 +91,7 @@ def _scratch() -> Path:
 
 
 def _is_final(code: int) -> bool:
-    """An agent that was killed, or could not start yet, is started again; others had their say."""
+    """Whether an agent is not started again. One that was killed, or could not start yet, is."""
     return code >= 0 and code not in (TRY_AGAIN, NO_CONTAINER)
 
 
@@ -159,7 +162,7 @@ def _agent() -> int:
 
 
 def _enter_container(image: str) -> None:
-    """Turns this process into the client of a container that runs the agent. Never returns."""
+    """Replaces this process by the client of a container that runs the agent. Never returns."""
     installed = Path(sys.prefix).parent
     environ = {CONTAINED: "1", "HOME": str(Path.home())}
     environ |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -179,7 +182,7 @@ def _enter_container(image: str) -> None:
 
 
 def _code(aws: Aws, me: Identity, spec: JobSpec) -> Path:
-    """The folder with the job's code, fetched once and verified."""
+    """Returns the folder with the job's code, which is fetched once and verified."""
     folder = home() / "code" / spec.code[:16]
     if not folder.exists():
         data = BucketObjects(aws, me.tag(BUCKET), spec.cluster).get(f"code/{spec.code}.tar.gz")

@@ -25,31 +25,32 @@ from spotelastic.store.tls import TlsFiles
 RECORD_TIMEOUT = 10.0
 SETUP_WITHIN = 1800.0
 AGAIN = 240.0
-"""Seconds after which a node tells that it still prepares: the controller gives up one that has
-told nothing for `Policy.boot_within`."""
+"""Seconds after which a node reports again that it is preparing. The controller gives up a node
+that has reported nothing for `ControllerPolicy.boot_within`.
+"""
 TOLD_LINES = 20
 
 Say = Callable[[str], None]
 
 
 class SetUpFailed(BuildFailed):
-    """--setup has failed on this node, which another one may not."""
+    """The --setup command failed on this node. It may succeed on another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     python: str
-    """What workers run on; "" for what spotelastic itself runs on."""
+    """The interpreter for workers; empty: the one that spotelastic runs on."""
     env: Mapping[str, str]
     secrets: tuple[str, ...]
-    """The values in `env` that nobody may see."""
+    """Values in `env` that must stay secret."""
 
 
 def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles) -> World | None:
-    """Prepares this instance for the script in `code`, and tells the run how that goes.
+    """Prepares this instance for the script in `code`, and reports its progress to the run.
 
-    None where it cannot be done. What is wrong with the packages would be so on every node: the
-    job has then failed, unless it had begun before.
+    Returns None if that is impossible. Wrong packages would be so on every node: the job has failed
+    then, unless it had begun before.
     """
     from spotelastic.rendezvous.membership import fail, record
     from spotelastic.store.etcd import EtcdStore
@@ -78,7 +79,7 @@ def make(aws: Aws, spec: JobSpec, me: Identity, code: Path, tls: TlsFiles) -> Wo
 
 @contextmanager
 def repeated(tell: Say, every: float) -> Iterator[Say]:
-    """`tell`, which says again and again what it was told last."""
+    """Yields a `tell` that keeps repeating its last message every so many seconds."""
     over, last = threading.Event(), list[str]()
 
     def told(line: str) -> None:
@@ -105,7 +106,7 @@ def prepare(
 ) -> World:
     """Makes the node ready for the script in the unpacked folder `code`.
 
-    Raises `BuildFailed` for what no other try could mend, with its last lines of output.
+    Raises `BuildFailed` if no other try can help, with the last lines of output.
     """
     hidden = secrets.get(aws, spec.cluster, spec.secrets) if spec.secrets else {}
     env = {**spec.env, **hidden}
@@ -125,7 +126,7 @@ def prepare(
 
 
 def set_up(command: str, code: Path, env: Mapping[str, str], place: Path, tell: Say) -> None:
-    """Runs the command once on this node: again only when it or the code is another."""
+    """Runs the set-up command once on this node, and again only if it or the code has changed."""
     digest = hashlib.sha256(f"{code}\0{command}".encode()).hexdigest()
     done = place / f"set-up-{digest[:16]}"
     if done.exists():

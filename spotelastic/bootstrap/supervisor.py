@@ -16,14 +16,14 @@ from spotelastic.clock import steady, wall
 from spotelastic.errors import told
 
 SHORT_LIFE = 2.0
-"""Seconds: what dies younger is started again only after a pause that doubles."""
+"""Seconds. A process that dies sooner is restarted after a pause that doubles."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 
 
 class Process(Protocol):
-    """A child process; `wait` reaps it and returns its exit code."""
+    """A child process. `wait` reaps it and returns its exit code."""
 
     @property
     def pid(self) -> int: ...
@@ -33,15 +33,15 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SupervisedProcess:
-    """A process that is kept running."""
+    """A process that is kept running, and how."""
 
     name: str
     start: Callable[[], Process]
-    """Called on the supervisor's thread."""
+    """Starts it; called on the supervisor's thread."""
     ends: Callable[[int], bool] = lambda code: False
-    """Whether this exit code (negative: the signal) means that it is done for good."""
+    """Whether an exit code (negative: the signal) means that it is done for good."""
     restarted: Callable[[float], None] | None = None
-    """Called with the time of its death after it was started again, on a thread of its own."""
+    """Called, on a thread of its own, with the time of its death after it was restarted."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Running:
     started_at: float = 0.0
     died_at: float = 0.0
     due: float = 0.0
-    """When to start it; steady time."""
+    """When to start it, by the steady clock."""
     pause: float = FIRST_PAUSE
     code: int | None = None
     """Its exit code, once it is done for good."""
@@ -61,9 +61,10 @@ class _Running:
 def supervise(
     parts: Sequence[SupervisedProcess], say: Callable[[str], None], grace: float = GRACE
 ) -> int:
-    """Until all parts are done for good, or SIGTERM or SIGINT; the exit code of the last, or 0.
+    """Runs all parts until they are done for good, or until SIGTERM or SIGINT.
 
-    What is left then has `grace` seconds. Must be called on the main thread.
+    Returns the last exit code, or 0. What still runs then has `grace` seconds. Must be called on
+    the main thread.
     """
     running = [_Running(part) for part in parts]
     signals, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -118,7 +119,7 @@ def _tell(restarted: Callable[[float], None], died_at: float, say: Callable[[str
 
 
 def _bury(each: _Running, selector: selectors.BaseSelector, say: Callable[[str], None]) -> None:
-    """Reaps a part that died, and decides when it starts again."""
+    """Reaps a part that died, and decides when it is restarted."""
     selector.unregister(each.pidfd)
     code = _reap(each)
     if each.part.ends(code):
@@ -145,7 +146,7 @@ def _until_next(running: Sequence[_Running]) -> float | None:
 
 
 def _end(running: Sequence[_Running], say: Callable[[str], None], grace: float) -> None:
-    """SIGTERM to what still runs, in reverse order, and SIGKILL when its time is up."""
+    """Sends SIGTERM to what still runs, in reverse order, and SIGKILL when its time is up."""
     for each in reversed(running):
         if each.process is None:
             continue

@@ -1,0 +1,24 @@
+"""The folder tree stays readable: no folder is crowded, and none only hides one module."""
+
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = (ROOT / "spotelastic", ROOT / "checkpoints/spotelastic_checkpoints")
+MOST_MODULES = 15
+
+
+def test_a_folder_of_the_product_holds_two_to_fifteen_modules() -> None:
+    modules: Counter[Path] = Counter()
+    for file in (file for package in PACKAGES for file in package.rglob("*.py")):
+        if file.name != "__init__.py":
+            modules[file.parent.relative_to(ROOT)] += 1
+    assert len(modules) > 40
+    crowded = {str(folder): count for folder, count in modules.items() if count > MOST_MODULES}
+    assert not crowded, "split these folders by subject"
+    lonely = [
+        str(folder)
+        for folder, count in modules.items()
+        if count == 1 and not any(other.parent == folder for other in modules)
+    ]
+    assert not lonely, "a folder with one module hides it"
