@@ -6,6 +6,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from spotelastic.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from spotelastic.errors import JobFailed as JobFailed
     from spotelastic.errors import WorkerFailed as WorkerFailed
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from spotelastic.training.dcp.reader import CheckpointReader as CheckpointReader
     from spotelastic.training.dcp.writer import CheckpointWriter as CheckpointWriter
     from spotelastic.training.state.per_rank import PerRank as PerRank
-
-__version__ = "0.1.0"
 
 _LAZY = {
     "JobFailed": "spotelastic.errors",
@@ -31,11 +31,22 @@ _LAZY = {
     "microbatches": "spotelastic.training.data.sampler",
 }
 
+_OF_TRAIN = ("torch", "numpy")
+"""Packages that the extra `train` brings."""
+
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'spotelastic' has no attribute {name!r}")
+    try:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'spotelastic' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_TRAIN:
+            raise
+        raise ModuleNotFoundError(
+            f"spotelastic.{name} needs {error.name}: pip install 'spotelastic[train]'",
+            name=error.name,
+        ) from None
 
 
 def __dir__() -> list[str]:

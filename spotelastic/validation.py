@@ -165,16 +165,16 @@ def writable(**files: Path | None) -> None:
 def local_parts() -> None:
     """That everything which the local cloud runs is installed; imports nothing heavy."""
     for module, what in (("moto", "moto"), ("flask", "moto's server"), ("torch", "torch")):
-        installed(module, f"the local cloud needs {what}", "local,train")
+        installed(module, f"the local cloud needs {what}", "all")
     from spotelastic.store.etcd_server.process import find_binary
 
     find_binary()
 
 
-def installed(module: str, needed: str, extras: str) -> None:
-    """That an optional package is there; `needed` says what for."""
+def installed(module: str, needed: str, extra: str) -> None:
+    """Refuse where an optional package is missing: `needed` says what for, `extra` brings it."""
     if importlib.util.find_spec(module) is None:
-        raise EnvironmentFailure(f"{needed}: pip install 'spotelastic[{extras}]'")
+        raise EnvironmentFailure(f"{needed}: pip install 'spotelastic[{extra}]'")
 
 
 def ports(*numbers: int, address: str = "127.95.255.254") -> None:

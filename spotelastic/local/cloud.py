@@ -253,10 +253,10 @@ def _check_machine() -> None:
     if sys.platform != "linux":
         raise EnvironmentFailure("the local cloud needs Linux: instances are Linux processes")
     if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
-        raise EnvironmentFailure("the local cloud needs moto: pip install 'spotelastic[local]'")
+        raise EnvironmentFailure("the local cloud needs moto: pip install 'spotelastic[all]'")
     if (found := version("moto")) != MOTO:
         raise EnvironmentFailure(
-            f"the local cloud needs moto {MOTO}, found {found}: pip install 'spotelastic[local]'"
+            f"the local cloud needs moto {MOTO}, found {found}: pip install 'spotelastic[all]'"
         )
     kept = next(str(folder) for folder in (home(), *home().parents) if folder.exists())
     needs = ("/dev/shm", _SHM_NEEDED), (tempfile.gettempdir(), _DISK_NEEDED), (kept, _DISK_NEEDED)
