@@ -8,17 +8,21 @@ STAMP := $(VENV)/.installed
 # Without a GPU, with the index that pytorch.org names for CPU builds:
 #   make TORCH="torch==2.13.0 --index-url INDEX"
 TORCH ?= torch==2.13.0
+# The Python that .venv is made with, where it is not the first of these that is there.
+BASE_PYTHON ?= python3.11 python3
 SOAK ?= 10
 # Most tests wait for processes and leases: three files at a time keep two cores no more than busy.
 AT_ONCE ?= 3
 
-.PHONY: help install demo docs test test-examples test-programs test-conformance test-aws soak bench clean lock
+.PHONY: help install demo docs test test-fast test-examples test-programs test-conformance test-aws soak \
+  bench dist smoke clean lock
 
 help:
 	@echo "make install   build .venv with everything"
 	@echo "make demo      train through real interruptions on this machine (about 3 minutes)"
 	@echo "make docs      build the documentation into build/site; fails on a broken link"
 	@echo "make test      lint, types, import rules and all tests"
+	@echo "make test-fast  lint, types and unit tests: what to run at every change"
 	@echo "make test-examples  the tutorials, the examples, exports to other libraries, and the states that"
 	@echo "               ten of them make: these are installed into .venv (timm takes part if it is there)"
 	@echo "make test-programs  programs of several libraries lose workers and nodes (transformers, lightning"
@@ -27,19 +31,22 @@ help:
 	@echo "make test-aws  a run on a real AWS account, which costs money: says how much first"
 	@echo "make soak      the fault tests, $(SOAK) times (SOAK=3, or which turns: SOAK=4-6)"
 	@echo "make bench     run the benchmarks"
+	@echo "make dist      build the wheel and the source archive"
+	@echo "make smoke     install and use them in an empty environment (NEWEST=1: with the newest"
+	@echo "               versions of all dependencies)"
 	@echo "make lock      refresh constraints.txt from .venv"
 	@echo "make clean     remove .venv and what was built"
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt spotelastic/version.py
 	@test "$$(uname -s)" = Linux || { echo "spotelastic runs on Linux only; this is $$(uname -s)"; exit 1; }
-	@python=; for candidate in python3.11 python3; do \
+	@python=; for candidate in $(BASE_PYTHON); do \
 	  if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    python=$$candidate; break; \
 	  fi; \
 	done; \
-	test -n "$$python" || { echo "Python 3.11 or newer is needed: neither python3.11 nor python3 is"; exit 1; }; \
+	test -n "$$python" || { echo "Python 3.11 or newer is needed, and none of these is: $(BASE_PYTHON)"; exit 1; }; \
 	$$python -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$$python has no venv module: install it (Debian, Ubuntu: python3-venv)"; exit 1; }; \
 	test -x $(PYTHON) || $$python -m venv $(VENV)
@@ -63,6 +70,12 @@ test: install
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder
+
+test-fast: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/pytest -q -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder tests/unit
 
 test-examples: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples,packages]'
@@ -91,6 +104,14 @@ bench: install
 	  echo "== $$file"; $(PYTHON) "$$file" || exit 1; \
 	done; \
 	test -n "$$found" || echo "no benchmarks yet"
+
+dist: install
+	rm -rf dist
+	$(PYTHON) -m build --outdir dist .
+
+smoke: dist
+	$(PYTHON) tests/support/smoke.py dist --torch '$(TORCH)' \
+	  $(if $(NEWEST),,--constraints constraints.txt)
 
 lock: install
 	$(PYTHON) -m pip freeze --exclude-editable --all \
