@@ -2,8 +2,8 @@
 
     python tests/support/release.py v0.1.0
 
-Fails where the tag is not the version in `spotelastic/version.py`, or the changelog has no section for
-it.
+Fails where the tag is not the version in `spotelastic/version.py`, or the changelog has no section
+for it.
 """
 
 import re

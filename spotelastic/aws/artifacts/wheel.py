@@ -71,8 +71,8 @@ def _description() -> dict[str, bytes]:
     told = distribution(NAME)
     if told.version != __version__:
         raise EnvironmentFailure(
-            f"{NAME} was installed as version {told.version}, and its code is {__version__} by now: "
-            "install it again with pip"
+            f"{NAME} was installed as version {told.version}, and its code is {__version__} "
+            "by now: install it again with pip"
         )
     texts = {name: told.read_text(name) for name in ("METADATA", "entry_points.txt")}
     for name, text in texts.items():
