@@ -128,13 +128,18 @@ def check_files(wheel: Path, source: Path) -> None:
         shipped = set(archive.namelist())
     with tarfile.open(source) as archive:
         kept = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = {"spotelastic/py.typed", "spotelastic_checkpoints/py.typed"}
-    lacking = wanted | {"spotelastic/_infra/cluster.yaml"}
-    if lacking := lacking - shipped:
-        raise Failed(f"{wheel.name} lacks {', '.join(sorted(lacking))}")
-    needed = {"LICENSE", "README.md", "CHANGELOG.md", "infra/cluster.yaml", "spotelastic/py.typed"}
-    if lacking := needed - kept:
-        raise Failed(f"{source.name} lacks {', '.join(sorted(lacking))}")
+    of_wheel = {f"{package}/py.typed" for package in ("spotelastic", "spotelastic_checkpoints")}
+    of_wheel |= {f"spotelastic/_infra/{name}" for name in ("cluster.yaml", "boot/boot.sh")}
+    of_source = {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "infra/cluster.yaml",
+        "spotelastic/py.typed",
+    }
+    for archive_file, lacking in (wheel, of_wheel - shipped), (source, of_source - kept):
+        if lacking:
+            raise Failed(f"{archive_file.name} lacks {', '.join(sorted(lacking))}")
     if strange := {name for name in shipped | kept if "__pycache__" in name or ".venv" in name}:
         raise Failed(f"what was built contains {', '.join(sorted(strange)[:5])}")
 
