@@ -12,7 +12,7 @@ def test_a_name_for_scripts_says_what_to_install() -> None:
 
 
 def test_another_module_that_is_missing_is_named_as_python_names_it() -> None:
-    assert _without("torch.nn").endswith("torch.nn halted; None in sys.modules")
+    assert "No module named 'torch.nn" in _without("torch.nn")
 
 
 def test_all_brings_what_training_and_the_local_cloud_need() -> None:

@@ -13,25 +13,38 @@ def train(steps: int) -> float:
     return 0.5 * steps
 
 state = {"ema": se.PerRank(0.5)}
-sampler = se.ElasticSampler(1000, global_batch=32)
 with se.Checkpointer(state, storage="runs/a") as checkpoint:
     reveal_type(checkpoint)
     reveal_type(checkpoint.restore())
-    reveal_type(checkpoint.interrupted)
     reveal_type(checkpoint.save())
-reveal_type(sampler.epoch)
-reveal_type([batch for batch in sampler])
+    reveal_type(checkpoint.interrupted)
+reveal_type([batch for batch in se.ElasticSampler(1000, global_batch=32)])
 reveal_type(se.microbatches(32, 8)[0].weight)
-reveal_type(se.PerRank(0.5).value)
+reveal_type(state["ema"].value)
 reveal_type(se.launch(train, args=(2,), nproc_per_node=2))
 reveal_type(se.CheckpointReader("runs/a"))
 reveal_type(se.CheckpointWriter("runs/a"))
-reveal_type(se.WorkerFailed("it ended"))
-reveal_type(StorageRefused("no").args)
+reveal_type(se.JobFailed("it ended"))
 reveal_type(se.__version__)
+reveal_type(StorageRefused("it says no"))
 se.Checkpointer(state, checkpoint_evry=10)
 se.launch(7)
 """
+SEEN = [
+    "spotelastic.training.checkpointer.Checkpointer",
+    "int",
+    "bool",
+    "bool",
+    "list[list[int]]",
+    "float",
+    "float",
+    "dict[int, float]",
+    "spotelastic.training.dcp.reader.CheckpointReader",
+    "spotelastic.training.dcp.writer.CheckpointWriter",
+    "spotelastic.errors.JobFailed",
+    "str",
+    "spotelastic_checkpoints.errors.StorageRefused",
+]
 
 # Only the types of spotelastic itself are asked for: to read all of torch would take a minute.
 SETTINGS = """\
@@ -54,5 +67,7 @@ def test_a_script_sees_types(tmp_path: Path) -> None:
         timeout=200,
     )
     revealed = re.findall(r'note: Revealed type is "(.*)"', done.stdout)
-    print(done.stdout)
-    assert revealed == []
+    assert revealed == SEEN, done.stdout + done.stderr
+    refused = re.findall(r"^train\.py:(\d+): error", done.stdout, re.M)
+    last = len(SCRIPT.splitlines())
+    assert refused == [str(last - 1), str(last)], "the two mistakes at the end, and nothing else"
