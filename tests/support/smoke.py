@@ -31,7 +31,7 @@ import torch.distributed as dist
 from spotelastic import Checkpointer
 
 dist.init_process_group("gloo")
-model = torch.nn.Linear(4, 1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.AdamW(model.parameters())
 with Checkpointer({"model": model, "optimizer": optimizer}) as checkpoint:
     start = checkpoint.restore()
