@@ -31,6 +31,10 @@ class EnvironmentFailure(SpotelasticError):
     exit_code = 2
 
 
+class OtherVersion(EnvironmentFailure):
+    """What is there speaks another protocol than this installation; the message names both."""
+
+
 class JobFailed(SpotelasticError):
     """The user's script failed; the message holds the first failing rank's traceback."""
 

@@ -212,6 +212,14 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class TellVersions:
+    """Say, and put on record, that nodes of unlike versions are at work; once for each topic."""
+
+    topic: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
 class TellRestart:
     """Record that this node leaves by itself, and comes back."""
 
@@ -259,6 +267,7 @@ Action = (
     | TellProgress
     | Say
     | TellRestart
+    | TellVersions
     | Exit
 )
 

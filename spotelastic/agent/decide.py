@@ -38,12 +38,15 @@ from spotelastic.agent.actions import (
     TellProgress,
     TellRestart,
     TellSilence,
+    TellVersions,
     UploadByDeadline,
     Wake,
     WriteDrain,
 )
 from spotelastic.agent.observe import NodeState
 from spotelastic.model.job import ENDED
+from spotelastic.model.protocol import PROTOCOL
+from spotelastic.model.round import CAUSES
 from spotelastic.rendezvous import rounds
 from spotelastic.rendezvous.view import RunState
 
@@ -55,6 +58,9 @@ TELLERS = 64
 ASK_EVERY = 5.0
 """Seconds without progress after which a daemon is asked for its status: a frozen one is noticed
 so.
+"""
+BLIND, NEWER = "blind", "newer"
+"""Topics: other nodes have written what this version cannot read, or words that it does not know.
 """
 RESTARTED = "restart"
 """Topic of the line that reports a restart of the agent."""
@@ -159,6 +165,7 @@ def _steps(
             yield from round_duties.get_ready(local, round_, member, now)
         else:
             yield from round_duties.train(local, seen, round_, member, now)
+    yield from _tell_versions(local, seen)
     yield from _tell(local, now, len(round_.members) if round_ is not None else 0)
 
 
@@ -196,6 +203,8 @@ def _belong(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
         and local.node.incarnation in seen.round.missed
     )
     if missed or local.node is None:
+        if seen.blind or BLIND in local.said:  # it would come and go with every round
+            return
         if local.fingerprint is not None and not local.leaving:
             yield Register(anew=True)
     elif not local.registered:
@@ -206,7 +215,7 @@ def _hold(
     local: NodeState, seen: RunState, now: float, new_id: Callable[[], str]
 ) -> Iterator[Action | Wake]:
     """Campaigns for the election, and decides about rounds while this node holds it."""
-    if not local.registered or local.node is None or seen.settings is None:
+    if not local.registered or local.node is None or seen.settings is None or seen.blind:
         return
     if local.leadership is None:
         # The key may be this node's own: of a history that the store has gone back to.
@@ -226,6 +235,23 @@ def _hold(
 
 
 # -- telling --------------------------------------------------------------------------------------
+
+
+def _tell_versions(local: NodeState, seen: RunState) -> Iterator[Action | Wake]:
+    """A cluster of unlike versions works as one of equals does, but people are to know."""
+    round_ = seen.round
+    if seen.blind and BLIND not in local.said:
+        yield TellVersions(
+            BLIND,
+            f"(protocol {PROTOCOL}) cannot read what another node has written ({seen.blind}): it "
+            "joins no further round; install the same version of spotelastic on all nodes",
+        )
+    if round_ is not None and round_.cause not in CAUSES and NEWER not in local.said:
+        yield TellVersions(
+            NEWER,
+            f"(protocol {PROTOCOL}) does not know why round {round_.number} was formed "
+            f"(“{round_.cause}”): another node runs a newer spotelastic; it goes on",
+        )
 
 
 def _tell(local: NodeState, now: float, nodes: int) -> Iterator[Action | Wake]:

@@ -30,6 +30,7 @@ from spotelastic.model.job import Failure, Finished, beginning
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
+from spotelastic.model.protocol import PROTOCOL
 from spotelastic.model.round import Acknowledgement, Round, SlotOffer
 from spotelastic.redaction import redactor
 from spotelastic.rendezvous import membership
@@ -317,6 +318,14 @@ class AgentExecutor:
         line = f"{node} starts again: the code has changed"
         self._record(Event(unbroken(), "restart", line, node, data))
         return replace(local, said=local.said | {RESTARTED})
+
+    @_do.register
+    def _(self, action: actions.TellVersions, local: NodeState, seen: RunState) -> NodeState:
+        data = {"topic": action.topic, "protocol": str(PROTOCOL)}
+        line = f"{self.config.node} {action.line}"
+        self._record(Event(unbroken(), "version", line, self.config.node, data))
+        self.config.say(line)
+        return replace(local, said=local.said | {action.topic})
 
     # -- agreement on a save step -------------------------------------------------------------
 

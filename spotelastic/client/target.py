@@ -26,7 +26,7 @@ from spotelastic.aws.node import etcd_identity
 from spotelastic.client import config_file, local_data
 from spotelastic.clock import wall
 from spotelastic.controller.accounting.usage import Usage, closed, cost
-from spotelastic.errors import EnvironmentFailure, UsageError
+from spotelastic.errors import EnvironmentFailure, OtherVersion, UsageError
 from spotelastic.local import cloud as local
 from spotelastic.local import joining
 from spotelastic.local.cloud import CloudInfo
@@ -105,7 +105,13 @@ class CloudTarget:
         return clusters.all_names(self.aws)
 
     def listing(self) -> tuple[ClusterSummary, ...]:
-        return tuple(_listed(name, self.known(name)) for name in self.names())
+        return tuple(map(self._summary, self.names()))
+
+    def _summary(self, name: str) -> ClusterSummary:
+        try:
+            return _listed(name, self.known(name))
+        except OtherVersion:
+            return ClusterSummary(name, "of another version")
 
     def known(self, name: str) -> Cluster | None:
         return clusters.find(name, self.aws)

@@ -1,11 +1,11 @@
 """Commands from people to a running cluster (stop, restart, scale), and the answers to them."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from spotelastic.model.job import Settings
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 
-CommandKind = Literal["stop", "restart", "scale"]
+CommandKind = Word["stop", "restart", "scale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class Command:
     """The new minimum, for "scale"; None leaves it as it is."""
     max_nodes: int | None = None
     """The new maximum, for "scale"; None leaves it as it is."""
+    protocol: ProtocolVersion = PROTOCOL
+    """The protocol of the sender."""
 
     def sizes(self, settings: Settings) -> tuple[int, int]:
         """Returns min and max nodes of a job with these settings after the command."""

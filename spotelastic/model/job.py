@@ -8,6 +8,7 @@ from typing import Literal
 
 from spotelastic.model.interval import Interval
 from spotelastic.model.node import Node
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 from spotelastic.model.validity import Validity
 
 RankPolicy = Literal["stable", "pinned"]
@@ -17,8 +18,8 @@ ALLOW_UNCOMMITTED = "SPOTELASTIC_ALLOW_UNCOMMITTED"
 """Workers' environment variable: with 1 a run succeeds although its last step is not committed."""
 MOST_TEXT = 16384
 """Most characters of a failure's message, and of its traceback: etcd refuses large values."""
-OnDemand = Literal["never", "fallback"]
-Spreading = Literal["pack", "spread"]
+OnDemand = Word["never", "fallback"]
+Spreading = Word["pack", "spread"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Settings:
     """Seconds that a node whose workers have finished waits for the workers of other nodes."""
     code: str = ""
     """Hash of what nodes must run: the code, or the job's `release`."""
+    protocol: ProtocolVersion = PROTOCOL
+    """The protocol of the node or command that wrote the settings."""
 
     def difference(self, other: "Settings") -> str | None:
         """Returns the first flag in which two nodes of a run differ, naming both sides, or None.
@@ -93,6 +96,7 @@ class Reference:
 
     node: Node
     settings: Settings
+    protocol: ProtocolVersion = PROTOCOL
 
     def refusal(self, node: Node, settings: Settings) -> str | None:
         """Returns why the node does not match, naming both sides, or None if it does."""
@@ -276,6 +280,8 @@ class JobSpec:
     """Further storage, as bucket/prefix, that workers may read and write."""
     folder: str = ""
     """The folder in which `up` was run; empty: not known."""
+    protocol: ProtocolVersion = PROTOCOL
+    """The protocol of the last `up`."""
 
     @property
     def release(self) -> str:

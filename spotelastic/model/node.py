@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
@@ -19,11 +21,18 @@ class Fingerprint:
     """Workers on this node. Not compared: nodes may have different numbers of GPUs."""
     launcher: str = ""
     """The program that starts the workers: launchers differ in how they restart."""
+    protocol: ProtocolVersion = PROTOCOL
+    """The protocol that the node speaks: nodes of one major version work together."""
 
     def difference(self, other: "Fingerprint") -> str | None:
         """Returns the first field in which the two differ, naming both sides, or None."""
         if self == other:  # the usual case, and the holder compares up to a thousand nodes
             return None
+        if self.protocol.major != other.protocol.major:
+            return (
+                f"protocol {self.protocol} here, {other.protocol} there: install the same version "
+                "of spotelastic on both"
+            )
         for name, told in _FIELDS.items():
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine and theirs and mine != theirs:

@@ -1,12 +1,12 @@
 """Warnings that a node will go, and the drain that follows from one."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.progress import Event
+from spotelastic.model.protocol import Word
 
-Source = Literal["imds", "sqs", "signal", "command"]
+Source = Word["imds", "sqs", "signal", "command"]
 """imds: the instance's metadata service; sqs: the event bus, through the cluster's queue."""
 ORIGINS = {"imds": " (from its metadata service)", "sqs": " (from the event bus)"}
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from spotelastic.model.interruption_kind import InterruptionKind
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion, Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-NodeRole = Literal["worker", "control"]
+NodeRole = Word["worker", "control"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,10 @@ class Status:
     short_since: float | None = None
     """Since when fewer than min nodes are present; None: there are enough. A new leader counts
     `spot_patience` from here."""
+    warnings: tuple[str, ...] = ()
+    """Keys in etcd that cannot be read, and nodes of different versions: one line each."""
+    protocol: ProtocolVersion = PROTOCOL
+    """The protocol of the leading controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,8 @@ class ClusterSummary:
 
     name: str
     state: str
-    """The job's state, or "incomplete" for a cluster that is partly created or partly removed."""
+    """The job's state; "incomplete" for a cluster that is partly created or partly removed, "of
+    another version" for one that this installation cannot read."""
     nodes: int = 0
     """Number of live worker nodes."""
     step: int = 0

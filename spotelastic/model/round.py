@@ -8,11 +8,13 @@ from typing import Literal
 
 from spotelastic_checkpoints.types import Branch, Commit, Resume, Schedule, Snapshot
 
+from spotelastic.model.protocol import Word
+
 Phase = Literal["proposed", "started", "over"]
 """A round that is "over" has no members: its job ended, and was restarted. Another round
 follows.
 """
-Cause = Literal[
+Cause = Word[
     "start",  # the first round of the job
     "arrival",  # nodes joined
     "drain",  # a node leaves with notice
@@ -23,6 +25,10 @@ Cause = Literal[
     "settings",  # min, max, schedule or code changed
     "commit",  # the object store, which was away, has a later step
 ]
+CAUSES: frozenset[str] = frozenset(
+    ("start", "arrival", "drain", "loss", "worker", "stall", "store", "settings", "commit")
+)
+"""Those that this version knows: a round may have another one, which a newer node has written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 from spotelastic_checkpoints.types import Commit
 
 from spotelastic.model.agreement import Vote
@@ -18,6 +19,7 @@ from spotelastic.model.job import Job, Reference, Settings
 from spotelastic.model.node import Node
 from spotelastic.model.notice import Drain
 from spotelastic.model.progress import Event
+from spotelastic.model.protocol import unfit
 from spotelastic.model.round import Round, RoundRecord
 from spotelastic.rendezvous import intervals
 from spotelastic.rendezvous.decision import (
@@ -79,7 +81,10 @@ def join(
     """
     known = seen.measure if seen is not None else None
     while True:
-        remembered, measure = known is not None, known or _read_measure(store, keys)
+        try:
+            remembered, measure = known is not None, known or _read_measure(store, keys)
+        except msgspec.DecodeError as error:
+            return Refusal(_of_another_version(store, keys, node) or f"{keys.reference}: {error}")
         known = None
         if measure is None:
             _set_measure(store, keys, Reference(node, settings))
@@ -89,6 +94,8 @@ def join(
         if reason is not None and remembered:
             continue
         if reason is not None:
+            if another := _of_another_version(store, keys, node):
+                return Refusal(another)
             if store.range(keys.live())[0]:
                 return Refusal(reason)
             own = Put(keys.reference, encode(Reference(node, settings)))
@@ -109,6 +116,13 @@ def join(
 def _read_measure(store: Store, keys: Keys) -> Measure | None:
     value = store.get(keys.reference)
     return Measure(decode(value.data, Reference), value.modified) if value is not None else None
+
+
+def _of_another_version(store: Store, keys: Keys, node: Node) -> str | None:
+    """Why the run's keys cannot be used by this node, whether its nodes live or not."""
+    value = store.get(keys.reference)
+    reason = unfit(value.data, f"the run {keys.run}", f"node {node.id}") if value else None
+    return reason and f"{reason}, or begin another run (--rdzv-id; `up --name`)"
 
 
 def _set_measure(store: Store, keys: Keys, first: Reference) -> None:

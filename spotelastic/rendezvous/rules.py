@@ -167,7 +167,7 @@ def describe(cause: Cause, names: tuple[str, ...], size: int) -> str:
         "store": f"the store on {who} ended",
         "settings": "the settings changed",
         "commit": "the object store answers, and has a later step",
-    }[cause]
+    }.get(cause, cause)  # a newer node knows words that this one does not
     return f"{what}: {count_nodes(size)}" if size else what
 
 

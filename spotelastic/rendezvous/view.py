@@ -1,6 +1,6 @@
 """Folds what etcd's watches deliver into one immutable value: the state of a run (pure).
 
-Stored values are parsed here, once. A value that does not parse is dropped and counted, because a
+Stored values are parsed here, once. A value that does not parse is dropped and named, because a
 foreign or newer writer must not stop a round. Times beside values are the observer's own: when it
 saw the change, so that no decision compares the clocks of two machines.
 """
@@ -73,7 +73,15 @@ class RunState:
     healthy: bool = True
     revision: int = 0
     """Store revision of the newest change under `all/` that has been folded in."""
-    unreadable: int = 0
+    unreadable: Mapping[str, str] = field(default_factory=_empty)
+    """Why a value cannot be read by this version, by its key below the run's. What was read from
+    the key before still counts."""
+
+    @property
+    def blind(self) -> str:
+        """Why this node cannot follow the run, whose own values it cannot read; empty: it can."""
+        own = (key for key in self.unreadable if key.startswith("all/"))
+        return next((f"{key}: {self.unreadable[key]}" for key in own), "")
 
 
 _SINGLE: dict[str, tuple[str, Any]] = {
@@ -122,6 +130,8 @@ def fold(
 
 def has_gone_back(before: RunState, seen: RunState) -> bool:
     """Whether etcd was emptied, or set back to a round that is long over."""
+    if seen.blind:  # it is there, written by another version
+        return False
     if before.round is not None and (seen.round is None or seen.round.number < before.round.number):
         return True
     return before.settings is not None and seen.settings is None
@@ -147,6 +157,9 @@ def _reset(
         seen = replace(seen, holder="", round_revision=0, **nothing)
     elif prefix == keys.nodes:
         seen = forget_nodes(seen)
+    branch = prefix.removeprefix(keys.root)
+    kept = {key: why for key, why in seen.unreadable.items() if not key.startswith(branch)}
+    seen = replace(seen, unreadable=MappingProxyType(kept))
     for value in values:
         seen = _change(seen, value.key, value, keys, now)
     unchanged = seen.round_revision == before.round_revision
@@ -162,13 +175,21 @@ def _change(
 ) -> RunState:
     try:
         if key.startswith(keys.all):
-            return _change_single(seen, key.removeprefix(keys.all), value, now)
-        if key.startswith(keys.nodes):
+            after = _change_single(seen, key.removeprefix(keys.all), value, now)
+        elif key.startswith(keys.nodes):
             branch, _, name = key.removeprefix(keys.nodes).partition("/")
-            return _change_node(seen, branch, name, value, now)
-    except msgspec.DecodeError:  # includes ValidationError
-        return replace(seen, unreadable=seen.unreadable + 1)
-    return seen
+            after = _change_node(seen, branch, name, value, now)
+        else:
+            return seen
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # includes ValidationError
+        return _unread(seen, key.removeprefix(keys.root), str(error))
+    return _unread(after, key.removeprefix(keys.root), "") if after.unreadable else after
+
+
+def _unread(seen: RunState, key: str, why: str) -> RunState:
+    """With a key that cannot be read; why "": it can be again, or is gone."""
+    others = {other: told for other, told in seen.unreadable.items() if other != key}
+    return replace(seen, unreadable=MappingProxyType(others | ({key: why} if why else {})))
 
 
 def _change_single(seen: RunState, name: str, value: StoredValue | None, now: float) -> RunState:

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from spotelastic_checkpoints.types import Commit
 from support.history import Recorder, violations
@@ -88,10 +89,16 @@ class World:
             effect()
 
     def add(
-        self, name: str, zone: str = "a", rank: int | None = None, clock: float = 0.0
+        self,
+        name: str,
+        zone: str = "a",
+        rank: int | None = None,
+        clock: float = 0.0,
+        version: Callable[[MemoryStore], Any] = lambda client: client,
     ) -> SimNode:
-        """`clock`: seconds that its clock is ahead of the world's."""
-        node = SimNode(self, name, zone, rank, clock)
+        """`clock`: seconds that its clock is ahead of the world's; `version`: its client of the
+        store, as a node of another version has it."""
+        node = SimNode(self, name, zone, rank, clock, version)
         self.ranks[name] = rank
         self.nodes[name] = node
         node.start()

@@ -2,8 +2,9 @@
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spotelastic_checkpoints.types import Snapshot
 from support.virtual_training import NETWORK, Training
@@ -34,12 +35,13 @@ from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Failure, Finished
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
-from spotelastic.model.progress import Progress
+from spotelastic.model.progress import Event, Progress
 from spotelastic.model.round import Acknowledgement, Round, RoundEnd, SlotOffer
 from spotelastic.rendezvous import membership
 from spotelastic.rendezvous.view import RunState, fold
 from spotelastic.store.codec import encode
 from spotelastic.store.election import campaign
+from spotelastic.store.memory import MemoryStore
 from spotelastic.store.port import Change
 
 if TYPE_CHECKING:
@@ -53,11 +55,17 @@ class SimNode:
     """One node: its agent's loop, with simulated effects."""
 
     def __init__(
-        self, world: "World", name: str, zone: str, rank: int | None, clock: float
+        self,
+        world: "World",
+        name: str,
+        zone: str,
+        rank: int | None,
+        clock: float,
+        version: Callable[[MemoryStore], Any],
     ) -> None:
         self.world, self.name, self.zone, self.rank = world, name, zone, rank
         self._clock = clock
-        self.client = world.store.client()
+        self.client = version(world.store.client())
         self.alive = True
         self.lag = NETWORK
         """Seconds until its agent takes notice of anything."""
@@ -234,9 +242,8 @@ class SimNode:
                 offer = SlotOffer(round_, local.daemon, tuple(self.slots))
                 self.client.put(keys.snapshots(self.name), encode(offer), self.lease)
                 return replace(local, offered=round_)
-            case do.Say(topic, line):
-                world.said.append((self.name, line))
-                return replace(local, said=local.said | {topic})
+            case do.Say() | do.TellVersions():
+                return self._say(action)
             case do.FlushUploads(round_):
                 self.post(Flushed(round_))
                 return replace(local, flushing=round_)
@@ -251,6 +258,13 @@ class SimNode:
                     told_commit=local.commit,
                 )
         return self._do_round(action)
+
+    def _say(self, action: do.Say | do.TellVersions) -> NodeState:
+        if isinstance(action, do.TellVersions):
+            event = Event(self.now, "version", f"{self.name} {action.line}", self.name)
+            membership.record(self.client, self.world.keys, event)
+        self.world.said.append((self.name, action.line))
+        return replace(self.local, said=self.local.said | {action.topic})
 
     def _do_round(self, action: do.Action) -> NodeState:
         local, world, now = self.local, self.world, self.now

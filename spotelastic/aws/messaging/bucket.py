@@ -8,9 +8,10 @@ from typing import IO, TypeVar
 import msgspec
 
 from spotelastic.aws.base.clients import Aws, Rejected, calling
-from spotelastic.errors import EnvironmentFailure, Unavailable
+from spotelastic.errors import EnvironmentFailure, OtherVersion, Unavailable
 from spotelastic.model.job import JobSpec
 from spotelastic.model.progress import Event, Point, Report, Status
+from spotelastic.model.protocol import keeping_unknown, unfit
 
 CHECKPOINTS = "checkpoints/"
 JOB = "job.json"
@@ -188,7 +189,7 @@ class BucketObjects:
                 raise EnvironmentFailure(f"{self.url(JOB)} is gone: {self.cluster} has no job")
             data, version = found
             changed = change(self._decode(JOB, data, JobSpec))
-            if self._put_if("change", JOB, msgspec.json.encode(changed), IfMatch=version):
+            if self._put_if("change", JOB, keeping_unknown(data, changed), IfMatch=version):
                 return changed
         raise Unavailable(f"cannot change {self.url(JOB)}: others change it all the time")
 
@@ -210,6 +211,12 @@ class BucketObjects:
         return None if data is None else self._decode(name, data, kind)
 
     def _decode(self, name: str, data: bytes, kind: type[T]) -> T:
+        if reason := unfit(data, f"the cluster {self.cluster}"):
+            raise OtherVersion(
+                f"{self.url(name)}: {reason}; another `spotelastic up` does not change a cluster "
+                f"that runs: end it with the version that it has (`spotelastic down "
+                f"{self.cluster}`), and `up` again, which goes on from its checkpoints"
+            )
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:

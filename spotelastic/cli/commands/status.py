@@ -65,7 +65,10 @@ def status(
     from spotelastic.client.target import CloudTarget, status_of
 
     cluster = CloudTarget.find(where, region).told(name, note)
-    tables.show(status_of(cluster), tables.status_table, as_json=json)
+    told = status_of(cluster)
+    tables.show(told, tables.status_table, as_json=json)
+    for line in told.warnings:
+        typer.echo(f"warning: {line}", err=True)
     if warning := cluster.spec.validity.warning(cluster.name, wall()):
         typer.echo(f"warning: {warning}", err=True)
 

@@ -7,14 +7,18 @@ from statistics import median
 from spotelastic.aws.compute.autoscaling import ALIVE, Instance
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
+from spotelastic.model.counting import counted
 from spotelastic.model.job import ENDED
 from spotelastic.model.progress import NodeRole, NodeStatus, Point, Status, Upload, newest_committed
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 from spotelastic.model.round import Round
 
 RECENT = 20
 """Number of steps from which the seconds per step are taken."""
 QUIET_NODES = 4
 """Most nodes whose silence is shown."""
+UNREAD_SHOWN, NAMES_SHOWN = 4, 4
+"""Most unreadable keys, and most nodes of one version, that a warning names."""
 NO_MESSAGES: Mapping[Fate, int] = {}
 
 
@@ -56,7 +60,37 @@ def status(
         messages={str(fate): count for fate, count in sorted(fates.items())},
         quiet=_quiet(records),
         short_since=short_since,
+        warnings=tuple(_warnings(records)),
     )
+
+
+def _warnings(records: Records) -> Iterable[str]:
+    """Of versions that do not understand each other; the first ones of many."""
+    unread = sorted(records.unreadable.items())
+    for key, why in unread[:UNREAD_SHOWN]:
+        yield f"the controller (protocol {PROTOCOL}) cannot read {key} in etcd: {why}"
+    if len(unread) > UNREAD_SHOWN:
+        yield f"and {counted(len(unread) - UNREAD_SHOWN, 'other key')} in etcd"
+    spoken: dict[ProtocolVersion, list[str]] = {PROTOCOL: ["the controller"]}
+    for node in sorted(records.nodes.values(), key=lambda node: node.id):
+        spoken.setdefault(node.fingerprint.protocol, []).append(node.id)
+    if len(spoken) > 1:
+        each = (f"{version} ({_named(who)})" for version, who in sorted(spoken.items()))
+        yield (
+            f"several versions of spotelastic are at work: protocol {', '.join(each)}; they work "
+            "together, and a node that starts after another `spotelastic up` has its version"
+        )
+    yield from (
+        event.message
+        for event in records.events
+        if event.kind == "version" and event.node in records.nodes
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    """The first ones of many."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _has_trained(round_: Round) -> bool:

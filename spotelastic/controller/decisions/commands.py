@@ -23,6 +23,7 @@ from spotelastic.model.command import Answer, Command
 from spotelastic.model.counting import counted
 from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.progress import Event
+from spotelastic.model.protocol import refusal
 
 
 def read(seen: Observation, now: float) -> Iterator[Action]:
@@ -51,10 +52,13 @@ def _holds(seen: Observation, command: Command) -> bool:
             return seen.ending is None
         case "scale":
             return seen.wanted is not None and command.sizes(seen.wanted) == _sizes(seen.wanted)
+    return False  # a word of a newer version's
 
 
 def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:
     """Returns the answer to a command, and the actions that it causes."""
+    if refused := refusal(command.protocol, "this command", "the cluster's controller"):
+        return f"is not told to {command.kind}: {refused}", []
     match command.kind:
         case "stop":
             return _stop(seen, command, now)
@@ -62,6 +66,11 @@ def _carry_out(seen: Observation, command: Command, now: float) -> tuple[str, li
             return _restart(seen, command, now)
         case "scale":
             return _scale(seen, command, now)
+    return (
+        f"does not know “{command.kind}”: it runs an older version of spotelastic than the one "
+        "that sent it, and nodes that start after another `spotelastic up` have the newer one",
+        [],
+    )
 
 
 def _stop(seen: Observation, command: Command, now: float) -> tuple[str, list[Action]]:

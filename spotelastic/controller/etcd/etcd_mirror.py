@@ -57,6 +57,8 @@ class Records:
     given_back_at: int = 0
     """The step whose commit an on-demand node was given back after last."""
     points: tuple[Point, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Keys below the run's that hold what this version cannot read, and why."""
     healthy: bool = False
 
 
@@ -84,7 +86,7 @@ class Mirror:
         self._leader = ""
         self._controllers: frozenset[str] = frozenset()
         self._healthy = False
-        self._unreadable = 0
+        self._unreadable: dict[str, str] = {}
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -124,10 +126,12 @@ class Mirror:
             self._controllers |= {name}
         elif found := self._find(value.key):
             name, kind = found
+            self._unreadable.pop(value.key, None)
             try:
                 self._put(name, value.key, decode(value.data, kind))
-            except msgspec.MsgspecError:
-                self._unreadable += 1  # of another version: not ours to judge
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                # Of another version: not ours to judge.
+                self._unreadable[value.key] = str(error)
 
     def _put(self, name: str, key: str, value: Any) -> None:
         if name == "events" and key not in self._values[name]:
@@ -167,6 +171,7 @@ class Mirror:
         elif key.startswith(self._keys.controller()):
             self._controllers -= {key.removeprefix(self._keys.controller())}
         elif found := self._find(key):
+            self._unreadable.pop(key, None)
             gone = self._values[found[0]].pop(key, None)
             if found[0] == "nodes" and gone is not None:
                 self._left[gone.id] = DepartedNode(gone.incarnation, self._clock())
@@ -187,6 +192,7 @@ class Mirror:
         for values in self._values.values():
             yield from values
         yield from (self._keys.controller(name) for name in self._controllers)
+        yield from tuple(self._unreadable)
         if self._leader:
             yield self._keys.leader
 
@@ -226,6 +232,9 @@ class Mirror:
                 moved_at=self._moved_at,
                 zones_left=dict(self._zones_left),
                 points=tuple(self._points),
+                unreadable={
+                    key.removeprefix(self._keys.root): why for key, why in self._unreadable.items()
+                },
                 healthy=self._healthy,
             )
 

@@ -24,6 +24,7 @@ from spotelastic.model.job import Capacity, Failure, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.model.progress import Event, NodeStatus, Point, Progress, Status, Upload
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 from spotelastic.model.round import Member, Round
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
@@ -493,3 +494,26 @@ def test_the_cost_is_now_so_far_on_demand_and_until_its_limit() -> None:
     assert (found.spot_hours, found.on_demand_hours) == (4.0, 1.0)
     assert found.hours_left == pytest.approx(7.0 / 1.5)
     assert usage.cost("demo", {}, None, 0.0, 10.0).hours_left is None
+
+
+def test_status_warns_of_what_cannot_be_read_and_of_unlike_versions() -> None:
+    store = MemoryStore(lambda: 0.0)
+    mirror = Mirror(KEYS, lambda: None)
+    watch = store.watch(KEYS.root, mirror)
+    later = ProtocolVersion(PROTOCOL.major, PROTOCOL.minor + 1)
+    for name, protocol in (("a", PROTOCOL), ("b", later)):
+        store.put(KEYS.live(name), encode(Node(name, "i", "", "z", Fingerprint(protocol=protocol))))
+    store.put(KEYS.round, b'{"number":"first"}')
+    store.put(KEYS.event("1"), encode(Event(1.0, "version", "a does not know it", "a")))
+    store.put(KEYS.event("2"), encode(Event(1.0, "version", "c does not know it", "c")))
+    made = status("demo", mirror.records(), {}, "", 5.0)
+    unread, mixed, said = made.warnings
+    assert "cannot read all/round in etcd" in unread and "number" in unread
+    assert f"{PROTOCOL} (the controller, a), {later} (b)" in mixed
+    assert said == "a does not know it", "c is gone"
+    store.put(KEYS.round, encode(Round(1, "i", "started", (), "start", "")))
+    store.delete(KEYS.live("b"))
+    store.delete(KEYS.event("1"))
+    assert status("demo", mirror.records(), {}, "", 5.0).warnings == ()
+    watch.close()
+    store.close()

@@ -22,6 +22,7 @@ from spotelastic.controller.model.observation import (
 from spotelastic.model.command import Answer, Command
 from spotelastic.model.job import Ending, Job, Settings
 from spotelastic.model.node import Fingerprint, Node
+from spotelastic.model.protocol import PROTOCOL, ProtocolVersion
 
 NOW = 10_000.0
 NAMES = ("i-1", "i-2")
@@ -145,6 +146,18 @@ def test_a_command_that_came_too_late_or_cannot_be_read_changes_nothing() -> Non
     assert answer(late) is None
     unreadable = replace(cluster(), orders=(PendingCommand("r1", None, NOW),))
     assert answer(unreadable) is None
+
+
+def test_a_command_of_a_newer_version_is_refused_and_its_sender_told() -> None:
+    seen = cluster(Command("c1", "hibernate"))  # type: ignore[arg-type]
+    told = answer(seen)
+    assert told is not None and not told.accepted
+    assert "does not know “hibernate”" in told.text
+    assert only(seen, AskToEnd, Revive, Rescale) == []
+    seen = cluster(replace(STOP, protocol=ProtocolVersion(PROTOCOL.major + 1, 0)))
+    told = answer(seen)
+    assert told is not None and "speaks protocol" in told.text
+    assert only(seen, AskToEnd) == []
 
 
 def test_commands_that_contradict_each_other_are_dealt_with_one_by_one() -> None:
