@@ -1,7 +1,7 @@
 """One script means the same to `python`, `torchrun` and `spotelastic run`.
 
-What differs is a row of the table "What a script can observe" in docs/how-to/from-torchrun.md, and has
-to differ.
+What differs is a row of the table "What a script can observe" in docs/how-to/from-torchrun.md, and
+has to differ.
 """
 
 import re
@@ -41,7 +41,9 @@ def test_a_script_means_the_same_to_all_three(name: str, tmp_path: Path) -> None
 
 
 def test_each_difference_is_documented_and_each_that_is_documented_is_tried() -> None:
-    section = DOCUMENT.read_text().partition("## What a script can observe\n")[2].partition("\n#")[0]
+    section = (
+        DOCUMENT.read_text().partition("## What a script can observe\n")[2].partition("\n#")[0]
+    )
     rows = re.findall(r"^\| ([^|]+?) \|", section, re.MULTILINE)
     assert sorted(rows) == sorted({*ROWS.values(), SHOWN, STORAGE})
     assert {*ROWS, *SHOWN_OTHERWISE} <= CASES.keys()
