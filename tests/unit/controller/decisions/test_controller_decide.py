@@ -3,10 +3,21 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from support.observations import (
+    GROUP,
+    NOW,
+    POLICY,
+    drain,
+    group,
+    healthy,
+    in_service,
+    machine,
+    message,
+    node,
+    only,
+)
 
-from spotelastic.aws.compute.autoscaling import GroupMember, Instance, ScalingGroup
+from spotelastic.aws.compute.autoscaling import GroupMember
 from spotelastic.aws.messaging.eventbridge import (
     GroupActivity,
     LifecycleAction,
@@ -16,12 +27,11 @@ from spotelastic.aws.messaging.eventbridge import (
     StateChange,
     Unknown,
 )
-from spotelastic.controller.decisions.decide import ControllerDecision, decide, settled
+from spotelastic.controller.decisions.decide import decide
 from spotelastic.controller.etcd.etcd_mirror import Mirror
 from spotelastic.controller.model.observation import (
     Action,
     CompleteDrain,
-    ControllerPolicy,
     DepartedNode,
     Discard,
     DrainNode,
@@ -36,55 +46,10 @@ from spotelastic.controller.model.observation import (
 )
 from spotelastic.model.interruption_kind import InterruptionKind
 from spotelastic.model.job import Job
-from spotelastic.model.node import Fingerprint, Node
 from spotelastic.model.notice import Drain, Notice
 from spotelastic.store.codec import encode
 from spotelastic.store.keys import Keys
 from spotelastic.store.port import Reset, StoredValue
-
-NOW = 1000.0
-POLICY = ControllerPolicy()
-GROUP = "spotelastic-demo-workers"
-
-
-def machine(id: str, state: str = "running", role: str = "worker", at: float = 900.0) -> Instance:
-    return Instance(id, role, state, "g5.xlarge", "us-east-1a", "127.80.0.9", True, at)
-
-
-def node(id: str) -> Node:
-    return Node(id, f"{id}-1", "127.80.0.9", "us-east-1a", Fingerprint())
-
-
-def group(*places: GroupMember, desired: int = 2) -> ScalingGroup:
-    return ScalingGroup(GROUP, desired, places)
-
-
-def in_service(*ids: str) -> tuple[GroupMember, ...]:
-    return tuple(GroupMember(id, "InService") for id in ids)
-
-
-def healthy(*ids: str) -> Observation:
-    """A cluster in which everything is as it should be."""
-    return Observation(
-        desired=len(ids),
-        since=500.0,
-        job=Job("running", 600.0),
-        group=group(*in_service(*ids), desired=len(ids)),
-        machines={id: machine(id) for id in ids},
-        nodes={id: node(id) for id in ids},
-    )
-
-
-def message(event: object, receipt: str = "r1") -> Message:
-    return Message(receipt, event, NOW - 0.25)  # type: ignore[arg-type]
-
-
-def drain(id: str, source: str = "imds", deadline: float = 1110.0) -> Drain:
-    return Drain(id, Notice(InterruptionKind.SPOT_INTERRUPTION, id, source, 990.0, 991.0, deadline))  # type: ignore[arg-type]
-
-
-def only(decision: ControllerDecision, *kinds: type[Action]) -> list[Action]:
-    return [action for action in decision.actions if isinstance(action, kinds)]
 
 
 def test_nothing_is_done_when_all_is_well() -> None:
@@ -440,71 +405,3 @@ def test_without_a_group_nothing_is_touched() -> None:
 
 
 # -- what always holds ---------------------------------------------------------------------------
-
-ids = st.sampled_from("abcdef")
-places = st.builds(
-    GroupMember, ids, st.sampled_from(["Pending", "InService", "Terminating:Wait", "Terminating"])
-)
-events = st.one_of(
-    st.builds(SpotWarning, st.sampled_from(["1", "2"]), st.just(999.0), ids),
-    st.builds(StateChange, st.sampled_from(["3", "4"]), st.just(999.0), ids, st.just("terminated")),
-    st.builds(Malformed, st.just("no JSON")),
-)
-observations = st.builds(
-    Observation,
-    desired=st.integers(1, 6),
-    since=st.just(500.0),
-    job=st.none() | st.builds(Job, st.sampled_from(["running", "succeeded"]), st.just(900.0)),
-    group=st.none()
-    | st.builds(
-        ScalingGroup,
-        st.just(GROUP),
-        st.integers(0, 6),
-        st.lists(places, max_size=6, unique_by=lambda place: place.instance).map(tuple),
-    ),
-    machines=st.dictionaries(ids, st.sampled_from(["pending", "running", "terminated"])).map(
-        lambda states: {id: machine(id, state) for id, state in states.items()}
-    ),
-    nodes=st.sets(ids).map(lambda names: {id: node(id) for id in names}),
-    drains=st.sets(ids).map(lambda names: {id: drain(id) for id in names}),
-    messages=st.lists(events, max_size=4).map(
-        lambda found: tuple(message(event, str(n)) for n, event in enumerate(found))
-    ),
-)
-
-
-@given(observations)
-def test_every_message_gets_exactly_one_fate_and_goes_after_what_it_caused(
-    seen: Observation,
-) -> None:
-    actions = decide(seen, NOW, POLICY).actions
-    discarded = [action.message for action in actions if isinstance(action, Discard)]
-    assert sorted(m.receipt for m in discarded) == sorted(m.receipt for m in seen.messages)
-    first = next((n for n, a in enumerate(actions) if isinstance(a, Discard)), len(actions))
-    assert all(isinstance(action, Discard) for action in actions[first:])
-
-
-@given(observations)
-def test_only_members_of_the_group_that_stay_are_replaced_and_each_once(seen: Observation) -> None:
-    replaced = [a.instance for a in decide(seen, NOW, POLICY).actions if isinstance(a, Replace)]
-    assert len(replaced) == len(set(replaced))
-    for instance in replaced:
-        place = seen.group.place(instance) if seen.group else None
-        assert place is not None
-        assert not place.leaving
-        assert seen.machines[instance].state in ("pending", "running") or not seen.ended
-
-
-@given(observations)
-def test_no_instance_is_launched_after_the_end(seen: Observation) -> None:
-    """Ending an instance launches another as long as the group's size asks for one."""
-    decision = decide(seen, NOW, POLICY)
-    if seen.ended and seen.group is not None and seen.group.desired > 0:
-        assert only(decision, Replace) == []
-        assert [a.size for a in decision.actions if isinstance(a, SetDesired)] == [0]
-
-
-@given(observations)
-def test_a_settled_cluster_gives_nothing_to_do_but_messages_and_drains(seen: Observation) -> None:
-    if settled(seen, NOW, POLICY) and not seen.messages and not seen.drains and not seen.ended:
-        assert only(decide(seen, NOW, POLICY), SetDesired, CompleteDrain) == []
