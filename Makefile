@@ -62,7 +62,7 @@ demo: install
 docs: install
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
-	@echo "build/site/index.html"
+	@echo "build/site is ready: $(PYTHON) -m http.server -d build/site"
 
 test: install
 	$(VENV)/bin/ruff check .

@@ -10,6 +10,9 @@ import typer
 from spotelastic.cli.app import app
 from spotelastic.launcher.help import application
 
+_TYPES = {"int": "N", "float": "NUMBER", "str": "TEXT"}
+"""What a flag takes that names no value of its own."""
+_TYPE = re.compile(r"<(?:list\[)?(\w+)\]?(?: range)?>")
 _MARKUP = re.compile(r"\[/?[a-z]+\]|\[/\]")
 
 
@@ -101,7 +104,7 @@ def _options(found: Iterable[Any], context: Any) -> Iterator[str]:
         with_default = any(map(default, members))
         yield "| flag | | default |\n|---|---|---|" if with_default else "| flag | |\n|---|---|"
         for each in members:
-            flag = each.get_help_record(context)[0]
+            flag = _TYPE.sub(lambda of: _TYPES[of[1]], each.get_help_record(context)[0])
             row = f"| {code(flag)} | {cell(each.help or '')} |"
             yield f"{row} {cell(default(each))} |" if with_default else row
         yield ""

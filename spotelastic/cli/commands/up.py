@@ -165,8 +165,12 @@ def init(
     script: Annotated[Path, typer.Argument(help="The script that `up` is to train.")] = Path(
         SCRIPT
     ),
-    minimum: Annotated[int, typer.Option("--min", min=1)] = 2,
-    maximum: Annotated[int, typer.Option("--max", min=1)] = 8,
+    minimum: Annotated[
+        int, typer.Option("--min", metavar="N", min=1, help="Train with no fewer nodes than this.")
+    ] = 2,
+    maximum: Annotated[
+        int, typer.Option("--max", metavar="N", min=1, help="Train with at most so many.")
+    ] = 8,
     types: options.InstanceTypes = None,
 ) -> None:
     """Write spotelastic.toml, so that `spotelastic up` needs no arguments here."""

@@ -23,7 +23,9 @@ def test_every_command_has_a_section_with_its_flags() -> None:
     for flag in (flag for flags in GROUPS.values() for flag in flags):
         assert flag.names.split()[-1] in sections["spotelastic run"]
     assert "spotelastic up --local --min 2 --max 4 train.py --epochs 3\n" in page
+    assert "| `--keep-last N` |" in page
     assert "[bold]" not in page
+    assert not re.search(r"`[^`]*<\w+", page), "a type of Python's is no value's name"
 
 
 def test_keys_and_exceptions_are_those_of_the_code() -> None:
