@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import spotelastic
@@ -31,7 +32,8 @@ _BLOCK = re.compile(
 )
 _NOTE = re.compile(r"<!-- (not tried|typed): (.*?) -->")
 _TITLE = re.compile(r'title="(.*?)"')
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_VARYING = re.compile(r"i-[0-9a-f]{17}|\d+(?:\.\d+)?")
+"""Names of instances, and numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,5 +112,10 @@ def _compare(expected: str, printed: str) -> None:
 
 
 def _pattern(line: str) -> str:
-    parts = (_NUMBER.sub("0", re.escape(part)) for part in line.split("…"))
-    return ".*".join(parts).replace("0", r"\d+(?:\.\d+)?")
+    return ".*".join(map(_escaped, line.split("…")))
+
+
+def _escaped(text: str) -> str:
+    fixed = map(re.escape, _VARYING.split(text))
+    varying = ("[0-9a-f.i-]+" for _ in _VARYING.findall(text))
+    return "".join(part for pair in zip_longest(fixed, varying, fillvalue="") for part in pair)
