@@ -57,7 +57,7 @@ def typed(line: str) -> Iterator[tuple[str, list[str]]]:
     line = line.partition(" #")[0]
     line = line.replace("python -m spotelastic.run", "spotelastic run")
     for found in re.finditer(
-        r"(?:^|(?<!import)[ (])spotelastic ([a-z]+)( [a-z]+)?((?: .*)?)$", line
+        r"(?:^|(?<!import)(?<!from)[ (])spotelastic ([a-z]+)( [a-z]+)?((?: .*)?)$", line
     ):
         name, below, rest = found[1], found[2] or "", found[3]
         if name != "ckpt":
@@ -90,7 +90,8 @@ def known_as(flag: str, has: set[str]) -> bool:
 
 
 def test_each_flag_that_a_page_names_is_one_of_a_command_or_of_another_program() -> None:
-    known = {flag for command in commands().values() for flag in flags(command)}
+    root = typer.main.get_command(app)
+    known = {flag for command in (root, *commands().values()) for flag in flags(command)}
     named = [
         (flag.replace("_", "-"), str(path.relative_to(ROOT)))
         for path in pages()
