@@ -6,6 +6,8 @@ Trouble with the service (a 503, a hanging request) only lengthens the pause bet
 import threading
 from collections.abc import Callable
 
+from spotelastic_checkpoints.backoff import Backoff
+
 from spotelastic.aws.base.imds import Imds
 from spotelastic.clock import unbroken, wall
 from spotelastic.errors import Unavailable
@@ -40,13 +42,13 @@ class NoticePoller:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        pause = POLL
-        while not self._stop.wait(pause):
+        backoff = Backoff(2 * POLL, BACK_OFF)
+        while not self._stop.wait(backoff.bound or POLL):
             try:
                 self._poll()
-                pause = POLL
+                backoff = backoff.succeeded()
             except Unavailable:
-                pause = min(pause * 2, BACK_OFF)
+                backoff = backoff.failed()
 
     def _poll(self) -> None:
         now, ahead = unbroken(), unbroken() - wall()

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from spotelastic_checkpoints.backoff import Backoff
+
 from spotelastic.clock import steady, wall
 from spotelastic.errors import told
 
 SHORT_LIFE = 2.0
 """Seconds. A process that dies sooner is restarted after a pause that doubles."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+RESTART = Backoff(0.2, 10.0)
 GRACE = 10.0
 """Seconds from SIGTERM to SIGKILL."""
 
@@ -53,7 +55,7 @@ class _Running:
     died_at: float = 0.0
     due: float = 0.0
     """When to start it, by the steady clock."""
-    pause: float = FIRST_PAUSE
+    backoff: Backoff = RESTART
     code: int | None = None
     """Its exit code, once it is done for good."""
 
@@ -126,9 +128,8 @@ def _bury(each: _Running, selector: selectors.BaseSelector, say: Callable[[str],
         each.code = code
         return
     lived = steady() - each.started_at
-    each.pause = FIRST_PAUSE if lived > SHORT_LIFE else min(each.pause * 2, LONGEST_PAUSE)
-    wait = 0.0 if lived > SHORT_LIFE else each.pause
-    each.died_at, each.due = wall(), steady() + wait
+    each.backoff = each.backoff.succeeded() if lived > SHORT_LIFE else each.backoff.failed()
+    each.died_at, each.due = wall(), steady() + each.backoff.bound
     say(f"{each.part.name} ended with {code}: starting it again")
 
 

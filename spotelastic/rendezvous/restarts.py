@@ -11,6 +11,8 @@ the job at once. A failed import may be a file system's hiccup on one of several
 once more there.
 """
 
+from spotelastic_checkpoints.backoff import Backoff
+
 from spotelastic.model.job import Failure
 from spotelastic.model.round import Streak
 
@@ -46,7 +48,7 @@ def after(streak: Streak, failure: Failure, lived: float) -> Streak:
 
 def pause(streak: Streak) -> float:
     """Seconds until the next start."""
-    return min(LONGEST, 2.0 ** (streak.failures - 2)) if streak.failures > 1 else 0.0
+    return Backoff(1.0, LONGEST, failures=streak.failures - 1).bound
 
 
 def loops(streak: Streak) -> bool:

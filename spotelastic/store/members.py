@@ -9,10 +9,12 @@ import random
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
 from pyetcd import etcdrpc as rpc
+from spotelastic_checkpoints.backoff import Backoff
 
 from spotelastic.clock import steady
 from spotelastic.errors import LeaseLost, Unavailable
@@ -28,7 +30,8 @@ Short at first, because a follower lets calls hang when the leader has just died
 next attempt as soon as there is a new one; longer then, so that a slow cluster gets its time.
 """
 
-_BACK_OFF = (0.02, 0.05, 0.1, 0.2, 0.25)
+_ALL_FAILED = Backoff(0.02, 0.25)
+"""After each round of attempts in which every member has failed."""
 
 _OPTIONS = (
     # A member that stopped or was cut off is noticed within two seconds. Without ping_timeout_ms
@@ -136,7 +139,7 @@ class Members:
         """Waits before the next attempt once every member has failed; ends early on `close`."""
         rounds, rest = divmod(failures, len(self._members))
         if rounds and not rest:
-            self._closed.wait(_BACK_OFF[min(rounds, len(_BACK_OFF)) - 1])
+            self._closed.wait(replace(_ALL_FAILED, failures=rounds).bound)
 
     def call(self, method: str, request: Any, timeout: float, *, repeatable: bool = True) -> Any:
         """Calls a method of whichever member serves it, within `timeout` seconds in all.

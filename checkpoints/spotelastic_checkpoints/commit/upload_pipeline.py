@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spotelastic_checkpoints import crash_points, messages
+from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.commit import upload_cadence
 from spotelastic_checkpoints.commit.commit_protocol import Commits
 from spotelastic_checkpoints.crash_points import Stage
@@ -34,12 +35,13 @@ from spotelastic_checkpoints.types import Commit, Item, UploadStatus
 
 T = TypeVar("T")
 
-_RETRY_FIRST, _RETRY_MOST = 0.2, 5.0
-"""Shortest and longest back-off, in seconds, between attempts while the store does not answer."""
+_RETRY = Backoff(0.2, 5.0, jitter=(0.5, 1.5))
+"""Between attempts while the store does not answer. All nodes of a cluster lose it at once, so
+that their pauses have jitter."""
 AWAY_AFTER = 10.0
 """Seconds without an uploaded file after which a failing save lets others overwrite its slots."""
-_LOOK_FIRST, _LOOK_MOST = 0.05, 1.0
-"""Shortest and longest time, in seconds, between looks for the other nodes' manifests."""
+_LOOK = Backoff(0.05, 1.0, factor=1.5)
+"""Between looks for the other nodes' manifests."""
 
 
 class _Left(CheckpointsError):
@@ -353,7 +355,7 @@ class Pipeline:
 
     async def _finish(self, save: Save) -> None:
         """Work on the save until it is committed, given up, or replaced by a newer one."""
-        wait, spent, got_on = _RETRY_FIRST, 0.0, time.monotonic()
+        backoff, spent, got_on = _RETRY, 0.0, time.monotonic()
         while self._active is save:
             before = len(self._files)
             self._begun = time.monotonic() - spent
@@ -366,17 +368,15 @@ class Pipeline:
             except StorageUnavailable as error:
                 # Some of thousands of files failed, others went up: that is progress.
                 if len(self._files) > before:
-                    wait, got_on = _RETRY_FIRST, time.monotonic()
+                    backoff, got_on = _RETRY, time.monotonic()
                     spent = got_on - self._begun
                 else:
                     self._tell_away(str(error))
                     if self._wanted is not None:
                         return
-                # The back-off has jitter, because all nodes of a cluster lose the store at the same
-                # moment.
+                backoff = backoff.failed()
                 away = time.monotonic() - got_on > AWAY_AFTER
-                await self._rest(wait * random.uniform(0.5, 1.5), away=away)
-                wait = min(wait * 2, _RETRY_MOST)
+                await self._rest(backoff.pause(random.uniform), away=away)
                 continue
             except SupersededByNewerEpoch:
                 # A round claims its epoch when it is proposed, and this daemon learns of the epoch
@@ -486,7 +486,7 @@ class Pipeline:
 
         Returns False when a newer save goes first.
         """
-        wait = _LOOK_FIRST
+        look = _LOOK
         while self._active is save:
             epoch = max(self.epoch, save.commit.epoch)
             try:
@@ -499,8 +499,8 @@ class Pipeline:
                 continue
             if self._wanted is not None:
                 return False
-            await self._pause(wait)
-            wait = min(wait * 1.5, _LOOK_MOST)
+            look = look.failed()
+            await self._pause(look.bound)
         return False
 
     def _settle(self, commit: Commit) -> None:

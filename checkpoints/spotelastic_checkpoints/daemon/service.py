@@ -16,6 +16,7 @@ from inspect import isawaitable
 from typing import Any, TypeVar
 
 from spotelastic_checkpoints import framing, messages
+from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.commit import retention
 from spotelastic_checkpoints.commit.collector import Collector
 from spotelastic_checkpoints.commit.commit_protocol import Commits
@@ -287,15 +288,15 @@ class Service:
     async def _claim(self, request: messages.ClaimEpoch) -> EpochClaim:
         self.owner = request.owner
         deadline = time.monotonic() + request.timeout
-        wait = 0.2
+        backoff = Backoff(0.2, 2.0)
         while True:
             try:
                 claim = await self._in_thread(lambda: self._claim_once(request))
             except StorageUnavailable:
-                if time.monotonic() + wait > deadline:
+                backoff = backoff.failed()
+                if time.monotonic() + backoff.bound > deadline:
                     raise
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, 2.0)
+                await asyncio.sleep(backoff.bound)
             else:
                 self.pipeline.learned(claim.commit)
                 self._warn(self.commits().storage.weaker)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.errors import StorageUnavailable
 
 T = TypeVar("T")
@@ -45,16 +46,17 @@ class OutageRetry:
     def ask(self, call: Callable[[], T]) -> T:
         """The answer; raises `StorageUnavailable` when the store stays away."""
         within = WITHIN if self._within is None else self._within
-        deadline, wait = time.monotonic() + within, RETRY_FIRST
+        deadline, backoff = time.monotonic() + within, Backoff(RETRY_FIRST, RETRY_MOST)
         while True:
             try:
                 return call()
             except StorageUnavailable as error:
+                backoff = backoff.failed()
+                wait = backoff.bound
                 if wait >= (self._worth_a_word or RETRY_MOST):
                     self._complain(error)
                 if time.monotonic() + wait > deadline or self._over.wait(wait):
                     raise
-            wait = min(2 * wait, RETRY_MOST)
 
     def end(self) -> None:
         """Nobody needs the answers any more; in any thread."""

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import cached_property, wraps
 from typing import Any, ParamSpec, TypeVar
 
+from spotelastic_checkpoints.backoff import Backoff
+
 from spotelastic.clock import Clock, steady
 from spotelastic.errors import EnvironmentFailure, SpotelasticError, Unavailable, UsageError
 
@@ -211,15 +213,15 @@ def patient(
     def decorated(call: Callable[P, T]) -> Callable[P, T]:
         @wraps(call)
         def patiently(*args: P.args, **kwargs: P.kwargs) -> T:
-            deadline, pause = clock() + KNOWN_WITHIN, 0.05
+            deadline, backoff = clock() + KNOWN_WITHIN, Backoff(0.05, 2.0, factor=1.5)
             while True:
                 try:
                     return call(*args, **kwargs)
                 except (Rejected, Busy) as error:
-                    if clock() + pause > deadline or not passes(error):
+                    backoff = backoff.failed()
+                    if clock() + backoff.bound > deadline or not passes(error):
                         raise
-                sleep(pause)
-                pause = min(pause * 1.5, 2.0)
+                sleep(backoff.bound)
 
         return patiently
 

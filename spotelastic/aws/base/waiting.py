@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from spotelastic_checkpoints.backoff import Backoff
+
 from spotelastic.clock import steady
 from spotelastic.errors import Unavailable
 
@@ -15,10 +17,10 @@ def until(look: Callable[[], T | None], what: str, timeout: float, longest: floa
 
     Raises `Unavailable` naming `what` after `timeout` seconds.
     """
-    deadline, pause = steady() + timeout, 0.05
+    deadline, backoff = steady() + timeout, Backoff(0.05, longest, factor=1.5)
     while (found := look()) is None:
-        if steady() + pause > deadline:
+        backoff = backoff.failed()
+        if steady() + backoff.bound > deadline:
             raise Unavailable(f"{what}: not after {timeout:.0f} s")
-        time.sleep(pause)
-        pause = min(pause * 1.5, longest)
+        time.sleep(backoff.bound)
     return found

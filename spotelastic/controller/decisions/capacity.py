@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
+from spotelastic_checkpoints.backoff import Backoff
+
 from spotelastic.aws.compute.autoscaling import ScalingGroup
 from spotelastic.controller.decisions import limits
 from spotelastic.controller.model.observation import (
@@ -289,8 +291,8 @@ def refused_until(failed: LaunchFailures, policy: ControllerPolicy) -> float:
     """Returns until when a group does not ask that pool for more; 0: it may ask."""
     if failed.count < policy.refused_after:
         return 0.0
-    doubled = policy.refused_for * 2.0 ** min(max(0, failed.tries - policy.refused_after), 16)
-    return failed.at + min(policy.refused_at_most, doubled)
+    tries = 1 + max(0, failed.tries - policy.refused_after)
+    return failed.at + Backoff(policy.refused_for, policy.refused_at_most, failures=tries).bound
 
 
 def change_sizes(seen: Observation, now: float, policy: ControllerPolicy) -> Iterator[Action]:

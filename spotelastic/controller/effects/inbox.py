@@ -1,5 +1,6 @@
 """Reads a queue of AWS's events, or of people's commands, while this controller leads."""
 
+import random
 import sys
 import threading
 from collections import deque
@@ -7,11 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from spotelastic_checkpoints.backoff import Backoff, Draw
+
 from spotelastic.aws.base.clients import Aws, calling
 from spotelastic.aws.messaging import command_queue
 from spotelastic.aws.messaging.eventbridge import parse
 from spotelastic.clock import Clock, unbroken
-from spotelastic.controller.effects.backoff import Backoff, Complaint
+from spotelastic.controller.effects.complaint import Complaint
+from spotelastic.controller.effects.throttle import JITTER
 from spotelastic.controller.model.observation import Discard, Message, PendingCommand, Reply
 from spotelastic.errors import told
 
@@ -55,14 +59,16 @@ class Inbox(Generic[T]):
         read: Read[T],
         arrived: Callable[[], None],
         clock: Clock = unbroken,
-        backoff: Backoff | None = None,
+        retry_at_most: float = RETRY_AT_MOST,
+        draw: Draw = random.uniform,
     ) -> None:
         self.url = queue_url
         self._aws = aws
         self._read = read
         self._arrived = arrived
         self._clock = clock
-        self._backoff = backoff or Backoff(RETRY, RETRY_AT_MOST)
+        self._draw = draw
+        self._backoff = Backoff(RETRY, retry_at_most, jitter=JITTER)
         self._complain = Complaint(_say)
         self._lock = threading.Lock()
         self._pending: dict[str, T] = {}
@@ -118,9 +124,10 @@ class Inbox(Generic[T]):
                 batch = self._receive()
             except Exception as error:
                 self._complain(told(error))
-                self._closed.wait(self._backoff.failed())
+                self._backoff = self._backoff.failed()
+                self._closed.wait(self._backoff.pause(self._draw))
                 continue
-            self._backoff.succeeded()
+            self._backoff = self._backoff.succeeded()
             if batch and not self._keep(batch):
                 self._hand_back(batch.values())
 

@@ -4,12 +4,14 @@ It has a thread of its own, so that a slow object store holds up nothing. The st
 reader that sees the job's end there finds the report as well.
 """
 
+import random
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
+from spotelastic_checkpoints.backoff import Backoff, Draw
 
 from spotelastic.aws.compute.autoscaling import Instance
 from spotelastic.aws.messaging import bucket
@@ -19,7 +21,8 @@ from spotelastic.controller.accounting import ledger
 from spotelastic.controller.accounting.ledger_events import entries
 from spotelastic.controller.accounting.status import status
 from spotelastic.controller.accounting.usage import Usage
-from spotelastic.controller.effects.backoff import Backoff, Complaint
+from spotelastic.controller.effects.complaint import Complaint
+from spotelastic.controller.effects.throttle import JITTER
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.controller.model.observation import Fate
 from spotelastic.errors import told
@@ -64,7 +67,7 @@ class Publisher:
         etcd_leader: Callable[[], str],
         alive: Callable[[], bool],
         clock: Clock = unbroken,
-        backoff: Backoff | None = None,
+        draw: Draw = random.uniform,
     ) -> None:
         """`etcd_leader` names the member that leads etcd; called before each publication. `alive`
         tells whether the leadership's lease is still held: nothing is written without."""
@@ -72,7 +75,8 @@ class Publisher:
         self._etcd_leader = etcd_leader
         self._alive = alive
         self._clock = clock
-        self._backoff = backoff or Backoff(EVERY, RETRY_AT_MOST)
+        self._draw = draw
+        self._backoff = Backoff(EVERY, RETRY_AT_MOST, jitter=JITTER)
         self._complain = Complaint(_say)
         self._wake = threading.Condition()
         self._offered: Account | None = None
@@ -134,8 +138,9 @@ class Publisher:
             behind = not self._publish(account, last=last)
         except Exception as error:
             self._complain(told(error))
-            return True, self._backoff.failed()
-        self._backoff.succeeded()
+            self._backoff = self._backoff.failed()
+            return True, self._backoff.pause(self._draw)
+        self._backoff = self._backoff.succeeded()
         return behind, EVERY
 
     def _publish(self, account: Account, *, last: bool) -> bool:

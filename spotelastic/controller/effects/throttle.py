@@ -5,8 +5,10 @@ Times are seconds of a clock that is passed in.
 
 from collections.abc import Iterable
 
-from spotelastic.controller.effects.backoff import Backoff, Draw
+from spotelastic_checkpoints.backoff import Backoff, Draw
 
+JITTER = (0.5, 1.0)
+"""Controllers that AWS has turned away together do not ask again together."""
 LOOKING = 60.0
 """Seconds between two looks at most while they fail: one after the other, each pause is longer."""
 PRESSING = 2.0
@@ -21,27 +23,31 @@ class AwsThrottle:
     def __init__(self, first: float, idle: float, draw: Draw) -> None:
         """Seconds: the first pause, and that of a cluster at rest: an action that is never allowed
         keeps nobody waiting for longer."""
-        self._looks = Backoff(first, LOOKING, draw)
-        self._acts = Backoff(first, idle, draw)
+        self._draw = draw
+        self._looks = Backoff(first, LOOKING, jitter=JITTER)
+        self._acts = Backoff(first, idle, jitter=JITTER)
         self._failed_at = self._resume_at = 0.0
         self._blind = False
         """A look has failed, and not what was done after one."""
 
     def look_failed(self, now: float) -> None:
-        self._begin(now, self._looks.failed(), blind=True)
+        self._looks = self._looks.failed()
+        self._begin(now, self._looks, blind=True)
 
     def looked(self) -> None:
-        self._looks.succeeded()
+        self._looks = self._looks.succeeded()
         self._blind = False
 
     def action_failed(self, now: float) -> None:
-        self._begin(now, self._acts.failed(), blind=False)
+        self._acts = self._acts.failed()
+        self._begin(now, self._acts, blind=False)
 
     def acted(self) -> None:
-        self._acts.succeeded()
+        self._acts = self._acts.succeeded()
 
-    def _begin(self, now: float, pause: float, *, blind: bool) -> None:
-        self._failed_at, self._resume_at, self._blind = now, now + pause, blind
+    def _begin(self, now: float, backoff: Backoff, *, blind: bool) -> None:
+        self._failed_at, self._blind = now, blind
+        self._resume_at = backoff.next_at(now, self._draw)
 
     def until(self, *, news: bool, pressing: bool) -> float:
         """After a failed look no news cut it short, because etcd changes every second; where only
@@ -58,7 +64,8 @@ class WarningRetry:
     has failed."""
 
     def __init__(self, first: float, draw: Draw) -> None:
-        self._backoff = Backoff(first, ANSWERING, draw)
+        self._draw = draw
+        self._backoff = Backoff(first, ANSWERING, jitter=JITTER)
         self._tried: frozenset[str] = frozenset()
         """This turn."""
         self._missed: frozenset[str] = frozenset()
@@ -78,9 +85,10 @@ class WarningRetry:
         self._tried |= nodes
         self._missed = (self._missed - nodes) | missed
         if missed:
-            self._again_at = now + self._backoff.failed()
+            self._backoff = self._backoff.failed()
+            self._again_at = self._backoff.next_at(now, self._draw)
         elif not self._missed:
-            self._backoff.succeeded()
+            self._backoff = self._backoff.succeeded()
 
     @property
     def again_at(self) -> float:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
+from spotelastic_checkpoints.backoff import Draw
 
 from spotelastic.aws.base.clients import Aws
 from spotelastic.aws.base.names import Names
@@ -33,7 +34,7 @@ from spotelastic.controller.decisions.decide import decide, ends, settled, urgen
 from spotelastic.controller.decisions.housekeeping import ClusterState, Examine, Postpone
 from spotelastic.controller.decisions.urgent import Membership, acted, warned
 from spotelastic.controller.effects import inbox
-from spotelastic.controller.effects.backoff import Backoff, Complaint, Draw
+from spotelastic.controller.effects.complaint import Complaint
 from spotelastic.controller.effects.executor import ControllerExecutor
 from spotelastic.controller.effects.inbox import Inbox
 from spotelastic.controller.effects.optional_query import OptionalQuery
@@ -142,8 +143,8 @@ class LeaderLoop:
         etcd_leader = EtcdLeader(spec.etcd, spec.etcd_members, config.tls)
         self._publisher = Publisher(bucket, etcd_leader, alive)
         self._inbox = Inbox(aws, queue, inbox.message, wake.set)
-        soon = Backoff(inbox.RETRY, command_queue.LIFETIME / 2, draw)  # or commands would be void
-        self._orders = Inbox(aws, orders, inbox.order, wake.set, backoff=soon)
+        soon = command_queue.LIFETIME / 2  # or commands would be void
+        self._orders = Inbox(aws, orders, inbox.order, wake.set, retry_at_most=soon, draw=draw)
         self._snapshots = Snapshots(bucket, spec.etcd, config.tls)
 
     def finish(self) -> None:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import torch
 import xxhash
+from spotelastic_checkpoints.backoff import Backoff
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.format import encoding, manifest
 from spotelastic_checkpoints.storage.open import folder_of, open_storage
@@ -74,17 +75,17 @@ def open_checkpoint(path: str | os.PathLike[str], options: Mapping[str, Any]) ->
 
 def patient(call: Callable[[], T]) -> T:
     """Until the store is back, for a minute; raises `Unavailable` then."""
-    deadline, wait = time.monotonic() + PATIENCE, 0.2
+    deadline, backoff = time.monotonic() + PATIENCE, Backoff(0.2, 5.0)
     while True:
         try:
             return call()
         except StorageUnavailable as error:
-            if time.monotonic() + wait > deadline:
+            backoff = backoff.failed()
+            if time.monotonic() + backoff.bound > deadline:
                 raise Unavailable(str(error)) from error
         except CheckpointsError as error:
             raise SpotelasticError(str(error)) from error
-        time.sleep(wait)
-        wait = min(2 * wait, 5.0)
+        time.sleep(backoff.bound)
 
 
 @dataclass(frozen=True, slots=True)

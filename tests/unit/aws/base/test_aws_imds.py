@@ -153,7 +153,7 @@ def test_a_notice_is_seen_after_any_trouble_with_the_service_and_told_once(
         until(lambda: len(service.answered) > answered + 3)
     finally:
         poller.close()
-    assert (notice.kind, notice.node, notice.source) == ("notice", "i-1", "imds")
+    assert (notice.kind, notice.node, notice.source) == ("spot_interruption", "i-1", "imds")
     assert told.empty(), "the same notice is told once"
 
 

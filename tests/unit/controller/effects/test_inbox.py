@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from spotelastic.controller.effects.backoff import Backoff
 from spotelastic.controller.effects.inbox import Inbox, message
 from spotelastic.controller.model.observation import Discard, Message
 from spotelastic.errors import Unavailable
@@ -141,7 +140,7 @@ def test_a_queue_that_throttles_is_asked_ever_more_rarely_until_it_answers(
 ) -> None:
     sqs = Throttled(7)
     aws: Any = SimpleNamespace(sqs=sqs)
-    inbox = Inbox(aws, "queue", message, arrived.set, backoff=Backoff(1.0, 30.0, sqs.draw))
+    inbox = Inbox(aws, "queue", message, arrived.set, draw=sqs.draw)
     assert sqs.paused.wait(30)
     assert arrived.is_set()
     assert sqs.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 1.0]

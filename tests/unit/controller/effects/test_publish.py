@@ -8,7 +8,6 @@ import pytest
 from support.patience import PATIENT
 
 from spotelastic.aws.messaging.bucket import CURVE, EVENTS, STATUS
-from spotelastic.controller.effects.backoff import Backoff
 from spotelastic.controller.effects.publisher import PROGRESS_EVERY, Account, Publisher
 from spotelastic.controller.etcd.etcd_mirror import Records
 from spotelastic.errors import Unavailable
@@ -145,13 +144,12 @@ class Throttled(Bucket):
 
 
 def published_to(bucket: Throttled) -> Publisher:
-    backoff = Backoff(1.0, 30.0, bucket.draw)
     return Publisher(
         bucket,  # type: ignore[arg-type]
         lambda: "a",
         lambda: True,
         lambda: 100.0,
-        backoff,
+        bucket.draw,
     )
 
 
@@ -165,7 +163,7 @@ def test_a_bucket_that_throttles_is_written_to_ever_more_rarely_whatever_is_offe
     for step in range(2, 50):
         publisher.offer(at_step(step))
     assert bucket.attempts == 7
-    assert bucket.pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert bucket.pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
     assert capfd.readouterr().err.count("AWS is busy") == 1
     publisher.finish(timeout=PATIENT)
     assert bucket.steps() == [49], "the last word waits for nothing"
@@ -182,7 +180,7 @@ def test_a_bucket_that_answers_again_is_written_to_as_before() -> None:
     publisher.close()
     publisher._thread.join(PATIENT)
     assert not publisher._thread.is_alive()
-    assert bucket.pauses == [1.0, 2.0, 4.0, 1.0]
+    assert bucket.pauses == [0.25, 0.5, 1.0, 0.25]
 
 
 def test_who_leads_no_more_ends_whatever_pause_it_is_in() -> None:

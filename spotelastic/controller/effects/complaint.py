@@ -1,0 +1,24 @@
+"""One message for each kind of failure of a leader's calls, however often they fail."""
+
+from collections.abc import Callable
+
+from spotelastic.clock import Clock, steady
+
+SAID_AGAIN_AFTER = 60.0
+"""Seconds after which what is still wrong is said once more."""
+
+
+class Complaint:
+    """Says what goes wrong when it is new, and once in a while what goes on."""
+
+    def __init__(self, say: Callable[[str], None], clock: Clock = steady) -> None:
+        self._say = say
+        self._clock = clock
+        self._said = ""
+        self._silent_until = float("-inf")
+
+    def __call__(self, line: str) -> None:
+        if line == self._said and self._clock() < self._silent_until:
+            return
+        self._said, self._silent_until = line, self._clock() + SAID_AGAIN_AFTER
+        self._say(line)
