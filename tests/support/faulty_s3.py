@@ -110,6 +110,10 @@ class FaultyS3:
         self._faults.append(Fault(method, part, hold=hold))
         return hold
 
+    def forget(self) -> None:
+        """Faults that no request has met."""
+        self._faults.clear()
+
     def strike(self, after: int, fault: Fault) -> None:
         """At the request that comes after so many others."""
         with self._lock:

@@ -1,5 +1,4 @@
-"""Any store that fsspec reaches by URL: Google Cloud Storage, Azure, memory for tests, and whatever
-else is installed, as far as that goes.
+"""Any store that fsspec reaches by URL, as far as that goes; memory is for tests.
 
 Every call has a deadline. One that was left behind at it may come through late, and must do no harm
 then: what it writes was copied before, and nothing is created or swapped until it has ended.
@@ -18,6 +17,7 @@ from fsspec.spec import AbstractBufferedFile
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage.hanging import Hanging
+from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, WHOLE, cut
 from spotelastic_checkpoints.storage.port import Blob, unseen
 
@@ -37,11 +37,7 @@ PACKAGES = {
 }
 """What brings a scheme, where that is not the module that is missing."""
 OPEN_WITHIN = 60.0
-"""Seconds to import a file system and to connect,"""
-ANSWER_WITHIN = 20.0
-"""for a small request,"""
-PART_WITHIN = 120.0
-"""and for a part of an object, or a listing."""
+"""Seconds to import a file system and to connect."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 T = TypeVar("T")
@@ -50,8 +46,17 @@ T = TypeVar("T")
 class FsspecStorage:
     """Creation is the store's own where it has one; a swap reads, compares and writes."""
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        """`options` are fsspec's storage options."""
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        whole: int = WHOLE,
+    ) -> None:
+        """`options` are fsspec's storage options; `whole` is the size of the largest object that
+        goes up in one request."""
+        self._limits = limits
+        self._whole = whole
         self.url = url.rstrip("/")
         scheme, _, _ = self.url.partition("://")
         self._creates = scheme in CREATING
@@ -68,7 +73,7 @@ class FsspecStorage:
         self._root = str(first._strip_protocol(self.url)).rstrip("/")
 
     def get(self, key: str) -> Blob | None:
-        data = self._call(key, ANSWER_WITHIN, lambda fs: self._content(fs, key))
+        data = self._call(key, self._limits.answer, lambda fs: self._content(fs, key))
         return None if data is None else Blob(data, _etag(data))
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
@@ -76,7 +81,7 @@ class FsspecStorage:
         try:
             data = self._call(
                 key,
-                PART_WITHIN,
+                self._limits.part,
                 lambda fs: fs.cat_file(self._path(key), start=offset, end=end),
             )
         except FileNotFoundError:
@@ -91,7 +96,7 @@ class FsspecStorage:
         return len(data)
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        if len(data) <= WHOLE:
+        if len(data) <= self._whole:
             self._put_whole(key, data)
             progress(len(data))
             return
@@ -99,10 +104,10 @@ class FsspecStorage:
             self._put_parts(self._path(key), data, progress)
 
     def create(self, key: str, data: bytes) -> bool:
-        return self._call(key, ANSWER_WITHIN, lambda fs: self._created(fs, key, data))
+        return self._call(key, self._limits.answer, lambda fs: self._created(fs, key, data))
 
     def swap(self, key: str, data: bytes, etag: str) -> bool:
-        return self._call(key, ANSWER_WITHIN, lambda fs: self._swapped(fs, key, data, etag))
+        return self._call(key, self._limits.answer, lambda fs: self._swapped(fs, key, data, etag))
 
     def keys(self, prefix: str = "") -> list[str]:
         return sorted(self.times(prefix))
@@ -110,7 +115,7 @@ class FsspecStorage:
     def times(self, prefix: str = "") -> dict[str, float]:
         place = self._path(prefix).rstrip("/")
         try:
-            found = self._call(prefix, PART_WITHIN, lambda fs: fs.find(place, detail=True))
+            found = self._call(prefix, self._limits.part, lambda fs: fs.find(place, detail=True))
         except FileNotFoundError:
             return {}
         return {self._key(name): _written(entry) for name, entry in found.items()}
@@ -176,7 +181,7 @@ class FsspecStorage:
 
     @contextmanager
     def _only_writer(self) -> Iterator[None]:
-        if not self._one_writer.acquire(timeout=ANSWER_WITHIN):
+        if not self._one_writer.acquire(timeout=self._limits.answer):
             raise TimeoutError("an earlier write is without an answer")
         try:
             yield
@@ -188,21 +193,21 @@ class FsspecStorage:
             self._with_one(lambda fs: self._write(fs, key, copy))
 
         with self._explained(key):
-            self._hanging.copied(PART_WITHIN, data, write)
+            self._hanging.copied(self._limits.part, data, write)
 
     def _put_parts(self, path: str, data: memoryview, progress: Callable[[int], None]) -> None:
         fs = self._hanging.within(OPEN_WITHIN, self._take)
         file = self._hanging.within(
-            ANSWER_WITHIN, lambda: self._in_folder(fs, path, lambda p: fs.open(p, "wb"))
+            self._limits.answer, lambda: self._in_folder(fs, path, lambda p: fs.open(p, "wb"))
         )
         try:
             for part in cut(data, PART):
-                self._hanging.copied(PART_WITHIN, part, file.write)
+                self._hanging.copied(self._limits.part, part, file.write)
                 progress(len(part))
-            self._hanging.within(PART_WITHIN, file.close)
+            self._hanging.within(self._limits.part, file.close)
         except BaseException:
             with suppress(Exception):
-                self._hanging.within(ANSWER_WITHIN, lambda: _discard(fs, file, path))
+                self._hanging.within(self._limits.answer, lambda: _discard(fs, file, path))
             raise
         self._give_back(fs)
 
@@ -249,7 +254,7 @@ class FsspecStorage:
         return self._kind(**options)
 
     def _delete(self, key: str) -> None:
-        self._call(key, ANSWER_WITHIN, lambda fs: fs.rm_file(self._path(key)))
+        self._call(key, self._limits.answer, lambda fs: fs.rm_file(self._path(key)))
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"

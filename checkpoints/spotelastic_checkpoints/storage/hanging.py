@@ -79,6 +79,13 @@ class Hanging:
             held.callback(copies.room(len(data), seconds))
             return self._within(seconds, partial(call, bytes(data)), held)
 
+    def with_room(self, seconds: float, nbytes: int, call: Callable[[], T]) -> T:
+        """`within`, for a call that holds `nbytes` of copies at most. They may wait for their room
+        as long as the call for its answer."""
+        with ExitStack() as held:
+            held.callback(copies.room(nbytes, seconds))
+            return self._within(seconds, call, held)
+
     def _within(self, seconds: float, call: Callable[[], T], held: ExitStack) -> T:
         """What is `held` is given back when the call has ended, or at once if it cannot begin."""
         if not self._room.acquire(timeout=seconds):

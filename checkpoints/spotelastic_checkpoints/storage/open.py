@@ -7,10 +7,12 @@ from typing import Any
 from spotelastic_checkpoints.errors import StorageRefused
 from spotelastic_checkpoints.storage.port import Storage
 
+_GOOGLE_OR_AZURE = ("gs://", "gcs://", "az://", "abfs://", "abfss://")
+
 
 def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
     """`s3://bucket/prefix`, `gs://`, `az://`, any other URL that fsspec can open, `file:///folder`
-    or a plain path. `options` are what fsspec takes for that URL.
+    or a plain path. `options` are what fsspec takes for that URL; with any, fsspec opens it.
 
     Raises `StorageRefused`, or `StorageUnavailable` where the store has to be asked first.
     """
@@ -24,6 +26,8 @@ def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
         return FolderStorage(folder)
     if url.startswith("s3://"):
         return _open_s3(url, options)
+    if url.startswith(_GOOGLE_OR_AZURE) and not options:
+        return _open_google_or_azure(url)
     if "::" in url:
         raise StorageRefused(f"{url}: name the store itself: what lies between would go stale")
     from spotelastic_checkpoints.storage.filesystems import FsspecStorage
@@ -76,3 +80,11 @@ def _open_s3(url: str, options: Mapping[str, Any] | None) -> Storage:
     except ImportError as error:
         raise StorageRefused(f"{url} needs a package: pip install obstore") from error
     return S3fsStorage(url, options)
+
+
+def _open_google_or_azure(url: str) -> Storage:
+    try:
+        from spotelastic_checkpoints.storage.google_azure import open_google_or_azure
+    except ImportError as error:
+        raise StorageRefused(f"{url} needs a package: pip install obstore") from error
+    return open_google_or_azure(url)

@@ -15,21 +15,20 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from spotelastic_checkpoints.errors import StorageRefused
+from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 
 CONNECT_WITHIN = 5.0
 MOST_IDLE = 16
 """Connections that are kept."""
-SILENCE = 20.0
-"""Seconds without a byte after which a connection counts as broken."""
 
 
 class Ranges:
     """Thread-safe; connections are kept for the next range. Raises `FileNotFoundError`,
     `OSError` with the status in its text, or `StorageRefused` for a proxy of no use."""
 
-    def __init__(self, sign: Callable[[str], str], within: float) -> None:
+    def __init__(self, sign: Callable[[str], str], limits: Limits = DEFAULT_LIMITS) -> None:
         self._sign = sign
-        self._within = within
+        self._limits = limits
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
 
@@ -39,7 +38,7 @@ class Ranges:
             return 0
         url = urlsplit(self._sign(key))
         span = f"bytes={offset}-{offset + len(target) - 1}"
-        deadline = time.monotonic() + self._within
+        deadline = time.monotonic() + self._limits.part
         connection, answer = self._asked(url, span)
         try:
             filled = self._fill(answer, offset, target, deadline)
@@ -82,15 +81,14 @@ class Ranges:
                 if kept is None:
                     raise ConnectionError(f"{type(error).__name__}: {error}") from error
 
-    @staticmethod
-    def _connected(url: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
+    def _connected(self, url: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
         made = connection_to(url, proxy, CONNECT_WITHIN)
         try:
             made.connect()
         except http.client.HTTPException as error:  # of the proxy
             made.close()
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
-        made.sock.settimeout(SILENCE)
+        made.sock.settimeout(self._limits.silence)
         return made
 
     @staticmethod

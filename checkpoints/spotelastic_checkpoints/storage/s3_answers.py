@@ -1,10 +1,5 @@
 """What S3 answers, by whichever client it is asked."""
 
-PAGE = 1000
-"""Keys per answer of a listing or request to delete; S3 takes no more."""
-ANSWER_WITHIN = 20.0
-"""Seconds for a small request, once it is connected."""
-
 _TRY_LATER = {408, 409, 412, 425, 429}
 _PASSING = {
     "ExpiredToken",

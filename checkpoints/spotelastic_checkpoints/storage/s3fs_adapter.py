@@ -18,9 +18,10 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import hanging
+from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, PARTS_AT_ONCE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
-from spotelastic_checkpoints.storage.s3_answers import ANSWER_WITHIN, PAGE, refuses
+from spotelastic_checkpoints.storage.s3_answers import refuses
 
 WHOLE = 2 * PART
 """Bytes up to which an object goes up in one request: it is copied for that."""
@@ -38,8 +39,16 @@ class S3fsStorage:
 
     weaker = ""
 
-    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        whole: int = WHOLE,
+    ) -> None:
         """`options` are those of s3fs; retries and deadlines stay ours."""
+        self._limits = limits
+        self._whole = whole
         self.url = url.rstrip("/")
         self._bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
         self._prefix = prefix + "/" if prefix else ""
@@ -53,7 +62,7 @@ class S3fsStorage:
             "response_checksum_validation": "when_required",
             **given.pop("config_kwargs", {}),
             "connect_timeout": 3.0,
-            "read_timeout": ANSWER_WITHIN,
+            "read_timeout": limits.answer,
             "retries": {"total_max_attempts": 1},
         }
         ours = {"skip_instance_cache": True, "use_listings_cache": False, "config_kwargs": config}
@@ -76,7 +85,7 @@ class S3fsStorage:
         return len(data)
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        if len(data) <= WHOLE:
+        if len(data) <= self._whole:
             with self._room(key, len(data), parts=1) as held:
                 work = self._call("put_object", Key=self._prefix + key, Body=bytes(data))
                 self._run(key, work, held=held)
@@ -136,7 +145,9 @@ class S3fsStorage:
         times: dict[str, float] = {}
         more: dict[str, str] = {}
         while True:
-            page = await self._call("list_objects_v2", Prefix=prefix, MaxKeys=PAGE, **more)
+            page = await self._call(
+                "list_objects_v2", Prefix=prefix, MaxKeys=self._limits.page, **more
+            )
             for entry in page.get("Contents", ()):
                 times[entry["Key"].removeprefix(self._prefix)] = entry["LastModified"].timestamp()
             if not page.get("IsTruncated"):
@@ -214,7 +225,7 @@ class S3fsStorage:
         """For copies of so many bytes. It is left for `_run`, and given back if that takes none."""
         with ExitStack() as held:
             try:
-                held.callback(hanging.copies.room(nbytes, _limit(parts)))
+                held.callback(hanging.copies.room(nbytes, self._limit(parts)))
             except TimeoutError as error:
                 raise self._explained(what, error) from error
             yield held
@@ -237,10 +248,14 @@ class S3fsStorage:
                     raise
 
         try:
-            result: T = fsspec.asyn.sync(self._fs.loop, awaited, timeout=_limit(parts))
+            result: T = fsspec.asyn.sync(self._fs.loop, awaited, timeout=self._limit(parts))
             return result
         except Exception as error:
             raise self._explained(what, error) from error
+
+    def _limit(self, parts: int) -> float:
+        """Seconds for so many parts."""
+        return self._limits.answer * (1 + parts / PARTS_AT_ONCE)
 
     def _explained(self, what: str, error: Exception) -> Exception:
         """FileNotFoundError, FileExistsError (a condition failed), or one of our own."""
@@ -266,8 +281,3 @@ class S3fsStorage:
         if isinstance(error, OSError | BotoCoreError | TimeoutError | aiohttp.ClientError):
             return StorageUnavailable(f"{place}: {str(error) or type(error).__name__}")
         return error
-
-
-def _limit(parts: int) -> float:
-    """Seconds for so many parts."""
-    return ANSWER_WITHIN * (1 + parts / PARTS_AT_ONCE)

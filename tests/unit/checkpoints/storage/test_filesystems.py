@@ -14,10 +14,10 @@ from fsspec.implementations.local import LocalFileOpener
 from fsspec.implementations.memory import MemoryFileSystem
 from spotelastic_checkpoints.commit.commit_protocol import LATEST, Commits
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import filesystems
 from spotelastic_checkpoints.storage import hanging as hanging_module
 from spotelastic_checkpoints.storage.filesystems import FsspecStorage
 from spotelastic_checkpoints.storage.hanging import MOST, SMALL, Copies, Hanging
+from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.port import Storage
 from support.patience import PATIENT, eventually
@@ -79,22 +79,32 @@ class Slow(PlainFileSystem):
 fsspec.register_implementation("slow", Slow)
 
 
+HASTY = Limits(answer=0.05, part=0.05)
+
+
+def opened(folder: Path, limits: Limits = DEFAULT_LIMITS, whole: int = LARGE - 1) -> FsspecStorage:
+    return FsspecStorage(f"slow://{folder}/store", limits=limits, whole=whole)
+
+
 @pytest.fixture
-def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FsspecStorage:
-    monkeypatch.setattr(filesystems, "WHOLE", LARGE - 1)
-    storage = FsspecStorage(f"slow://{tmp_path}/store")
+def storage(tmp_path: Path) -> FsspecStorage:
+    storage = opened(tmp_path)
     assert storage.create("LATEST", b"first")
     return storage
 
 
+@pytest.fixture
+def hasty(storage: FsspecStorage, tmp_path: Path) -> FsspecStorage:
+    """The same store, whose calls are given up soon."""
+    return opened(tmp_path, HASTY)
+
+
 @contextmanager
 def hanging(name: str) -> Iterator[Hold]:
-    """The next call of the name hangs, and every call is given up soon."""
+    """The next call of the name hangs."""
     hold = Hold(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Slow, "hold", hold)
-        for limit in ("ANSWER_WITHIN", "PART_WITHIN"):
-            patch.setattr(filesystems, limit, 0.05)
         try:
             yield hold
         finally:
@@ -111,29 +121,32 @@ CALLS: dict[str, Callable[[Storage], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_without_an_answer_is_given_up(storage: FsspecStorage, name: str) -> None:
+def test_a_call_without_an_answer_is_given_up(
+    storage: FsspecStorage, hasty: FsspecStorage, name: str
+) -> None:
     with hanging(name), pytest.raises(StorageUnavailable, match=r"slow://.* within 0\.05 s"):
-        CALLS[name](storage)
+        CALLS[name](hasty)
     CALLS[name](storage)
 
 
 def test_a_part_without_an_answer_leaves_no_object(
-    storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+    storage: FsspecStorage, hasty: FsspecStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(filesystems, "PART_WITHIN", 0.05)
     monkeypatch.setattr(LocalFileOpener, "write", lambda *_: go_on.wait(PATIENT))
     with pytest.raises(StorageUnavailable):
-        storage.put("large", memoryview(bytes(LARGE)))
+        hasty.put("large", memoryview(bytes(LARGE)))
     go_on.set()
     assert storage.get("large") is None
 
 
-def test_what_comes_through_late_is_what_was_to_be_written(storage: FsspecStorage) -> None:
+def test_what_comes_through_late_is_what_was_to_be_written(
+    storage: FsspecStorage, hasty: FsspecStorage
+) -> None:
     memory = bytearray(b"the save of step 1")
     with hanging("pipe_file") as hold:
         with pytest.raises(StorageUnavailable):
-            storage.put("shard", memoryview(memory))
+            hasty.put("shard", memoryview(memory))
         memory[-1:] = b"2"
     assert hold.done.wait(PATIENT)
     blob = storage.get("shard")
@@ -142,15 +155,15 @@ def test_what_comes_through_late_is_what_was_to_be_written(storage: FsspecStorag
 
 
 def test_nothing_is_swapped_while_an_earlier_swap_may_still_come_through(
-    storage: FsspecStorage,
+    storage: FsspecStorage, hasty: FsspecStorage
 ) -> None:
     first = storage.get("LATEST")
     assert first is not None
     with hanging("pipe_file") as hold:
         with pytest.raises(StorageUnavailable):
-            storage.swap("LATEST", b"second", first.etag)
+            hasty.swap("LATEST", b"second", first.etag)
         with pytest.raises(StorageUnavailable):
-            storage.swap("LATEST", b"third", first.etag)
+            hasty.swap("LATEST", b"third", first.etag)
     assert hold.done.wait(PATIENT)
     assert not storage.swap("LATEST", b"third", first.etag)
     after = storage.get("LATEST")
@@ -228,29 +241,28 @@ def test_what_is_larger_than_all_of_the_room_goes_up_alone(
 
 
 def test_a_copy_that_was_left_behind_keeps_its_room_until_its_call_ends(
-    storage: FsspecStorage, room: Callable[[int], Copies]
+    storage: FsspecStorage, hasty: FsspecStorage, room: Callable[[int], Copies]
 ) -> None:
     copies = room(1500)
     data = memoryview(bytes(1000))
     with hanging("pipe_file"):
         with pytest.raises(StorageUnavailable, match="no answer"):
-            storage.put("shard", data)
+            hasty.put("shard", data)
         assert is_free(copies, 500) and not is_free(copies, 501)
         with pytest.raises(StorageUnavailable, match=r"shard: no room within 0\.05 s"):
-            storage.put("shard", data)
+            hasty.put("shard", data)
         storage.put("small", data[:500])
     eventually(lambda: is_free(copies, 1500))
     storage.put("shard", data)
 
 
 def test_a_part_that_was_left_behind_keeps_its_room_until_its_call_ends(
-    storage: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
+    hasty: FsspecStorage, room: Callable[[int], Copies], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies, go_on = room(LARGE), threading.Event()
-    monkeypatch.setattr(filesystems, "PART_WITHIN", 0.05)
     monkeypatch.setattr(LocalFileOpener, "write", lambda *_: go_on.wait(PATIENT))
     with pytest.raises(StorageUnavailable):
-        storage.put("large", memoryview(bytes(LARGE)))
+        hasty.put("large", memoryview(bytes(LARGE)))
     assert not is_free(copies, 1)
     go_on.set()
     eventually(lambda: is_free(copies, LARGE))
@@ -273,17 +285,18 @@ def test_a_call_that_cannot_begin_gives_its_room_back(
 
 
 def test_what_is_small_goes_up_beside_calls_that_were_left_behind_with_all_of_the_room(
-    storage: FsspecStorage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hanging_module, "copies", Copies(SMALL + 1))
-    monkeypatch.setattr(filesystems, "WHOLE", SMALL + 1)
     data = memoryview(bytes(SMALL + 1))
+    hasty = opened(tmp_path, HASTY, whole=SMALL + 1)
     with hanging("pipe_file"):
         with pytest.raises(StorageUnavailable, match="no answer"):
-            storage.put("shard", data)
+            hasty.put("shard", data)
         with pytest.raises(StorageUnavailable, match="no room"):
-            storage.put("shard", data)
-        monkeypatch.setattr(filesystems, "PART_WITHIN", PATIENT / 4)  # sooner than the call ends
+            hasty.put("shard", data)
+        sooner_than_the_call_ends = Limits(answer=PATIENT / 4, part=PATIENT / 4)
+        storage = opened(tmp_path, sooner_than_the_call_ends, whole=SMALL + 1)
         storage.put("manifest", data[:SMALL])
 
 
@@ -379,20 +392,24 @@ def test_a_file_system_is_made_of_its_url_and_the_options_that_were_given() -> N
 
 
 @pytest.mark.parametrize(
-    ("url", "module", "command"),
+    ("url", "options", "module", "command"),
     [
-        ("gs://b/r", "gcsfs", "pip install gcsfs"),
-        ("az://b/r", "adlfs", "pip install adlfs"),
-        ("sftp://host/r", "paramiko", "pip install paramiko"),
-        ("dropbox://r", "dropboxdrivefs", "pip install dropboxdrivefs"),
+        ("gs://b/r", {"token": "anon"}, "gcsfs", "pip install gcsfs"),
+        ("az://b/r", {"anon": True}, "adlfs", "pip install adlfs"),
+        ("sftp://host/r", None, "paramiko", "pip install paramiko"),
+        ("dropbox://r", None, "dropboxdrivefs", "pip install dropboxdrivefs"),
     ],
 )
 def test_a_scheme_without_its_package_names_the_command(
-    url: str, module: str, command: str, monkeypatch: pytest.MonkeyPatch
+    url: str,
+    options: dict[str, Any] | None,
+    module: str,
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(StorageRefused, match=command):
-        open_storage(url)
+        open_storage(url, options)
 
 
 @pytest.mark.parametrize(

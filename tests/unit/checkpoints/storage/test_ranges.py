@@ -62,7 +62,7 @@ def origin() -> Iterator[ThreadingHTTPServer]:
 
 
 def read(base: str, times: int = 1) -> None:
-    found = Ranges(lambda _: f"{base}/{SIGNED}", 10.0)
+    found = Ranges(lambda _: f"{base}/{SIGNED}")
     try:
         for _ in range(times):
             target = memoryview(bytearray(1000))

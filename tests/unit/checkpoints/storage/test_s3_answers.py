@@ -12,8 +12,9 @@ import pytest
 from botocore.exceptions import ClientError
 from obstore.exceptions import GenericError
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import hanging, s3
+from spotelastic_checkpoints.storage import hanging, obstore_storage, s3
 from spotelastic_checkpoints.storage.hanging import Copies
+from spotelastic_checkpoints.storage.limits import Limits
 from spotelastic_checkpoints.storage.s3 import S3Storage
 from support.patience import PATIENT, eventually
 
@@ -76,7 +77,7 @@ def test_an_upload_that_somebody_has_aborted_can_be_made_again(
     def put(*_: object, **__: object) -> None:
         raise FileNotFoundError(str(answered(404, "NoSuchUpload")))
 
-    monkeypatch.setattr(s3.obstore, "put", put)
+    monkeypatch.setattr(obstore_storage.obstore, "put", put)
     with pytest.raises(StorageUnavailable, match="NoSuchUpload"):
         storage.put("key", memoryview(b"data"))
 
@@ -90,8 +91,7 @@ def test_it_can_with_s3fs_too(monkeypatch: pytest.MonkeyPatch) -> None:
         answer = {"Error": {"Code": "NoSuchUpload"}, "ResponseMetadata": {"HTTPStatusCode": 404}}
         raise ClientError(answer, method)
 
-    monkeypatch.setattr(adapter, "WHOLE", 0)
-    storage = adapter.S3fsStorage("s3://bucket/run")
+    storage = adapter.S3fsStorage("s3://bucket/run", whole=0)
     monkeypatch.setattr(storage, "_call", call)
     with pytest.raises(StorageUnavailable, match="aborted"):
         storage.put("key", memoryview(b"data"))
@@ -110,9 +110,11 @@ class Counted(Copies):
 class Uploading:
     """s3fs's requests to write, answered when the test says so."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, room: int) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, room: int, **options: Any) -> None:
         adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
-        self.storage = adapter.S3fsStorage("s3://bucket/run")
+        self.storage = adapter.S3fsStorage("s3://bucket/run", **options)
+        self.hasty = adapter.S3fsStorage("s3://bucket/run", limits=Limits(answer=0.05), **options)
+        """The same with little time for an answer."""
         self.copies = Counted(room)
         self.at_once = self.most = 0
         self.until: Callable[[], bool] = lambda: True
@@ -122,7 +124,8 @@ class Uploading:
         self.blocks.set()
         patch.setattr(hanging, "SMALL", 0)
         patch.setattr(hanging, "copies", self.copies)
-        patch.setattr(self.storage, "_call", self._call)
+        for storage in (self.storage, self.hasty):
+            patch.setattr(storage, "_call", self._call)
 
     async def _call(self, method: str, **arguments: Any) -> dict[str, str]:
         nbytes = len(arguments.get("Body", b""))
@@ -163,24 +166,20 @@ def test_with_s3fs_no_more_is_copied_at_a_time_than_there_is_room_for(
 def test_with_s3fs_a_copy_keeps_its_room_until_its_request_ends(
     whole: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
-    uploading = Uploading(monkeypatch, 1000)
+    uploading = Uploading(monkeypatch, 1000, whole=whole)
     data = memoryview(bytes(1000))
-    monkeypatch.setattr(adapter, "WHOLE", whole)
-    with monkeypatch.context() as patch:
-        patch.setattr(adapter, "ANSWER_WITHIN", 0.05)
-        uploading.blocks.clear()
-        with pytest.raises(StorageUnavailable):
-            uploading.storage.put("shard", data)
-        assert not uploading.is_free(1)
-        with pytest.raises(StorageUnavailable, match="shard: no room within"):
-            uploading.storage.put("shard", data)
-        uploading.blocks.set()
-        eventually(lambda: uploading.is_free(1000))
-        uploading.until = lambda: False
-        with pytest.raises(StorageUnavailable):
-            uploading.storage.put("shard", data)
-        assert uploading.is_free(1000)
+    uploading.blocks.clear()
+    with pytest.raises(StorageUnavailable):
+        uploading.hasty.put("shard", data)
+    assert not uploading.is_free(1)
+    with pytest.raises(StorageUnavailable, match="shard: no room within"):
+        uploading.hasty.put("shard", data)
+    uploading.blocks.set()
+    eventually(lambda: uploading.is_free(1000))
+    uploading.until = lambda: False
+    with pytest.raises(StorageUnavailable):
+        uploading.hasty.put("shard", data)
+    assert uploading.is_free(1000)
     uploading.until = lambda: True
     uploading.storage.put("shard", data)
 
@@ -202,10 +201,9 @@ def test_with_s3fs_an_error_that_somebody_keeps_does_not_keep_what_could_not_be_
         return {"UploadId": "u"}
 
     freed: list[int] = []
-    monkeypatch.setattr(adapter, "WHOLE", whole)
     monkeypatch.setattr(adapter, "part_size", lambda _: 250)
     monkeypatch.setattr(adapter, "bytes", Copy, raising=False)
-    storage = adapter.S3fsStorage("s3://bucket/run")
+    storage = adapter.S3fsStorage("s3://bucket/run", whole=whole)
     monkeypatch.setattr(storage, "_call", call)
     gc.disable()
     try:

@@ -1,0 +1,20 @@
+"""The deadlines and sizes that an adapter of a store keeps to; tests give shorter ones."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds are those of one request, once it is connected."""
+
+    answer: float = 20.0
+    """Seconds for a small request."""
+    part: float = 120.0
+    """Seconds for a part of an object, or a listing."""
+    silence: float = 20.0
+    """Seconds without a byte after which a connection counts as broken."""
+    page: int = 1000
+    """Keys per answer of a listing, and per request to delete; S3 takes no more."""
+
+
+DEFAULT_LIMITS = Limits()
