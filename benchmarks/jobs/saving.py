@@ -12,7 +12,7 @@ from obstore.store import S3Store
 from spotelastic_checkpoints.daemon import service
 from spotelastic_checkpoints.format import shards
 from spotelastic_checkpoints.restore import sources
-from spotelastic_checkpoints.storage.s3 import S3Storage
+from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 
 import spotelastic as se
 

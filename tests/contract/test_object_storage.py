@@ -27,8 +27,8 @@ from spotelastic_checkpoints.storage.obstore_storage import Wording
 from spotelastic_checkpoints.storage.open import open_storage
 from spotelastic_checkpoints.storage.parts import PART
 from spotelastic_checkpoints.storage.port import Storage
-from spotelastic_checkpoints.storage.s3 import S3Storage
-from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
+from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
+from spotelastic_checkpoints.storage.s3.s3fs_storage import S3fsStorage
 from support.faulty_s3 import Fault, FaultyS3
 from support.gcs import Gcs, gcs_server, use_gcs
 from support.plain import PlainFileSystem

@@ -260,7 +260,7 @@ def test_a_save_now_is_committed_whatever_the_schedule_says(tmp_path: Path) -> N
 def test_a_mistake_in_a_script_is_told_in_one_line(tmp_path: Path) -> None:
     script = """if True:
         import torch, spotelastic as se
-        with se.Checkpointer({"t": torch.ones(1)}, storage="gs://bucket/run"):
+        with se.Checkpointer({"t": torch.ones(1)}, storage="dropbox://bucket/run"):
             pass
     """
     told = subprocess.run(
@@ -272,6 +272,6 @@ def test_a_mistake_in_a_script_is_told_in_one_line(tmp_path: Path) -> None:
         check=False,
     )
     assert told.stderr.strip() == (
-        "spotelastic: gs://bucket/run needs a package: pip install gcsfs"
+        "spotelastic: dropbox://bucket/run needs a package: pip install dropboxdrivefs"
     )
     assert told.returncode == 1

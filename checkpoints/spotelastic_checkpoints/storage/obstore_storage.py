@@ -14,10 +14,10 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
+from spotelastic_checkpoints.storage.answers import refuses
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PARTS_AT_ONCE, WHOLE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
-from spotelastic_checkpoints.storage.s3_answers import refuses
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion

@@ -70,13 +70,13 @@ def _open_s3(url: str, options: Mapping[str, Any] | None) -> Storage:
     """obstore has no such options, and s3fs is what they are made for."""
     if not options:
         try:
-            from spotelastic_checkpoints.storage.s3 import S3Storage
+            from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
         except ImportError:
             pass
         else:
             return S3Storage(url)
     try:
-        from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
+        from spotelastic_checkpoints.storage.s3.s3fs_storage import S3fsStorage
     except ImportError as error:
         raise StorageRefused(f"{url} needs a package: pip install obstore") from error
     return S3fsStorage(url, options)

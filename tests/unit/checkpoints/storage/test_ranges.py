@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from spotelastic_checkpoints.errors import StorageRefused
-from spotelastic_checkpoints.storage import ranges, s3_access
 from spotelastic_checkpoints.storage.open import open_storage
-from spotelastic_checkpoints.storage.ranges import Ranges
+from spotelastic_checkpoints.storage.s3 import access
+from spotelastic_checkpoints.storage.s3.ranges import Ranges, proxy_of
 from support.certificates import certificates
 from support.http_proxy import http_proxy, serving
 
@@ -110,9 +110,9 @@ def test_another_host_is_not_exempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALL_PROXY", "http://proxy:3128")
     monkeypatch.setenv("NO_PROXY", "example.com,10.0.0.0/8")
     for host in ("store.invalid", "11.0.0.1", "[::1]"):
-        found = ranges.proxy_of(urlsplit(f"https://{host}/"))
+        found = proxy_of(urlsplit(f"https://{host}/"))
         assert found is not None and found.netloc == "proxy:3128"
-    assert ranges.proxy_of(urlsplit("https://s3.example.com/")) is None
+    assert proxy_of(urlsplit("https://s3.example.com/")) is None
 
 
 @pytest.mark.parametrize("scheme", ["https", "socks5"])
@@ -164,6 +164,6 @@ def test_the_region_is_asked_for_through_the_proxy(monkeypatch: pytest.MonkeyPat
 
     with serving(Nobody) as server, http_proxy(server.server_port) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-        region: Callable[[str], str] = s3_access._region_of
+        region: Callable[[str], str] = access._region_of
         assert region("bucket") == "us-east-1", "no TLS is spoken there"
     assert proxy.asked == ["CONNECT s3.amazonaws.com:443"]

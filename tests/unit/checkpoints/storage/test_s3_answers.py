@@ -12,10 +12,11 @@ import pytest
 from botocore.exceptions import ClientError
 from obstore.exceptions import GenericError
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import hanging, obstore_storage, s3
+from spotelastic_checkpoints.storage import hanging, obstore_storage
 from spotelastic_checkpoints.storage.hanging import Copies
 from spotelastic_checkpoints.storage.limits import Limits
-from spotelastic_checkpoints.storage.s3 import S3Storage
+from spotelastic_checkpoints.storage.s3 import s3_storage
+from spotelastic_checkpoints.storage.s3.s3_storage import S3Storage
 from support.patience import PATIENT, eventually
 
 
@@ -64,7 +65,7 @@ def test_a_machine_without_memory_for_a_process_is_waited_out(
     def run(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(s3.subprocess, "run", run)
+    monkeypatch.setattr(s3_storage.subprocess, "run", run)
     with pytest.raises(StorageUnavailable, match=r"unfinished uploads: .*Cannot allocate memory"):
         storage.unfinished()
     with pytest.raises(StorageUnavailable, match="Cannot allocate memory"):
@@ -83,7 +84,7 @@ def test_an_upload_that_somebody_has_aborted_can_be_made_again(
 
 
 def test_it_can_with_s3fs_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
+    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3.s3fs_storage")
 
     async def call(method: str, **_: object) -> dict[str, str]:
         if method == "create_multipart_upload":
@@ -111,7 +112,7 @@ class Uploading:
     """s3fs's requests to write, answered when the test says so."""
 
     def __init__(self, patch: pytest.MonkeyPatch, room: int, **options: Any) -> None:
-        adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
+        adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3.s3fs_storage")
         self.storage = adapter.S3fsStorage("s3://bucket/run", **options)
         self.hasty = adapter.S3fsStorage("s3://bucket/run", limits=Limits(answer=0.05), **options)
         """The same with little time for an answer."""
@@ -188,7 +189,7 @@ def test_with_s3fs_a_copy_keeps_its_room_until_its_request_ends(
 def test_with_s3fs_an_error_that_somebody_keeps_does_not_keep_what_could_not_be_written(
     whole: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3fs_adapter")
+    adapter = pytest.importorskip("spotelastic_checkpoints.storage.s3.s3fs_storage")
 
     class Copy(bytes):
         def __del__(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from fsspec.implementations.memory import MemoryFileSystem
-from spotelastic_checkpoints.storage.s3fs_adapter import S3fsStorage
+from spotelastic_checkpoints.storage.s3.s3fs_storage import S3fsStorage
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
 from torch.distributed.checkpoint.filesystem import SerializationFormat

@@ -18,10 +18,10 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
 from spotelastic_checkpoints.errors import CheckpointsError, StorageRefused, StorageUnavailable
 from spotelastic_checkpoints.storage import hanging
+from spotelastic_checkpoints.storage.answers import refuses
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.parts import PART, PARTS_AT_ONCE, cut, part_size
 from spotelastic_checkpoints.storage.port import Blob, unseen
-from spotelastic_checkpoints.storage.s3_answers import refuses
 
 WHOLE = 2 * PART
 """Bytes up to which an object goes up in one request: it is copied for that."""

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spotelastic_checkpoints.errors import StorageRefused
-from spotelastic_checkpoints.storage.ranges import connection_to, proxy_of
+from spotelastic_checkpoints.storage.s3.ranges import connection_to, proxy_of
 
 _DEFAULT_REGION = "us-east-1"
 
@@ -31,7 +31,7 @@ class S3Access:
         return self.config.get("endpoint") or f"https://s3.{self.config['region']}.amazonaws.com"
 
 
-def find(bucket: str) -> S3Access:
+def find_access(bucket: str) -> S3Access:
     config: dict[str, Any] = {}
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:

@@ -11,7 +11,6 @@ from obstore.store import S3Store
 
 from spotelastic_checkpoints import isolated
 from spotelastic_checkpoints.errors import StorageRefused, StorageUnavailable
-from spotelastic_checkpoints.storage import s3_access
 from spotelastic_checkpoints.storage.limits import DEFAULT_LIMITS, Limits
 from spotelastic_checkpoints.storage.obstore_storage import (
     ObstoreStorage,
@@ -19,7 +18,8 @@ from spotelastic_checkpoints.storage.obstore_storage import (
     client_options,
     status,
 )
-from spotelastic_checkpoints.storage.ranges import Ranges, proxy_of
+from spotelastic_checkpoints.storage.s3.access import find_access
+from spotelastic_checkpoints.storage.s3.ranges import Ranges, proxy_of
 
 SWEEP_WITHIN = 60.0
 SIGNED_FOR = timedelta(hours=1)
@@ -46,7 +46,7 @@ class S3Storage(ObstoreStorage):
     def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
         url = url.rstrip("/")
         bucket, _, self._prefix = url.removeprefix("s3://").partition("/")
-        self._access = s3_access.find(bucket)
+        self._access = find_access(bucket)
         # Writes would go through a proxy of any kind, and the first restore would not.
         proxy_of(urlsplit(self._access.address))
         self._sums = False
@@ -90,7 +90,7 @@ class S3Storage(ObstoreStorage):
 
     def _uploads(self, action: str, prefix: str) -> str:
         """obstore has no words for these, and what has is too large to stay in a daemon."""
-        module = "spotelastic_checkpoints.storage.uploads"
+        module = "spotelastic_checkpoints.storage.s3.uploads"
         command = isolated.command(module, action, self.url, prefix)
         try:
             done = subprocess.run(
