@@ -1,7 +1,7 @@
-"""What agents, daemons and workers on one node say to each other.
+"""Defines the messages between the checkpoint daemon of a node and its agent and workers.
 
-A client sends `(id, request)` and gets one `(id, error, result)`; the daemon pushes events to
-subscribers with id 0. What daemons of different nodes say to each other is in `peers/messages.py`.
+A client sends `(id, request)` and gets one `(id, error, result)`. The daemon pushes events to
+subscribers with id 0. Messages between daemons of different nodes are in `peers/messages.py`.
 """
 
 import msgspec
@@ -21,54 +21,61 @@ from spotelastic_checkpoints.types import (
 
 
 class Attached(Value, frozen=True, tag="attached"):
-    """A worker has entered its Checkpointer: its page is live."""
+    """A worker has opened its Checkpointer; its page is in use."""
 
     rank: int
 
 
 class Sealed(Value, frozen=True, tag="sealed"):
-    """All workers of this node have sealed `step`; `waiting`: at the target, and wait there."""
+    """All workers of this node have sealed `step`."""
 
     step: int
     ranks: tuple[int, ...]
+    """Global ranks of the workers."""
     waiting: bool
+    """Whether they have reached the target and wait there."""
 
 
 class Points(Value, frozen=True, tag="points"):
-    """Steps finished by this node's first worker since the last such event."""
+    """Steps that this node's first worker has finished since the last such event."""
 
     points: tuple[StepPoint, ...]
 
 
 class Committed(Value, frozen=True, tag="committed"):
+    """A step was committed by this daemon."""
+
     epoch: int
     step: int
     at: float
+    """When it was committed (epoch seconds)."""
 
 
 class WorkerLeft(Value, frozen=True, tag="left"):
-    """A worker has left its Checkpointer; `step` is its last."""
+    """A worker has closed its Checkpointer."""
 
     rank: int
     step: int
+    """The last step that it finished."""
     clean: bool
-    """Without an exception."""
+    """Whether it left without an exception."""
 
 
 class SaveFailed(Value, frozen=True, tag="failed"):
-    """Saving or uploading did not get on; training does. One line."""
+    """Saving, uploading or collecting has a problem; training goes on."""
 
     message: str
+    """The problem, in one line for people."""
 
 
 class Superseded(Value, frozen=True, tag="outrun"):
-    """A later claim of the same run has fenced this epoch of the round: nothing is committed."""
+    """A later claim of the same run has fenced this round's epoch, so nothing can be committed."""
 
     epoch: int
 
 
 class Closed(Value, frozen=True, tag="closed"):
-    """The connection to the daemon was lost (made by the client, never sent)."""
+    """The connection to the daemon was lost. The client makes this event; it is never sent."""
 
 
 DaemonEvent = Attached | Sealed | Points | Committed | WorkerLeft | SaveFailed | Superseded | Closed
@@ -77,41 +84,62 @@ DaemonEvent = Attached | Sealed | Points | Committed | WorkerLeft | SaveFailed |
 
 
 class Begin(Value, frozen=True, tag="begin"):
+    """A round starts on this node. Sent before its workers are started."""
+
     round: RoundInfo
 
 
 class ClaimEpoch(Value, frozen=True, tag="claim"):
+    """Claim the next epoch of the storage; answered with an `EpochClaim`."""
+
     owner: str
+    """Name of the run."""
     timeout: float
+    """Seconds for which a storage that does not answer is asked again."""
     take_over: bool = False
+    """Claim the storage even if it belongs to another run."""
 
 
 class GetStatus(Value, frozen=True, tag="status"):
+    """Answered with a `DaemonStatus`."""
+
     pass
 
 
 class SetTarget(Value, frozen=True, tag="target"):
-    """With a `schedule`: the round's from now on. All of its workers wait at a target then."""
+    """Set the step at which all workers seal a save and wait; answered with their steps."""
 
     round: str
+    """Incarnation of the round."""
     proposal: str
     target: int
+    """The step; 0 withdraws the target."""
     schedule: Schedule | None = None
+    """Schedule of the round from now on, given while all of its workers wait at a target."""
 
 
 class End(Value, frozen=True, tag="end"):
+    """The workers of the round are dead."""
+
     pass
 
 
 class Flush(Value, frozen=True, tag="flush"):
+    """Wait until everything that is due is committed; answered with whether it is."""
+
     timeout: float
+    """Seconds to wait at most."""
 
 
 class SetDeadline(Value, frozen=True, tag="hurry"):
+    """This node will be gone at `deadline` (epoch seconds)."""
+
     deadline: float
 
 
 class Subscribe(Value, frozen=True, tag="subscribe"):
+    """Send events on this connection from now on."""
+
     pass
 
 
@@ -119,7 +147,7 @@ class Subscribe(Value, frozen=True, tag="subscribe"):
 
 
 class Attach(Value, frozen=True, tag="attach"):
-    """A worker has come; the answer is the path of its page."""
+    """A worker has started; answered with the path of its page."""
 
     round: str
     rank: int
@@ -127,34 +155,44 @@ class Attach(Value, frozen=True, tag="attach"):
 
 
 class OpenRestoreSet(Value, frozen=True, tag="open"):
-    """See what the source of `resume` holds; answered with a RestoreSet."""
+    """Look what the source holds that `resume` names; answered with a `RestoreSet`."""
 
     resume: Resume
 
 
 class Fetch(Value, frozen=True, tag="fetch"):
-    """Bring ranges of the restore set's file to this node; answered with `Fetched` once they are
-    there and verified. What several workers need comes once."""
+    """Fetch ranges of the restore set's file; answered with `Fetched` once they are verified.
+
+    What several workers need is fetched once.
+    """
 
     id: int
     ranges: tuple[Range, ...]
     ahead: tuple[Range, ...] = ()
-    """What will be asked for next, and begins to come."""
+    """Ranges that will be asked for next, which begin to be fetched."""
     passed: int | None = None
-    """The worker needs nothing before this offset any more; these ranges neither, once it has told
-    an offset behind them. None: they stay in their places until it has restored everything."""
+    """Offset before which the worker needs nothing any more. The ranges asked for stay available
+    until it has passed them. None: the ranges stay in their places until the worker has restored
+    everything.
+    """
 
 
 class Fetched(Value, frozen=True):
+    """The ranges are available."""
+
     moved: tuple[Moved, ...]
-    """What of the ranges is elsewhere in the file, in their order, until the worker is past it."""
+    """Those that lie elsewhere in the file until the worker has passed them, in the order of the
+    request.
+    """
 
 
 class FindCommit(Value, frozen=True, tag="find"):
-    """Answered with the newest commit, or None: at `step` alone, older than `before`."""
+    """Answered with the newest commit, or None."""
 
     step: int | None = None
+    """Only a commit of this step counts."""
     before: Commit | None = None
+    """Only a commit older than this one counts."""
 
 
 class Restored(Value, frozen=True, tag="restored"):
@@ -164,7 +202,7 @@ class Restored(Value, frozen=True, tag="restored"):
 
 
 class Prepare(Value, frozen=True, tag="prepare"):
-    """The layout is known: slots take `nbytes`. Refused when the memory is not there."""
+    """The layout is known: slots take `nbytes`. Refused when there is not enough memory."""
 
     nbytes: int
 
@@ -176,25 +214,27 @@ class AwaitSlots(Value, frozen=True, tag="slots"):
 
 
 class Reserve(Value, frozen=True, tag="reserve"):
-    """A slot for the next save; answered with a SlotGrant as soon as one may be overwritten.
-
-    An `urgent` save is one that must come about: an older one on its way to the store makes room.
-    """
+    """Ask for a slot for the next save; answered with a `SlotGrant` once one is free."""
 
     urgent: bool = False
+    """Whether the save must not be left out. An older save that is being uploaded makes room for
+    it.
+    """
 
 
 class Sealing(Value, frozen=True, tag="sealing"):
-    """The slot at `path` has been sealed at `step`. `due`: it is to be uploaded."""
+    """The slot at `path` has been sealed at `step`."""
 
     step: int
     path: str
     waiting: bool
+    """Whether the worker has reached the target and waits there."""
     due: bool
+    """Whether the save is to be uploaded."""
 
 
 class Urge(Value, frozen=True, tag="urge"):
-    """Upload the newest save that is due, also where not every one is."""
+    """Upload the newest save that is due, even where uploads are too slow for every one."""
 
 
 class Await(Value, frozen=True, tag="await"):
@@ -204,14 +244,17 @@ class Await(Value, frozen=True, tag="await"):
 
 
 class Complain(Value, frozen=True, tag="complain"):
-    """Something that people should know about this worker's saves."""
+    """Report a problem of this worker's saves to people."""
 
     message: str
 
 
 class Leave(Value, frozen=True, tag="leave"):
+    """The worker closes its Checkpointer, having finished `step`."""
+
     step: int
     clean: bool
+    """Whether it leaves without an exception."""
 
 
 Request = (
@@ -243,9 +286,11 @@ _event = msgspec.msgpack.Decoder(DaemonEvent)
 
 
 def decode_request(body: bytes) -> tuple[int, Request]:
+    """Decode a request and its id."""
     return _request.decode(body)
 
 
 def decode_event(result: msgspec.Raw) -> DaemonEvent:
+    """Decode a pushed event."""
     event: DaemonEvent = _event.decode(result)
     return event

@@ -1,4 +1,8 @@
-"""What made a run, kept beside its checkpoints, and what the next run says of it."""
+"""Records which script, arguments and outcome made the checkpoints of a storage, and reports it.
+
+The record is stored beside the checkpoints. The next run on the storage reads it, and says what it
+resumes from and whether it was made by another command.
+"""
 
 import os
 import re
@@ -18,39 +22,48 @@ from spotelastic_checkpoints.storage.port import Storage
 from spotelastic_checkpoints.types import Commit
 
 NAME = "spotelastic-run.json"
+"""Key of the record in the storage."""
 SECRET = re.compile(r"(?i)(key|token|secret|password|passwd|credential)")
+"""Matches names of arguments that hold secrets."""
 HIDDEN = "***"
+"""Stands for the value of a secret."""
 
 
 class Record(msgspec.Struct):
-    """What made a run."""
+    """What made a run, and how it ended."""
 
     script: str
     args: list[str]
-    """Without values that look like secrets."""
+    """Arguments of the script, without values that look like secrets."""
     pid: int
     begun_at: float
+    """When the run began (epoch seconds)."""
     state: Literal["running", "succeeded", "ended"] = "running"
+    """"running", "succeeded", or "ended" in any other way."""
     found: Commit | None = None
-    """The newest commit when it began,"""
+    """The newest commit when this run began."""
     maker: "Record | None" = None
-    """and what had made that. A run that saves nothing has made nothing, however it ends."""
+    """Record of the run that made the commit in `found`. A run that saves nothing has made nothing,
+    however it ends.
+    """
 
     def of(self, commit: Commit | None) -> "Record | None":
-        """What made the commit that is there now."""
+        """Return the record of the run that made `commit`, the newest one now."""
         return self.maker if commit is not None and commit == self.found else self
 
     @property
     def command(self) -> str:
+        """Command line, without secrets."""
         return " ".join([self.script, *self.args])
 
 
 def made_by(script: str, args: Sequence[str]) -> Record:
+    """Return the record of a run that this process begins."""
     return Record(script, without_secrets(args), os.getpid(), time.time())
 
 
 def without_secrets(args: Sequence[str]) -> list[str]:
-    """Values of flags and assignments whose names tell that they are secret are not kept."""
+    """Return the arguments, hiding values of flags and assignments whose names suggest a secret."""
     kept, hide = [], False
     for arg in args:
         name, assigned, _ = arg.partition("=")
@@ -66,37 +79,47 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 
 
 class StoredRun:
-    """What is in a storage. A storage that does not answer has nothing to tell: the first commit
-    says what is wrong with it."""
+    """The commits and the record in a storage.
+
+    A storage that does not answer is treated as empty here: the first commit reports what is wrong.
+    """
 
     def __init__(self, storage: Storage, owner: str) -> None:
         self.storage, self.commits = storage, Commits(storage, owner)
 
     def commit(self) -> Commit | None:
+        """Return the newest commit, or None."""
         with suppress(CheckpointsError):
             return self.commits.latest()
         return None
 
     def saved_at(self, commit: Commit) -> float | None:
-        """By the store's clock."""
+        """Return when a commit was made (epoch seconds, by the store's clock); None where not
+        known.
+        """
         place = folder(commit)
         with suppress(CheckpointsError):
             return self.storage.times(f"{place}/").get(f"{place}/{metadata.NAME}")
         return None
 
     def record(self) -> Record | None:
+        """Return the record, or None."""
         with suppress(CheckpointsError, msgspec.MsgspecError):
             blob = self.storage.get(NAME)
             return msgspec.json.decode(blob.data, type=Record) if blob else None
         return None
 
     def write(self, record: Record) -> None:
+        """Write the record, if the storage answers."""
         with suppress(CheckpointsError):
             self.storage.put(NAME, memoryview(msgspec.json.encode(record)))
 
 
 def lines(kept: StoredRun, mine: Record, afresh: str) -> list[str]:
-    """Whose state the run goes on from, and how to begin `afresh`; none where it begins."""
+    """Return what to print about the state that a run resumes from; nothing on a fresh start.
+
+    `afresh` says how to begin without that state.
+    """
     commit = kept.commit()
     if commit is None:
         return []
@@ -120,7 +143,7 @@ def lines(kept: StoredRun, mine: Record, afresh: str) -> list[str]:
 
 
 def shown(storage: str) -> str:
-    """Shorter where it is below the current folder."""
+    """Return a storage for messages, with a relative path where it is below the current folder."""
     path, here = folder_of(storage), Path.cwd()
     if path is None:
         return storage
@@ -128,6 +151,7 @@ def shown(storage: str) -> str:
 
 
 def ago(then: float) -> str:
+    """Return how long ago a time (epoch seconds) was, as text."""
     seconds = max(0.0, time.time() - then)
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
@@ -136,7 +160,7 @@ def ago(then: float) -> str:
 
 
 class Recorded:
-    """The record of a run that has begun, and what it becomes at its end."""
+    """The record of a run that has begun; `ended` completes it."""
 
     def __init__(self, kept: StoredRun, record: Record) -> None:
         self._kept, self._record = kept, record
@@ -146,8 +170,10 @@ class Recorded:
         kept.write(record)
 
     def ended(self, *, well: bool) -> None:
+        """Record how the run ended."""
         self._record.state = "succeeded" if well else "ended"
         maker = self._record.maker
         if well and maker and maker.command == self._record.command:
-            maker.state = "succeeded"  # what it had saved was all there is to do
+            # This run had nothing left to do: the earlier one had saved all of it.
+            maker.state = "succeeded"
         self._kept.write(self._record)

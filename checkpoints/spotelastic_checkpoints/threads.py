@@ -1,4 +1,4 @@
-"""Minds helper threads: one that ends by an error must not take the work along silently."""
+"""Reports helper threads that end by an exception, so that the failure is not silent."""
 
 import contextlib
 import threading
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def minded(names: tuple[str, ...], ended: Callable[[str, str], None]) -> Iterator[None]:
-    """`ended` is told the name and the error of each thread that ends by one, from that thread.
+    """Call `ended` with the name and the error of each thread that ends by an exception.
 
-    Of those whose names begin so: there may be others' threads in this process. The interpreter
-    shows the traceback as ever.
+    Only threads whose names begin with one of `names` are reported. `ended` is called in the
+    thread. The traceback is printed as usual.
     """
     before = threading.excepthook
 

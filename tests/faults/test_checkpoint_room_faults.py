@@ -144,7 +144,7 @@ def test_slots_that_find_no_room_are_made_once_there_is(tmp_path: Path) -> None:
         assert worker.client.flush(PATIENT)
         assert committed(node.storage) == Commit(epoch, 1)
         [told] = [event for event in events if isinstance(event, SaveFailed)]
-        assert "no slot for saves" in told.message
+        assert "no memory for a slot" in told.message
         worker.client.leave(clean=True)
 
 

@@ -1,4 +1,7 @@
-"""What outlives a daemon, beside the slots: the round, and what storage epochs rounds had."""
+"""Keeps a checkpoint daemon's current round and recent storage epochs on disk for its successor.
+
+The file lies in the arena, beside the slots, which outlive the daemon as well.
+"""
 
 from pathlib import Path
 
@@ -7,16 +10,20 @@ import msgspec
 from spotelastic_checkpoints.types import RoundInfo
 
 EPOCHS_KEPT = 64
+"""Number of rounds whose epochs are kept."""
 _NAME = "round.json"
 
 
 class DaemonState(msgspec.Struct, frozen=True):
+    """What a daemon has to know after a restart."""
+
     round: RoundInfo | None = None
+    """The round that the daemon was told of last."""
     epochs: dict[str, int] = {}
     """Storage epochs of recent rounds, by incarnation."""
 
     def begun(self, round_: RoundInfo) -> "DaemonState":
-        """With this round as the current one."""
+        """Return the state with this round as the current one."""
         epochs = dict(list(self.epochs.items())[-EPOCHS_KEPT:])
         if round_.epoch:
             epochs[round_.incarnation] = round_.epoch
@@ -24,14 +31,14 @@ class DaemonState(msgspec.Struct, frozen=True):
 
 
 def keep(folder: Path, remembered: DaemonState) -> None:
-    """Replaces what was kept before as a whole."""
+    """Write the state. Replaces the file in one step."""
     path = folder / _NAME
     path.with_suffix(".new").write_bytes(msgspec.json.encode(remembered))
     path.with_suffix(".new").rename(path)
 
 
 def recall(folder: Path) -> DaemonState:
-    """Nothing where there is nothing that can be read."""
+    """Read the state; an empty one where there is no readable file."""
     try:
         return msgspec.json.decode((folder / _NAME).read_bytes(), type=DaemonState)
     except (FileNotFoundError, msgspec.MsgspecError):

@@ -1,13 +1,13 @@
-"""The checkpoint daemon's process: `python -m spotelastic_checkpoints.daemon.process`.
+"""Runs a node's checkpoint daemon: `python -m spotelastic_checkpoints.daemon.process`.
 
-Serves the node's agent and workers on a Unix socket, other daemons on TCP, until SIGTERM, the end
-of its lifeline or a byte from there. The socket appears when it is ready. One daemon per arena: a
-lock says so.
+It serves the node's agent and workers on a Unix socket and other daemons on TCP. It ends on
+SIGTERM, or when its lifeline ends or delivers a byte. The socket appears when the daemon is ready.
+A lock allows one daemon per arena.
 
-Must never happen: a script that dies takes along what it had sealed. So the end of the lifeline is
-followed by a last upload, of the newest save whether it was due or not, and only after that, the
-arena goes. SIGTERM leaves the arena to whoever started it, and lives; SIGINT is how that one ends
-both: it may be killed before it has removed anything itself.
+A script that dies must never take along what it had sealed. So the end of the lifeline is followed
+by a last upload of the newest save, whether it was due or not. Only then is the arena deleted.
+SIGTERM leaves the arena to the process that started the daemon. SIGINT makes the daemon delete it,
+because that process may be killed before it can.
 """
 
 import argparse
@@ -39,15 +39,18 @@ from spotelastic_checkpoints.peers.transfers import PeerServer
 from spotelastic_checkpoints.threads import minded
 
 NAME = b"se-daemon"
+"""Name of the process in `ps`."""
 _PR_SET_NAME = 15
 LAST_UPLOAD = 30.0
-"""Seconds without a byte going up after which a daemon whose lifeline has ended gives up."""
+"""Seconds without an uploaded byte after which a daemon whose lifeline has ended gives up."""
 LAST_RECORD = 10.0
-"""Seconds that it then waits for the commit, in which other nodes may have a part."""
+"""Seconds that it then waits for the commit, to which other nodes may contribute."""
 LOOK_EVERY = 0.05
+"""Seconds between looks at the last upload."""
 
 
 def main() -> int:
+    """Run the daemon and return its exit code."""
     options = _options()
     ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME, 0, 0, 0)
     try:
@@ -67,10 +70,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--owner", required=True, help="the run that LATEST belongs to")
     parser.add_argument("--node", required=True)
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port for other daemons")
-    parser.add_argument("--cacert", type=Path, help="whose certificates daemons have, for TLS")
-    parser.add_argument("--cert", type=Path, help="this node's own, as server and as client")
+    parser.add_argument("--cacert", type=Path, help="authority of daemons' certificates, for TLS")
+    parser.add_argument("--cert", type=Path, help="this node's certificate, for TLS")
     parser.add_argument("--key", type=Path)
-    parser.add_argument("--peer-name", default="", help="the common name in them; empty: any")
+    parser.add_argument("--peer-name", default="", help="common name of daemons (default: any)")
     parser.add_argument("--workers", type=int, default=1, help="workers on this node")
     parser.add_argument("--keep-last", type=int, help="newest checkpoints to keep")
     parser.add_argument("--keep-every", type=int, help="keep multiples of this step")
@@ -116,7 +119,7 @@ async def _serve(options: argparse.Namespace) -> int:
     failed: list[str] = []
 
     def fail(thread: str, error: str) -> None:
-        """Other nodes would ask in vain. The next daemon finds what is sealed."""
+        """End the daemon: other nodes would ask in vain. The next one finds what is sealed."""
         failed.append(f"its thread “{thread}” ended: {error}")
         loop.call_soon_threadsafe(over.set)
 
@@ -142,7 +145,7 @@ async def _serve(options: argparse.Namespace) -> int:
         shutil.rmtree(options.arena, ignore_errors=True)
     lock.close()
     sys.stdout.flush()
-    # A thread that waits for a store which does not answer must not hold the process up.
+    # A thread that waits for a store which does not answer must not delay the end of the process.
     os._exit(0)
 
 
@@ -156,7 +159,7 @@ def _tls(options: argparse.Namespace) -> PeerTls | None:
 
 
 def _number(name: str, given: int | None, *, least: int, default: int) -> int:
-    """As given, or else as the environment says."""
+    """Return the number that was given, or else the one in the environment, or the default."""
     told = os.environ.get(name, str(default)) if given is None else str(given)
     if not told.isdigit() or int(told) < least:
         raise CheckpointsError(f"{name}={told}: a number of at least {least} is needed")
@@ -173,7 +176,7 @@ def _lock(arena: Path) -> IO[str]:
 
 
 async def _listen(path: Path, service: Service) -> asyncio.Server:
-    """The lock is ours, so that a socket that is there already is a dead daemon's."""
+    """Open the Unix socket. The lock is held, so a socket that exists is a dead daemon's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     if len(os.fsencode(path)) > 100:
@@ -204,8 +207,11 @@ async def _listen(path: Path, service: Service) -> asyncio.Server:
 async def _watch(
     options: argparse.Namespace, service: Service, deserted: asyncio.Event, over: asyncio.Event
 ) -> None:
-    """When whoever started us is gone, workers that are still there end with us, not without us:
-    they ask whether all is committed."""
+    """Wait for the end of the lifeline, make the last upload, and end the daemon.
+
+    Workers that are still there may ask whether everything is committed, so the daemon outlives
+    them.
+    """
     if options.lifeline is None:
         return
     loop = asyncio.get_running_loop()
@@ -224,8 +230,11 @@ async def _watch(
 
 
 async def _upload_all(service: Service) -> None:
-    """What was due first: of several nodes not all need have sealed the same step as their newest.
-    A part that is there without the others' may be committed by them, or by the next claim."""
+    """Upload first what was due, then the newest save.
+
+    Of several nodes, not all need have sealed the same step as their newest. A part without the
+    others' may still be committed by them, or by the next claim.
+    """
     if not await _sent(service.pipeline):
         return
     service.want_due(every_save=True)
@@ -237,7 +246,7 @@ async def _upload_all(service: Service) -> None:
 
 
 async def _sent(pipeline: Pipeline) -> bool:
-    """Whether no slot is needed any more; False when nothing gets on."""
+    """Wait until no slot is needed any more. Returns False when the upload makes no progress."""
     most, deadline = (0, 0, 0), time.monotonic() + LAST_UPLOAD
     while pipeline.pinned:
         if (upload := pipeline.upload) is not None:

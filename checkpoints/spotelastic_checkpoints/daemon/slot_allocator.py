@@ -1,4 +1,4 @@
-"""Which slot a worker's next save goes to, and which ones make room for what is fetched."""
+"""Chooses the slot that a worker's next save overwrites, and slots to free for fetched data."""
 
 from collections.abc import Set
 from pathlib import Path
@@ -12,21 +12,24 @@ from spotelastic_checkpoints.types import Resume, RoundInfo
 
 
 class SlotAllocator:
+    """Hands out the slots of a node to its workers' saves."""
+
     def __init__(self, arena: Arena, furnishing: SlotPrefaulter, pipeline: Pipeline) -> None:
         self._arena = arena
         self._furnishing = furnishing
         self._pipeline = pipeline
 
     def prepare(self, local_rank: int, nbytes: int, round_: RoundInfo | None) -> list[Path]:
-        """The slots that the rank will have, of `nbytes` each; raises `ArenaFull`."""
+        """Return the slots, of `nbytes` each, that the rank will have. Raises `ArenaFull`."""
         views = self._views(local_rank)
         dispensable = slots.dispensable(views, round_, self._pipeline.pinned)
         return self._furnishing.begin(local_rank, nbytes, dispensable)
 
     def next(self, client: Client, round_: RoundInfo | None, *, urgent: bool) -> Path | None:
-        """None while there is none: an upload that ends, or a slot that comes, may change that.
+        """Return the slot for the client's next save; None while there is none.
 
-        Where the save is `urgent`, an upload gives way to it.
+        An upload that ends, or a slot that comes into memory, may change that. Uploads give way to
+        an `urgent` save.
         """
         missing = self._furnishing.missing(client.slots)
         views = [self._arena.view(path) for path in client.slots]
@@ -39,13 +42,18 @@ class SlotAllocator:
     def _free(
         self, views: list[SlotView], missing: Set[Path], round_: RoundInfo | None
     ) -> Path | None:
-        """What is on its way to a store that is away is overwritten only where all else is."""
+        """Return a free slot.
+
+        One that waits for a store that is away is taken only if no other is free.
+        """
         path = slots.choose(views, round_, self._pipeline.pinned | missing)
         return path or slots.choose(views, round_, self._pipeline.in_use | missing)
 
     def make_room(self, resume: Resume, round_: RoundInfo | None) -> None:
-        """What is fetched takes the place of slots that the next saves would overwrite anyway, so
-        that a node never needs more memory than for its slots."""
+        """Discard slots that the next saves would overwrite anyway, for what is fetched to restore.
+
+        A node thus never needs more memory than for its slots.
+        """
         source = resume.incarnation, resume.step, resume.layout
         for local_rank in range(self._arena.workers):
             views = self._views(local_rank)

@@ -1,4 +1,4 @@
-"""Brings slots into memory beside everything else that the daemon does."""
+"""Creates the slots of a node in shared memory, in the background, before saves need them."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
@@ -8,12 +8,11 @@ from spotelastic_checkpoints.errors import ArenaFull, CheckpointsError
 from spotelastic_checkpoints.memory.arena import Arena
 
 AGAIN = 1.0
-"""Seconds between looks for room where shared memory is full."""
+"""Seconds between attempts while shared memory is full."""
 
 
 class SlotPrefaulter:
-    """Lives in the daemon's event loop. `moved_on` is called for each slot that has come;
-    `complain` with why there is none."""
+    """Creates slots in threads, from the daemon's event loop."""
 
     def __init__(
         self,
@@ -22,25 +21,33 @@ class SlotPrefaulter:
         moved_on: Callable[[], None],
         complain: Callable[[str], None],
     ) -> None:
+        """`most` is the number of slots that each rank may have.
+
+        `moved_on` is called for each slot that is in memory, `complain` with the reason why none
+        can be made.
+        """
         self._arena = arena
         self._most = most
         self._moved_on = moved_on
         self._complain = complain
         self._under_way: dict[int, asyncio.Task[tuple[str, ...]]] = {}
-        """By local rank; done when all its slots have come."""
+        """The task of each local rank, done when all its slots are in memory."""
         self._there: set[Path] = set()
 
     @property
     def done(self) -> bool:
-        """Whether all slots that anybody asked for are in memory."""
+        """Whether slots were asked for and all of them are in memory."""
         tasks = self._under_way.values()
         return bool(tasks) and all(
             task.done() and not task.cancelled() and task.exception() is None for task in tasks
         )
 
     def begin(self, local_rank: int, nbytes: int, dispensable: Collection[Path] = ()) -> list[Path]:
-        """The slots that the rank will have, of `nbytes` each; raises `ArenaFull`. Of its others
-        the `dispensable` are discarded, before it is told that there is no room."""
+        """Return the slots, of `nbytes` each, that the rank will have, and begin to create them.
+
+        Other slots of the rank are discarded if they are `dispensable`, before `ArenaFull` is
+        raised because there is no room.
+        """
         try:
             count = self._arena.slots_that_fit(nbytes, self._most)
         except ArenaFull:
@@ -65,23 +72,26 @@ class SlotPrefaulter:
             self.discard(path)
 
     async def wait(self, local_rank: int) -> tuple[str, ...]:
-        """Until all the rank's slots are in memory; their paths."""
+        """Wait until all slots of the rank are in memory, and return their paths."""
         task = self._under_way.get(local_rank)
         if task is None:
             raise CheckpointsError(f"local rank {local_rank} has asked for no slots")
         return await asyncio.shield(task)
 
     def missing(self, paths: Iterable[Path]) -> set[Path]:
+        """Return those of the slots that are not in memory yet."""
         return set(paths) - self._there
 
     def discard(self, path: Path) -> None:
-        """The slot and its memory are gone."""
+        """Delete a slot and free its memory."""
         self._arena.discard(path)
         self._there.discard(path)
 
     async def _furnish(self, paths: list[Path], nbytes: int) -> tuple[str, ...]:
-        """One slot after the other: the first save needs only one. Tells once that memory is full,
-        and waits for room."""
+        """Create the slots one after the other, since the first save needs only one.
+
+        Reports once that memory is full, and waits for room.
+        """
         told = False
         for path in paths:
             while not await self._furnish_one(path, nbytes, told):
@@ -96,6 +106,6 @@ class SlotPrefaulter:
             await asyncio.to_thread(self._arena.furnish, path, nbytes)
         except CheckpointsError as error:
             if not told:
-                self._complain(f"no slot for saves: {error}")
+                self._complain(f"no memory for a slot, so saves are left out: {error}")
             return False
         return True

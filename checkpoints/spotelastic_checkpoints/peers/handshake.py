@@ -1,4 +1,4 @@
-"""How daemons come to trust each other, before anything else is said.
+"""Authenticates two checkpoint daemons of a cluster to each other when one connects to the other.
 
     client                                        server
     ClientHello; without certificates HELLO  ──►  refuses one that should have sent the other
@@ -7,8 +7,9 @@
     a nonce, an HMAC over both               ──►
                                              ◄──  an HMAC over both
 
-The HMACs prove the cluster's token without saying it; with certificates it is a second factor. A
-node with certificates never speaks in the clear: nobody can talk it out of them.
+The HMACs prove that each side knows the cluster's token, without sending it. With certificates the
+token is a second factor. A node with certificates never speaks without TLS, so that it cannot be
+talked into that.
 """
 
 import hashlib
@@ -25,34 +26,40 @@ from spotelastic_checkpoints.peers import tls
 from spotelastic_checkpoints.peers.tls import PeerTls
 
 WITHIN = 10.0
-"""Seconds for all of it."""
+"""Seconds for the whole handshake."""
 NONCE = 16
+"""Bytes of a nonce."""
 MAC = 32
+"""Bytes of an HMAC."""
 HELLO = b"spotelastic peer"
+"""First bytes of a client without certificates."""
 BY_TLS = b"spotelastic: TLS"
+"""Answer of a server with certificates to a client without. It is as long as a nonce."""
 IN_CLEAR = b"spotelastic: tcp"
-"""What a server says to a client that should have spoken the other way; as long as a nonce."""
+"""Answer of a server without certificates to a client with them. It is as long as a nonce."""
 _HANDSHAKE = 0x16
-"""The first byte of whoever begins with TLS."""
+"""The first byte of a client that begins with TLS."""
 
 
 class PeerRefused(ConnectionError):
-    """One side does not trust the other; the message says why, and what the other did."""
+    """One side does not trust the other. The message says why, with "it" for the other side."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
-    """What the daemons of a cluster know each other by."""
+    """What the daemons of a cluster authenticate each other by."""
 
     token: str = field(default="", repr=False)
+    """Secret of the cluster."""
     tls: PeerTls | None = None
+    """Certificates; None where daemons speak without TLS."""
 
 
 def admit(connection: socket.socket, credentials: PeerCredentials) -> socket.socket:
-    """The server's side: returns the channel to go on with.
+    """Authenticate a client on the server's side, and return the channel to go on with.
 
-    Raises `PeerRefused`, or another `OSError` where the other side sent nothing; the connection is
-    closed then.
+    Raises `PeerRefused`, or another `OSError` where the connection failed, and closes the
+    connection.
     """
     deadline = time.monotonic() + WITHIN
     with _told(credentials.tls), ExitStack() as undo:
@@ -78,7 +85,11 @@ def admit(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
 
 
 def greet(connection: socket.socket, credentials: PeerCredentials) -> socket.socket:
-    """The client's side, likewise."""
+    """Authenticate a server on the client's side, and return the channel to go on with.
+
+    Raises `PeerRefused`, or another `OSError` where the connection failed, and closes the
+    connection.
+    """
     deadline = time.monotonic() + WITHIN
     with _told(credentials.tls), ExitStack() as undo:
         undo.callback(connection.close)
@@ -106,13 +117,17 @@ def greet(connection: socket.socket, credentials: PeerCredentials) -> socket.soc
 
 
 def exactly(connection: socket.socket, length: int, deadline: float | None = None) -> bytearray:
+    """Receive exactly `length` bytes. Raises as `fill` does."""
     data = bytearray(length)
     fill(connection, memoryview(data), deadline)
     return data
 
 
 def fill(connection: socket.socket, target: memoryview, deadline: float | None = None) -> None:
-    """Raises `OSError`; `deadline` is of `time.monotonic`."""
+    """Receive until `target` is full.
+
+    Raises `TimeoutError` after `deadline` (of `time.monotonic`), or another `OSError`.
+    """
     while target:
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError("it sends too slowly")
@@ -141,12 +156,12 @@ def _expect_tls(connection: socket.socket, deadline: float) -> None:
         if exactly(connection, len(HELLO), deadline) != HELLO:
             raise ConnectionError("it is no checkpoint daemon")
         connection.sendall(BY_TLS)
-        raise PeerRefused("it speaks in the clear: has it certificates?")
+        raise PeerRefused("it does not speak TLS: has it been given certificates?")
 
 
 def _check_name(channel: ssl.SSLSocket, ours: PeerTls) -> None:
     certificate = channel.getpeercert() or {}
-    # A sequence of sets of pairs: (((key, value), …), …).
+    # The subject is a sequence of sequences of pairs: (((key, value), …), …).
     subject = certificate.get("subject", ())
     names = [str(pair[1]) for part in subject for pair in part if pair[0] == "commonName"]
     if ours.name and names != [ours.name]:
@@ -155,7 +170,7 @@ def _check_name(channel: ssl.SSLSocket, ours: PeerTls) -> None:
 
 @contextmanager
 def _told(ours: PeerTls | None) -> Iterator[None]:
-    """Errors of TLS in our own words."""
+    """Turn errors of TLS into `PeerRefused` or `ConnectionError` with plain messages."""
     try:
         yield
     except ssl.SSLEOFError as error:

@@ -1,4 +1,4 @@
-"""Pure: what daemons ask each other for, framed as in `framing.py`."""
+"""Defines the messages between checkpoint daemons of different nodes, framed as in `framing.py`."""
 
 import msgspec
 
@@ -6,27 +6,34 @@ from spotelastic_checkpoints.types import Item, Value
 
 
 class Inventory(Value, frozen=True, tag="inventory"):
-    """The sealed slots of one save; answered with a tuple of Shelf."""
+    """Ask for the sealed slots of one save; answered with a tuple of `Shelf`."""
 
     incarnation: str
+    """Incarnation of the round that sealed them."""
     step: int
     layout: str
+    """Hash of the layout."""
 
 
 class Shelf(Value, frozen=True):
-    """One sealed slot as a peer sees it. `generation` changes when it is overwritten."""
+    """One sealed slot of a node, as offered to another node."""
 
     rank: int
+    """The rank whose save the slot holds."""
     generation: int
+    """Changes when the slot is overwritten."""
     world_size: int
     shared: int
-    """Distinct shared items that all slots of the save hold together."""
+    """Number of distinct items that are not per-rank, in all slots of the save together."""
     items: tuple[Item, ...]
 
 
 class Read(Value, frozen=True, tag="read"):
-    """Bytes of a slot; answered with their number, then the raw bytes, then their xxh3 (64 bits,
-    hex), or an error when the slot was overwritten meanwhile."""
+    """Ask for bytes of a slot.
+
+    Answered with their number, then the raw bytes, then their xxh3 (64 bits, hex). The last is an
+    error instead when the slot was overwritten meanwhile.
+    """
 
     rank: int
     generation: int
@@ -40,4 +47,5 @@ _request = msgspec.msgpack.Decoder(tuple[int, PeerRequest])
 
 
 def decode_request(body: bytes) -> tuple[int, PeerRequest]:
+    """Decode a request and its id."""
     return _request.decode(body)

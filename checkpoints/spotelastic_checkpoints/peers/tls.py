@@ -1,4 +1,7 @@
-"""Mutual TLS between daemons, by PEM files that are read again once they were replaced."""
+"""Makes TLS contexts for daemons that authenticate each other, from PEM files that may be replaced.
+
+Files that were replaced are read again at the next connection.
+"""
 
 import ssl
 import threading
@@ -11,17 +14,18 @@ from spotelastic_checkpoints.errors import CheckpointsError
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """Of one node: what it answers with, and what it calls others with."""
+    """The TLS contexts of one node, for answering other daemons and for calling them."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 class PeerTls:
-    """Who has a certificate of the authority `cacert` is let in, if its common name is `name`; any
-    is, where that is empty. Addresses are not looked at: nodes get theirs after their certificate.
+    """The certificate files of a node, and which other nodes it accepts.
 
-    Raises `CheckpointsError` when the files cannot be used.
+    Accepts a certificate of the authority `cacert` whose common name is `name`, or any where `name`
+    is empty. Addresses are not compared: nodes get theirs after their certificate. Raises
+    `CheckpointsError` when the files cannot be used.
     """
 
     def __init__(self, cacert: Path, cert: Path, key: Path, name: str = "") -> None:
@@ -35,8 +39,11 @@ class PeerTls:
             raise CheckpointsError(f"cacert={cacert}, cert={cert}, key={key}: {why}") from error
 
     def contexts(self) -> Contexts:
-        """Of what the files hold now, or last held when they fitted: one is replaced before the
-        other."""
+        """Return contexts made from the current files.
+
+        While the files do not fit together, because one was replaced before the other, the last
+        good contexts are returned.
+        """
         with self._lock, suppress(OSError):
             stamps = self._stamps()
             if stamps != self._read_at:
@@ -50,7 +57,8 @@ class PeerTls:
 
     def _load(self) -> Contexts:
         server = self._context(ssl.PROTOCOL_TLS_SERVER)
-        # A resumed session would outlive the certificate that it was begun with.
+        # A resumed session would outlive the certificate that it was begun with, so there are no
+        # tickets.
         server.num_tickets = 0
         return Contexts(server, self._context(ssl.PROTOCOL_TLS_CLIENT))
 
@@ -60,20 +68,20 @@ class PeerTls:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(self.cacert)
-        # A key that wants a password is refused, instead of asking a terminal for it.
+        # The callable refuses a key with a password, which OpenSSL would ask the terminal for.
         context.load_cert_chain(self.cert, self.key, password=bytes)
         return context
 
 
 def reason(error: ssl.SSLError) -> str:
-    """In words; of an alert just what it says."""
+    """Return an error of TLS in words; of an alert just its name."""
     return (error.reason or str(error)).rpartition("ALERT_")[2].replace("_", " ").lower()
 
 
 def refusal(error: ssl.SSLError, tls: PeerTls) -> str:
-    """Why there is no connection, for whoever can do something about it."""
+    """Return why there is no connection, in words that help to change it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate: {error.verify_message} (by {tls.cacert})"
     if "ALERT" in (error.reason or ""):
         return f"it does not accept this node's certificate {tls.cert}: {reason(error)}"
-    return f"it does not speak TLS 1.3 ({reason(error)}): has it certificates?"
+    return f"it does not speak TLS 1.3 ({reason(error)}): has it been given certificates?"

@@ -1,6 +1,6 @@
-"""Daemon to daemon: sealed slots over TCP, for nodes that restore from another's memory.
+"""Sends sealed slots from one node's checkpoint daemon to another's, over TCP.
 
-Who they are is settled first, in `handshake.py`.
+A node restores from another's memory this way. `handshake.py` authenticates both sides first.
 """
 
 import socket
@@ -25,27 +25,27 @@ from spotelastic_checkpoints.peers.messages import Inventory, PeerRequest, Read,
 T = TypeVar("T")
 
 ANSWER_WITHIN = 10.0
-"""Seconds without a byte after which a peer counts as gone."""
+"""Seconds without a byte after which the other daemon counts as gone."""
 IDLE_FOR = 300.0
-"""Seconds between two requests after which a connection is ended."""
+"""Seconds without a request after which a connection is closed."""
 LONGEST_REQUEST = 1 << 16
+"""Bytes of the longest request that is accepted."""
 RANGE = 4 << 20
-"""Bytes per request,"""
+"""Bytes asked for in one request."""
 RANGE_WITHIN = 60.0
-"""and seconds that they may take."""
+"""Seconds that the answer to one request may take."""
 ENCRYPTED_AT_ONCE = 256 << 10
-"""Bytes given to TLS in one call, each of which has `ANSWER_WITHIN`."""
+"""Bytes given to TLS in one call, which may take `ANSWER_WITHIN`."""
 ACCEPT_AGAIN = 0.1
-"""Seconds until the next look for connections where one could not be taken."""
+"""Seconds until the next attempt after a connection could not be accepted."""
 REMEMBERED = 256
-"""Hosts of which it is known what was said about them."""
+"""Number of hosts for which the last reported refusal is remembered."""
 
 
 class PeerServer:
-    """Serves the slots of one arena, each connection in a thread. In the clear the kernel sends the
-    pages of shared memory themselves; TLS reads them where they lie.
+    """Serves the sealed slots of one arena to other nodes, each connection in a thread.
 
-    `warn` is told of whoever is refused, in a thread of this server.
+    Without TLS the kernel sends the pages of shared memory directly. TLS reads them in place.
     """
 
     def __init__(
@@ -56,6 +56,10 @@ class PeerServer:
         port: int,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Start to listen. `warn` is called, in a thread of this server, when a node is refused.
+
+        Raises OSError where the address cannot be listened at.
+        """
         self._arena = arena
         self._credentials = credentials
         self._warn = warn
@@ -66,9 +70,10 @@ class PeerServer:
         threading.Thread(target=self._accept, name="peers", daemon=True).start()
 
     def close(self) -> None:
+        """Stop accepting connections."""
         self._closed.set()
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # which ends a wait in `accept`, too
+            self._listener.shutdown(socket.SHUT_RDWR)  # This also ends a blocking `accept`.
         self._listener.close()
 
     def _accept(self) -> None:
@@ -77,12 +82,13 @@ class PeerServer:
                 connection, (host, *_) = self._listener.accept()
             except OSError:
                 # No descriptor is left, or whoever came has gone: others may come yet.
+                # No descriptor is left, or the client has gone; later attempts may succeed.
                 self._closed.wait(ACCEPT_AGAIN)
                 continue
             serving = threading.Thread(target=self._serve, args=(connection, host), daemon=True)
             try:
                 serving.start()
-            except RuntimeError:  # as many threads as there may be
+            except RuntimeError:  # The process may start no more threads.
                 connection.close()
                 self._closed.wait(ACCEPT_AGAIN)
 
@@ -109,7 +115,7 @@ class PeerServer:
         return channel
 
     def _refuse(self, host: str, why: str) -> None:
-        """Said once, until the host is let in or is refused for something else."""
+        """Report a refusal once, until the host is accepted or is refused for another reason."""
         if self._refused.get(host) != why:
             if len(self._refused) >= REMEMBERED:
                 self._refused.clear()
@@ -127,7 +133,7 @@ class PeerServer:
         connection.sendall(answer)
 
     def _send(self, connection: socket.socket, ident: int, request: Read) -> str:
-        """The bytes; returns their checksum."""
+        """Send the bytes and return their checksum."""
         slot = self._slot(request)
         connection.sendall(framing.frame(ident, "", request.length))
         if isinstance(connection, ssl.SSLSocket):
@@ -141,7 +147,7 @@ class PeerServer:
 
     def _checksum(self, slot: Slot, request: Read) -> str:
         checksum = xxhash.xxh3_64_hexdigest(slot.data[request.offset :][: request.length])
-        # Only now is it sure that the bytes were those of the save.
+        # Only after the bytes were read is it certain that they belonged to the save.
         if slot.generation != request.generation:
             raise _overwritten(request)
         return checksum
@@ -169,9 +175,10 @@ def _overwritten(request: Read) -> RestoreFailed:
 
 
 class Peer:
-    """A connection to another node's daemon. One thread; every wait has a deadline."""
+    """A connection to another node's daemon, used by one thread. Every wait has a deadline."""
 
     def __init__(self, address: str, credentials: PeerCredentials) -> None:
+        """Connect and authenticate. Raises `RestoreFailed`."""
         self.address = address
         try:
             connection = socket.create_connection(addresses.split(address), ANSWER_WITHIN)
@@ -184,27 +191,32 @@ class Peer:
         self._socket.settimeout(ANSWER_WITHIN)
 
     def inventory(self, request: Inventory) -> tuple[Shelf, ...]:
+        """Return the sealed slots of a save on that node. Raises `RestoreFailed`."""
         return self._call(request, tuple[Shelf, ...])
 
     def read(self, request: Read, target: memoryview) -> None:
-        """Fills `target`, which is as long as the request asks for; verified."""
+        """Fill `target` with the requested bytes, and verify them.
+
+        `target` is as long as the request says. Raises `RestoreFailed`.
+        """
         deadline = time.monotonic() + RANGE_WITHIN
         if self._call(request, int) != len(target):
-            raise RestoreFailed(f"{self.address}: another length than was asked for")
+            raise RestoreFailed(f"{self.address}: the daemon sent a wrong number of bytes")
         try:
             fill(self._socket, target, deadline)
         except OSError as broken:
             raise self._lost(broken) from None
         if self._receive(str) != xxhash.xxh3_64_hexdigest(target):
-            raise RestoreFailed(f"{self.address}: what came is not what was sent")
+            raise RestoreFailed(f"{self.address}: the bytes were changed on their way")
 
     def abort(self) -> None:
-        """Ends what another thread waits for, too; that one closes."""
+        """End a call that another thread waits in. That thread then closes the connection."""
         with suppress(OSError):
-            # Not as `SSLSocket` does it: it would let the other thread read on, undecrypted.
+            # `SSLSocket.shutdown` would let the other thread read on, undecrypted.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
+        """Close the connection."""
         self._socket.close()
 
     def _call(self, request: object, kind: type[T]) -> T:

@@ -1,7 +1,7 @@
-"""What the agent says to its node's checkpoint daemon. Stdlib and msgspec only.
+"""Lets the agent talk to the checkpoint daemon of its node, with a deadline on every call.
 
-Every call has a deadline and raises `DaemonUnavailable` when it passes or the daemon is gone; the
-next call connects anew, so that one client outlives a restart of the daemon.
+A call raises `DaemonUnavailable` when the deadline passes or the daemon is gone. The next call
+connects again, so that one client survives a restart of the daemon. Needs only msgspec.
 """
 
 import threading
@@ -27,13 +27,20 @@ from spotelastic_checkpoints.types import DaemonStatus, EpochClaim, RoundInfo, S
 T = TypeVar("T")
 
 _SLACK = 2.0
-"""Seconds that an answer may take beyond the deadline that the request itself carries."""
+"""Seconds that an answer may take beyond the timeout in the request itself."""
 
 
 class DaemonClient:
-    """Thread-safe. Calls that may take long use a connection of their own and block no other."""
+    """The agent's client of the daemon; thread-safe.
+
+    Calls that may take long use a connection of their own, and block no other call.
+    """
 
     def __init__(self, socket: str, *, timeout: float = 5.0) -> None:
+        """Connect to the daemon's socket.
+
+        `timeout` (s) holds for calls that are answered at once.
+        """
         self._path = socket
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -41,46 +48,61 @@ class DaemonClient:
         self._subscriptions: list[tuple[Connection, threading.Thread]] = []
 
     def begin(self, round: RoundInfo) -> None:
-        """A round starts on this node; before its workers do.
+        """Tell the daemon that a round starts, before its workers do.
 
-        The same round again (a later epoch, a restarted daemon) keeps its workers' pages.
+        Sent again for the same round, with a later epoch or to a restarted daemon, it keeps the
+        pages of the workers.
         """
         self._call(Begin(round), type(None))
 
     def claim(self, owner: str, *, timeout: float, take_over: bool = False) -> EpochClaim:
-        """Claim the store for a new epoch (docs/explanation/protocols.md, Commit).
+        """Claim the next epoch of the storage (docs/explanation/protocols.md, Commits).
 
-        Raises `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the store
-        belongs to another owner, unless `take_over`.
+        Raises `StorageUnavailable` after `timeout` seconds, and `StorageRefused` when the storage
+        belongs to another run, unless `take_over`.
         """
         return self._call_alone(ClaimEpoch(owner, timeout, take_over), EpochClaim, timeout)
 
     def status(self) -> DaemonStatus:
+        """Return what the daemon holds and does."""
         return self._call(GetStatus(), DaemonStatus)
 
     def set_target(
         self, round: str, proposal: str, target: int, schedule: Schedule | None = None
     ) -> list[WorkerStep]:
-        """Write the target into every worker's page, then read their steps; 0 withdraws it.
+        """Write the target into every worker's page, then return how far the workers are.
 
-        Workers that wait at another target go on, by `schedule` where it is given.
+        0 withdraws the target. Workers that wait at another target go on, by `schedule` where it is
+        given.
         """
         return self._call(SetTarget(round, proposal, target, schedule), list[WorkerStep])
 
     def end(self) -> None:
-        """The round's workers are dead: unsealed slots are dropped, pages are final on return."""
+        """Tell the daemon that the round's workers are dead.
+
+        Unsealed slots are dropped. When this returns, the pages do not change any more.
+        """
         self._call(End(), type(None))
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that is due is committed; False when it was not within `timeout` s."""
+        """Wait until everything that is due is committed.
+
+        Returns False if `timeout` (s) was not enough.
+        """
         return self._call_alone(Flush(timeout), bool, timeout)
 
     def hurry(self, deadline: float) -> None:
-        """This node will be gone at the deadline (epoch seconds): upload the newest sealed save."""
+        """Tell the daemon when this node will be gone (epoch seconds).
+
+        It then uploads the newest sealed save.
+        """
         self._call(SetDeadline(deadline), type(None))
 
     def subscribe(self, sink: Callable[[DaemonEvent], None]) -> None:
-        """Events from now on, in order, from a thread of their own; `Closed` is the last."""
+        """Call `sink` with each event from now on, in order, from a thread.
+
+        `Closed` is the last event.
+        """
         connection = Connection.unix(self._path, self._timeout)
         connection.call(Subscribe(), type(None), self._timeout)
 
@@ -95,7 +117,7 @@ class DaemonClient:
         thread.start()
 
     def close(self) -> None:
-        """Ends the subscriptions too."""
+        """Close the connection and end the subscriptions."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()

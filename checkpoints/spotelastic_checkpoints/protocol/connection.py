@@ -1,4 +1,4 @@
-"""One connection to a daemon: requests out, replies in, a deadline on every wait."""
+"""Sends requests to a checkpoint daemon over a Unix socket and receives its replies and events."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Not thread-safe. After a time-out or a broken connection it is closed and stays so."""
+    """One connection to a daemon; not thread-safe. It is closed after a time-out or an error."""
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._socket = sock
@@ -26,6 +26,7 @@ class Connection:
 
     @classmethod
     def unix(cls, path: str, timeout: float) -> "Connection":
+        """Connect to the socket at `path`. Raises `DaemonUnavailable`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(timeout)
         try:
@@ -38,7 +39,7 @@ class Connection:
         return cls(sock, path)
 
     def send(self, request: object) -> int:
-        """Returns the id under which `receive` gives the answer."""
+        """Send a request and return its id, for `receive`. Raises `DaemonUnavailable`."""
         self._last_id += 1
         try:
             self._socket.sendall(framing.frame(self._last_id, request))
@@ -47,10 +48,11 @@ class Connection:
         return self._last_id
 
     def receive(self, ident: int, kind: type[T], timeout: float | None) -> T:
-        """The answer to request `ident`; `timeout` in seconds, None waits for as long as it takes.
+        """Return the answer to the request with this id. `timeout` is in seconds; None waits for
+        ever.
 
-        Raises `TimeoutError` when it has not come yet (ask again later: nothing is lost), or what
-        the daemon raised.
+        Raises `TimeoutError` when there is no answer yet, in which case `receive` can be called
+        again, or the error that the daemon answered with.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while ident not in self._replies:
@@ -62,6 +64,10 @@ class Connection:
         return framing.decode_result(result, kind)
 
     def call(self, request: object, kind: type[T], timeout: float) -> T:
+        """Send a request and return the answer.
+
+        Raises `DaemonUnavailable` after `timeout` seconds.
+        """
         ident = self.send(request)
         try:
             return self.receive(ident, kind, timeout)
@@ -73,13 +79,14 @@ class Connection:
             ) from None
 
     def events(self, sink: Callable[[messages.DaemonEvent], None]) -> None:
-        """Delivers pushed events until the connection ends."""
+        """Call `sink` with each event until the connection ends with `DaemonUnavailable`."""
         while True:
             while self._events:
                 sink(self._events.popleft())
             self._take(None)
 
     def close(self) -> None:
+        """Close the connection."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -89,7 +96,7 @@ class Connection:
     def _take(self, deadline: float | None) -> None:
         header = self._read(framing.FRAME.size, deadline, partial=False)
         (length,) = framing.FRAME.unpack(header)
-        # A frame that has begun is read to its end: giving up half-way would lose the thread.
+        # A frame that has begun is read to its end: after half of one the next could not be found.
         body = self._read(length, None, partial=True)
         ident, error, result = framing.decode_reply(body)
         if ident:

@@ -1,4 +1,4 @@
-"""Starts the daemon as a process of its own and waits until it answers."""
+"""Starts the checkpoint daemon as a process in its own session, and waits until it answers."""
 
 import subprocess
 import time
@@ -28,15 +28,19 @@ def start_daemon(
     log: Path | None = None,
     timeout: float = 60.0,
 ) -> subprocess.Popen[bytes]:
-    """The process, once its socket answers. It is in a session of its own.
+    """Start the daemon and return its process once its socket answers.
 
-    `lifeline` is a descriptor whose end of file, or first byte, makes the daemon finish and clean
-    up; without one it lives until SIGTERM. One that `outlasts` whoever holds the lifeline is not
-    ended by SIGTERM: a scheduler that ends a job sends it to all processes, and there may be a last
-    upload. With `certificates` (PEM files: authority, certificate, key) it speaks TLS with other
-    daemons, those whose certificates have the common name `peer_name`. What is not kept by
-    `keep_last` and `keep_every`, which default to SPOTELASTIC_KEEP_LAST and SPOTELASTIC_KEEP_EVERY,
-    is collected. Raises `DaemonUnavailable` with what the daemon printed.
+    `lifeline` is a descriptor. At its end of file, or first byte, the daemon uploads what is left,
+    cleans up and ends. Without one it lives until SIGTERM. One that `outlasts` ignores SIGTERM,
+    because a scheduler that ends a job sends it to all processes, and a last upload may be under
+    way.
+
+    With `certificates` (PEM files: authority, certificate, key) it speaks TLS with other daemons,
+    if their certificates have the common name `peer_name`. Checkpoints that `keep_last` and
+    `keep_every` do not keep are collected; they default to SPOTELASTIC_KEEP_LAST and
+    SPOTELASTIC_KEEP_EVERY.
+
+    Raises `DaemonUnavailable` with what the daemon printed last.
     """
     command = isolated.command("spotelastic_checkpoints.daemon.process")
     command += ["--socket", str(socket), "--arena", str(arena), "--storage", storage]

@@ -1,7 +1,7 @@
-"""A worker's side of saving: its page, its slots, and its connection to the node's daemon.
+"""Gives a worker its page, its slots and a connection to the checkpoint daemon of its node.
 
-Stdlib and msgspec only. Publishing a step is wait-free; a daemon that is gone costs saves, never
-training: the next save looks for a new one.
+To publish a step takes no lock and no call. A daemon that is gone costs saves, never training: the
+next save looks for a new daemon. Needs only msgspec.
 """
 
 import threading
@@ -34,26 +34,31 @@ from spotelastic_checkpoints.types import (
 T = TypeVar("T")
 
 ANSWER_WITHIN = 5.0
-"""Seconds for what the daemon answers at once."""
+"""Seconds for requests that the daemon answers at once."""
 FURNISHED_WITHIN = 600.0
+"""Seconds within which all slots should be in memory."""
 RECONNECT_EVERY = 0.2
+"""Seconds between attempts to reach a daemon."""
 GIVES_WAY_AFTER = 1.0
-"""Seconds that an urgent save waits for an upload to end, before it is given up."""
+"""Seconds that an urgent save waits for an upload to end, before the upload is given up."""
 TELL_EVERY = 5.0
+"""Seconds between reports of how far a last upload is."""
 REPLACED_WITHIN = 20.0
-"""Seconds that whoever cannot do without a daemon waits for the next one."""
+"""Seconds to wait for the next daemon, where the worker cannot go on without one."""
 
 
 def ignored(path: str, memory: memoryview) -> None:
+    """Do nothing with a mapped slot."""
     pass
 
 
 def quietly(status: DaemonStatus | None) -> None:
+    """Do nothing with a status."""
     pass
 
 
 class OpenSlot:
-    """A slot that is being written; the save counts once `seal` has returned."""
+    """A slot that is being written. The save counts once `seal` has returned."""
 
     def __init__(self, slot: Slot, owner: str, *, known: bool) -> None:
         slot.open()
@@ -63,47 +68,58 @@ class OpenSlot:
         self.memory = slot.memory
         self.data = slot.data
         self.known = known
-        """This process has written a save of the same layout into it: index and prefixes stand."""
+        """Whether this process has saved the same layout into the slot before, so that index and
+        prefixes are there already.
+        """
 
     @property
     def path(self) -> str:
+        """Path of the slot's file."""
         return str(self._slot.path)
 
     def write_index(self, data_bytes: int, index: bytes) -> None:
+        """Write the index behind the items."""
         self._slot.write_index(data_bytes, index)
 
     def seal(self, header: SlotHeader, lengths: Sequence[int]) -> None:
+        """Declare the slot complete. `lengths` are those of the pickled values."""
         crash_points.reached(Stage.SLOT_COPIED)
         self._slot.seal(header, lengths)
         crash_points.reached(Stage.SLOT_SEALED)
 
 
 class WorkerClient:
-    """One per worker process, used from one thread at a time. `round` is its incarnation."""
+    """A worker's client of the daemon, used from one thread at a time."""
 
     def __init__(self, socket: str, *, round: str, rank: int, local_rank: int) -> None:
+        """Attach to the daemon at `socket` as a worker of the round with this incarnation.
+
+        Raises `DaemonUnavailable` where none answers within `REPLACED_WITHIN`.
+        """
         fence.accept()
         self._socket = socket
         self._attach = messages.Attach(round, rank, local_rank)
         self._prepare: messages.Prepare | None = None
         self._sealing: messages.Sealing | None = None
-        """The last one: a daemon that has taken over is told of it again."""
+        """The last report of a sealed slot, which is repeated to a new daemon."""
         self._reservation = 0
-        """Id of the request for the next slot; 0: none is asked for."""
+        """Id of the request for the next slot; 0 while none was sent."""
         self._told = ""
-        """Why nothing is saved."""
+        """The reported reason why saves are left out; empty while they are not."""
         self._slots: dict[str, Slot] = {}
         self._mapping = threading.Lock()
         self._written: set[str] = set()
         self.ready = threading.Event()
-        """All slots are in memory and mapped: a save costs one warm copy from now on."""
+        """Set once all slots are in memory and mapped, so that a save costs one copy into warm
+        memory.
+        """
         self._connection, page = self._insisted()
         self.page = WorkerPage(Path(page))
 
     # -- restoring --------------------------------------------------------------------------------
 
     def open(self, resume: Resume, timeout: float) -> RestoreSet:
-        """What the named source holds; raises `RestoreFailed` where it is not whole."""
+        """Return what the source holds. Raises `RestoreFailed` where it is not complete."""
         found = self._insist(messages.OpenRestoreSet(resume), RestoreSet, timeout)
         crash_points.reached(Stage.RESTORE_OPENED)
         return found
@@ -117,13 +133,12 @@ class WorkerClient:
         ahead: Sequence[Range] = (),
         passed: int | None = None,
     ) -> tuple[Moved, ...]:
-        """Returns once these bytes of the restore set's file are there, and verified; what is
-        `ahead` begins to come.
+        """Wait until these ranges of the restore set's file are available and verified.
 
-        They stay there, unless `passed` says from which offset on this worker needs anything at
-        all: then they may be elsewhere in the file, as is returned, and go when it has passed
-        them. After `DaemonUnavailable` it is to be opened anew: the next daemon knows nothing of
-        it.
+        Ranges `ahead` begin to be fetched. Without `passed` the ranges stay in their places. With
+        it, this worker needs nothing before that offset any more. The ranges may then lie elsewhere
+        in the file, as the result says, and are freed when the worker has passed them. After
+        `DaemonUnavailable` the source has to be opened again: the next daemon does not know it.
         """
         moved: tuple[Moved, ...] = ()
         if ranges or ahead:
@@ -135,12 +150,15 @@ class WorkerClient:
     def find(
         self, timeout: float, *, step: int | None = None, before: Commit | None = None
     ) -> Commit | None:
-        """The newest commit in the store: at `step` alone, and older than `before`, where told."""
+        """Return the newest commit in the storage, or None.
+
+        `step` restricts the search to that step, `before` to commits older than that one.
+        """
         request = messages.FindCommit(step, before)
         return self._insist(request, Commit | None, timeout)  # type: ignore[arg-type]
 
     def restored(self, ident: int) -> None:
-        """This worker has read the restore set with this id. A new daemon knows of none."""
+        """Tell the daemon that this worker has read the restore set with this id."""
         try:
             self._connection.call(messages.Restored(ident), type(None), ANSWER_WITHIN)
         except DaemonUnavailable:
@@ -150,10 +168,10 @@ class WorkerClient:
     # -- saving -----------------------------------------------------------------------------------
 
     def prepare(self, nbytes: int, mapped: Callable[[str, memoryview], None] = ignored) -> None:
-        """Slots take `nbytes` from now on; raises `ArenaFull` when they do not fit.
+        """Ask for slots of `nbytes` each. Raises `ArenaFull` when they do not fit.
 
-        `mapped` is told, from another thread, the path and memory of each slot once it is mapped;
-        the slot may hold a save, and is not to be written.
+        `mapped` is called from another thread with the path and memory of each slot, once it is
+        mapped. The slot may hold a save, and must not be written there.
         """
         self._prepare = messages.Prepare(nbytes)
         self._written.clear()
@@ -168,10 +186,11 @@ class WorkerClient:
         mapping.start()
 
     def open_slot(self, patience: float, *, urgent: bool = False) -> OpenSlot | None:
-        """The slot that the daemon has set aside; None when there is none within `patience`, or
-        when it has no memory for any: it is asked again for the next save.
+        """Return the slot that the daemon has set aside, or None.
 
-        For an `urgent` save an older one that is being uploaded is given up, if it must be.
+        There is none if no slot is free within `patience` seconds, or the daemon has no memory for
+        any. It is asked again for the next save. For an `urgent` save, an older one that is being
+        uploaded is given up if necessary.
         """
         try:
             grant = self._granted(patience, urgent=urgent)
@@ -192,7 +211,7 @@ class WorkerClient:
         return OpenSlot(slot, grant.owner, known=known)
 
     def sealed(self, slot: OpenSlot, step: int, *, waiting: bool, due: bool) -> None:
-        """Tell the daemon, and ask for the next slot. Never waits for it."""
+        """Tell the daemon that a slot was sealed, and ask for the next one, without waiting."""
         self._sealing = messages.Sealing(step, slot.path, waiting, due)
         try:
             self._connection.send(self._sealing)
@@ -202,7 +221,7 @@ class WorkerClient:
         crash_points.reached(Stage.SLOT_REPORTED)
 
     def wait(self, step: int) -> int:
-        """Block at the target `step`, which is sealed, until the target is another."""
+        """Wait at the target `step`, which is sealed, and return the next target."""
         while self.page.target == step:
             try:
                 ident = self._connection.send(messages.Await(step))
@@ -214,7 +233,10 @@ class WorkerClient:
         return self.page.target
 
     def flush(self, timeout: float) -> bool:
-        """Wait until everything that is due is committed; False when time ran out."""
+        """Wait until everything that is due is committed.
+
+        Returns False if `timeout` (s) was not enough.
+        """
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -229,8 +251,11 @@ class WorkerClient:
     def finish(
         self, patience: float, waits: Callable[[DaemonStatus | None], None] = quietly
     ) -> bool:
-        """The same for as long as it takes; False when nothing went up for `patience` seconds, or
-        when it will never be committed. `waits` hears every few seconds how far it is."""
+        """Wait as long as it takes until everything that is due is committed.
+
+        Returns False when nothing was uploaded for `patience` seconds, or the save can never be
+        committed. `waits` is called every few seconds with how far the upload is.
+        """
         sent, deadline = _sent(self.status()), time.monotonic() + patience
         while True:
             within = min(patience, TELL_EVERY)
@@ -242,11 +267,12 @@ class WorkerClient:
             if sent > before:
                 deadline = time.monotonic() + patience
             elif time.monotonic() >= deadline or time.monotonic() - begun < within / 2:
-                return False  # the time is over, or the daemon has said so before it was
+                # Time is up, or the daemon said before that the save will not be committed.
+                return False
             waits(status)
 
     def status(self) -> DaemonStatus | None:
-        """Of the daemon; None where it does not answer: the next flush looks for another."""
+        """Return the daemon's status; None where it does not answer. The next flush reconnects."""
         try:
             return self._connection.call(messages.GetStatus(), DaemonStatus, ANSWER_WITHIN)
         except DaemonUnavailable:
@@ -255,13 +281,15 @@ class WorkerClient:
     # -- the rest ---------------------------------------------------------------------------------
 
     def urge(self) -> None:
-        """What was saved last, to be committed, is uploaded even where not every save is."""
+        """Have the last save that is to be committed uploaded, even where not every one is."""
         self._tell(messages.Urge())
 
     def complain(self, message: str) -> None:
+        """Report a problem of this worker's saves to people."""
         self._tell(messages.Complain(message))
 
     def leave(self, *, clean: bool) -> None:
+        """Tell the daemon that this worker ends, and close the connection."""
         self.page.leave()
         try:
             request = messages.Leave(self.page.read(0).step, clean)
@@ -271,7 +299,7 @@ class WorkerClient:
         self._connection.close()
 
     def _mapped(self, path: str) -> Slot:
-        """The slot as this process has mapped it: once, whichever thread needs it first."""
+        """Return the slot, mapped once, by the thread that needs it first."""
         with self._mapping:
             slot = self._slots.get(path)
             if slot is None or not slot.is_of(slot.path.stat()):
@@ -280,7 +308,9 @@ class WorkerClient:
             return slot
 
     def _map_ahead(self, mapped: Callable[[str, memoryview], None]) -> None:
-        """Beside training: the first save into each slot is to cost no more than the others."""
+        """Map all slots beside training, so that the first save into each costs no more than later
+        ones.
+        """
         try:
             connection = Connection.unix(self._socket, ANSWER_WITHIN)
             request = messages.AwaitSlots(self._attach.local_rank)
@@ -291,7 +321,7 @@ class WorkerClient:
             connection.close()
             self.ready.set()
         except (CheckpointsError, OSError):
-            # Slots are mapped as they are granted; the daemon has said why it has none.
+            # Slots are mapped when they are granted. The daemon reports why it has none.
             pass
 
     def _tell(self, request: messages.Request) -> None:
@@ -301,7 +331,7 @@ class WorkerClient:
             pass
 
     def _insist(self, request: messages.Request, kind: type[T], timeout: float) -> T:
-        """Asks the next daemon when this one dies."""
+        """Call, and repeat the call to the next daemon when this one dies."""
         deadline = time.monotonic() + timeout
         while True:
             try:
@@ -312,7 +342,10 @@ class WorkerClient:
                     raise
 
     def _ask_for_slots(self, prepare: messages.Prepare) -> None:
-        """Raises `ArenaFull` where they do not fit."""
+        """Announce the size of slots and ask for the first one.
+
+        Raises `ArenaFull` where they do not fit.
+        """
         self._reservation = 0
         self._connection.call(prepare, type(None), ANSWER_WITHIN)
         self._reservation = self._connection.send(messages.Reserve())
@@ -335,7 +368,7 @@ class WorkerClient:
         return grant
 
     def _insisted(self) -> tuple[Connection, str]:
-        """A worker may be started while a daemon that has died is being replaced."""
+        """Attach. The daemon may have died and be about to be replaced when a worker starts."""
         deadline = time.monotonic() + REPLACED_WITHIN
         while True:
             try:
@@ -350,7 +383,7 @@ class WorkerClient:
         return connection, connection.call(self._attach, str, ANSWER_WITHIN)
 
     def _reconnect(self, within: float) -> bool:
-        """A new daemon may have taken the old one's place, with the same arena."""
+        """Attach to a new daemon, which serves the same arena. Returns whether there was one."""
         deadline = time.monotonic() + within
         while True:
             try:
@@ -358,16 +391,17 @@ class WorkerClient:
                 if self._sealing is not None:
                     self._connection.send(self._sealing)
                 if self._prepare is not None:
-                    with suppress(ArenaFull):  # the next save asks again
+                    with suppress(ArenaFull):  # The next save asks for slots again.
                         self._ask_for_slots(self._prepare)
                 return True
-            except CheckpointsError:  # or it has not been told of the round yet
+            # A daemon that has not been told of the round yet refuses as well.
+            except CheckpointsError:
                 if time.monotonic() + RECONNECT_EVERY > deadline:
                     return False
                 time.sleep(RECONNECT_EVERY)
 
 
 def _sent(status: DaemonStatus | None) -> tuple[int, int, int]:
-    """How far the upload is: epoch, step, bytes. Zeros where none is under way."""
+    """Return how far the upload is: epoch, step and bytes; zeros while there is none."""
     upload = status.upload if status is not None else None
     return (upload.epoch, upload.step, upload.done) if upload is not None else (0, 0, 0)

@@ -245,7 +245,12 @@ def another_token(ours: Authority, _: Authority) -> PeerCredentials:
 @pytest.mark.parametrize(
     ("server", "client", "client_says", "server_says"),
     [
-        (well, in_clear, "it speaks TLS only, and this node has no cert", "it speaks in the clear"),
+        (
+            well,
+            in_clear,
+            "it speaks TLS only, and this node has no cert",
+            "it does not speak TLS: has it been",
+        ),
         (in_clear, well, r"it does not speak TLS 1.3 \(wrong version number", "it speaks TLS only"),
         (expired, well, "its certificate: certificate has expired", "not accept .*: certificate e"),
         (not_ours, well, "its certificate: .*certificate .*good/ca.pem", "not accept .*unknown ca"),
