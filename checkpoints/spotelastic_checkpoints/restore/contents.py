@@ -1,4 +1,8 @@
-"""What a restore set holds, and where: for the worker that reads it. Stdlib and msgspec only."""
+"""Gives a worker that restores a view of what there is to read, in slots and in fetched ranges.
+
+A slot is read in place, and may be overwritten meanwhile: `check` finds that out afterwards. Needs
+only msgspec.
+"""
 
 import os
 import weakref
@@ -15,26 +19,28 @@ from spotelastic_checkpoints.types import Item, RestoreSet
 
 
 class Piece(NamedTuple):
-    """An item, in a file of this machine's shared memory."""
+    """An item, and the file in this machine's shared memory that it is read from."""
 
     file: str
     item: Item
 
 
 class Contents:
-    """Slots are read in place, so that they must not be overwritten meanwhile: see `check`."""
+    """What a restore set holds, and where."""
 
     def __init__(self, restore_set: RestoreSet) -> None:
+        """Open the slots and the file. Raises `RestoreFailed` where a slot no longer exists."""
         self.id = restore_set.id
         self.step = restore_set.step
         self.world_size = restore_set.world_size
         self.file = self._held(restore_set.file)
-        """Its ranges are there once they have been fetched."""
+        """Path of the file that ranges are fetched into."""
         self._items = restore_set.items
         self._slots = [_slot(path) for path in restore_set.slots]
         self._generations = [slot.generation for slot in self._slots]
 
     def pieces(self) -> Iterator[Piece]:
+        """Yield all items. Raises `RestoreFailed` where a slot has been overwritten."""
         for slot in self._slots:
             header, path = slot.header(), str(slot.path)
             if header is None or header.step != self.step:
@@ -45,9 +51,11 @@ class Contents:
             yield Piece(self.file, item)
 
     def _held(self, path: str) -> str:
-        """Another name of the file that is there now, and is this one as long as we live: a daemon
-        that takes over makes a file of the same name, with other ranges in it."""
-        with suppress(FileNotFoundError):  # which the fetch explains
+        """Return a path that keeps naming the file that is there now.
+
+        A daemon that takes over makes a file of the same name, with other ranges in it.
+        """
+        with suppress(FileNotFoundError):  # Without a file, the fetch says why.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, descriptor)
             return f"/proc/self/fd/{descriptor}"
@@ -55,18 +63,18 @@ class Contents:
 
     @property
     def fetched(self) -> bool:
-        """Whether anything of it has to be brought here first."""
+        """Whether any of it has to be fetched first."""
         return bool(self._items)
 
     @property
     def brought(self) -> int:
-        """Bytes of memory that the file takes, which grow while something comes."""
+        """Bytes of memory that the file takes. They grow while ranges are fetched."""
         with suppress(FileNotFoundError):
             return Path(self.file).stat().st_blocks * 512
         return 0
 
     def check(self) -> None:
-        """Raises `RestoreFailed` when a slot is no longer what it was."""
+        """Raise `RestoreFailed` where a slot was overwritten since this was opened."""
         for slot, generation in zip(self._slots, self._generations, strict=True):
             if slot.generation != generation:
                 raise RestoreFailed(f"the slot {slot.path} was overwritten while it was read")
@@ -76,4 +84,4 @@ def _slot(path: str) -> Slot:
     try:
         return Slot(Path(path))
     except FileNotFoundError:
-        raise RestoreFailed(f"the slot {path} has been given up") from None
+        raise RestoreFailed(f"the slot {path} no longer exists") from None

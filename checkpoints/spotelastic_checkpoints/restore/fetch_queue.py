@@ -1,8 +1,8 @@
-"""Who brings what of a checkpoint: requests, given to lanes of the sources that can serve them.
+"""Distributes the requests of a restore over the sources that can serve them.
 
-A source has lanes (connections), each lane takes the next request that its source can serve. So a
-fast holder sends more than a slow one, what a lost one had begun goes to the next, and what a slow
-one sits on is asked of another, too.
+A source has several lanes (connections), and each lane takes the next request that its source can
+serve. So a fast source serves more requests than a slow one. What a lost source had begun goes to
+the next one. A request that a slow source delays is given to another one as well.
 """
 
 import threading
@@ -15,29 +15,30 @@ from spotelastic_checkpoints.errors import CheckpointsError, RestoreFailed
 from spotelastic_checkpoints.restore.fetch_units import FetchRequest
 
 LATE = 2.0
-"""Seconds after which a request is made of another source as well."""
+"""Seconds after which a request is given to another source as well."""
 
 
 class FetchQueue:
-    """`lanes` tells how many each source has, `clock` the time in seconds."""
+    """The requests of one restore, thread-safe."""
 
     def __init__(self, lanes: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
+        """`lanes` are the numbers of lanes of the sources; `clock` returns the time in seconds."""
         self._changed = threading.Condition()
         self._clock = clock
         self._idle = list(lanes)
-        """Lanes, by source, that have ended or were never begun."""
+        """Number of idle lanes of each source: those that have ended or were never started."""
         self._queues: dict[int, deque[FetchRequest]] = defaultdict(deque)
-        """By source; what is under way or done already is passed over."""
+        """Requests by source. One that was begun or done meanwhile is skipped."""
         self._begun: dict[FetchRequest, float] = {}
-        """When a request under way was last given to somebody,"""
+        """When each request under way was last given to a source."""
         self._given: dict[FetchRequest, set[int]] = {}
-        """and to whom, of those that have not done it."""
+        """The sources that each unfinished request has been given to."""
         self._lost: dict[int, str] = {}
-        """Sources that are not asked any more, and why."""
+        """Sources that are not used any more, and why."""
         self._error: CheckpointsError | None = None
 
     def add(self, requests: Iterable[FetchRequest]) -> list[int]:
-        """The sources whose lanes are to begin, each as often as it has lanes for this."""
+        """Add requests. Returns the sources whose lanes have to be started, once for each lane."""
         with self._changed:
             asked: set[int] = set()
             for request in requests:
@@ -49,8 +50,10 @@ class FetchQueue:
             return self._to_begin(asked - self._lost.keys())
 
     def take(self, source: int) -> FetchRequest | None:
-        """The next for a lane of this source; the lane ends with None. Waits while what others have
-        begun may yet have to be asked of this one."""
+        """Return the next request for a lane of this source; None ends the lane.
+
+        Waits while requests that other sources have begun may still have to be given to this one.
+        """
         with self._changed:
             request = self._next(source)
             if request is None:
@@ -58,17 +61,22 @@ class FetchQueue:
             return request
 
     def done(self, request: FetchRequest) -> None:
+        """Note that the request is done."""
         with self._changed:
             self._begun.pop(request, None)
             self._given.pop(request, None)
             self._changed.notify_all()
 
     def is_done(self, request: FetchRequest) -> bool:
+        """Return whether the request is done."""
         with self._changed:
             return request not in self._given
 
     def lost(self, source: int, reason: CheckpointsError) -> None:
-        """What only this source was at is for others; an error when there are none."""
+        """Stop using a source.
+
+        Its requests go to others, or everything fails where there are none.
+        """
         with self._changed:
             self._lost[source] = str(reason)
             for request, given in list(self._given.items()):
@@ -80,13 +88,13 @@ class FetchQueue:
             self._changed.notify_all()
 
     def failed(self, error: CheckpointsError) -> None:
-        """Of everything: no other source can help. The first error stays."""
+        """Fail everything, because no other source can help. The first error is kept."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
     def wait(self, requests: Collection[FetchRequest]) -> None:
-        """Until these are done; raises the error that ended everything."""
+        """Wait until these requests are done. Raises the error that everything failed with."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._error is not None or self._given.keys().isdisjoint(requests)
@@ -116,7 +124,10 @@ class FetchQueue:
         return None
 
     def _to_begin(self, asked: Collection[int]) -> list[int]:
-        """One of each source first: what only one has may be waited for."""
+        """Return the sources of lanes to start, beginning with one lane of each.
+
+        What only one source has may be what is waited for.
+        """
         turns = []
         for source in sorted(asked):
             count = min(self._idle[source], len(self._queues[source]))

@@ -1,7 +1,8 @@
-"""Pure: what is fetched of a checkpoint, in which units, and which of them travel together.
+"""Decides which parts of a checkpoint to fetch for given ranges, and which of them in one request.
 
-A cell is the smallest part that can be verified alone: a block of an item where it has checksums of
-its own, otherwise the whole item. Only cells that a rank's ranges touch are fetched.
+A unit is the smallest part that can be verified alone: a block of an item where blocks have
+checksums of their own, otherwise the whole item. Only units that the ranges touch are fetched.
+Nothing here does I/O.
 """
 
 from bisect import bisect_right
@@ -17,20 +18,22 @@ from spotelastic_checkpoints.format.manifest import DIGITS
 from spotelastic_checkpoints.types import Item, Range
 
 GAP = 32 << 10
-"""Bytes between two cells that are read along rather than asked around."""
+"""Bytes between two units that are read along, rather than asking twice."""
 
 
 class CopyLocation(NamedTuple):
-    """Where a copy of something lies. `source` is a number, `file` the source's own name."""
+    """Where a copy of an item lies."""
 
     source: int
+    """Number of the source."""
     file: object
+    """Name of the file, as the source knows it."""
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedItem:
-    """An item at its offset in the file that it is copied to, and all places it can come from."""
+    """An item at its offset in the file it is fetched into, and all places that it can come from."""
 
     item: Item
     places: tuple[CopyLocation, ...]
@@ -38,33 +41,35 @@ class LocatedItem:
 
 @dataclass(frozen=True, slots=True)
 class FetchUnit:
-    """Bytes `start` to `end` of the target file."""
+    """Bytes `start` to `end` of the target file, which are fetched and verified as one."""
 
     start: int
     end: int
     checksum: str
-    """Empty where the source itself vouches for what it sends."""
+    """xxh3 (64 bits, hex); empty where the source itself verifies what it sends."""
     fqn: str
     places: tuple[CopyLocation, ...]
 
     @property
     def length(self) -> int:
+        """Number of bytes."""
         return self.end - self.start
 
     def place(self, source: int) -> CopyLocation:
+        """Return where the unit lies in this source."""
         return next(place for place in self.places if place.source == source)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchRequest:
-    """Cells that all lie in the same sources, as neighbours in the first of them."""
+    """Units that all lie in the same sources, and are neighbours in the first of them."""
 
-    cells: tuple[FetchUnit, ...]
+    units: tuple[FetchUnit, ...]
     sources: frozenset[int]
 
 
 def placed(items: Iterable[tuple[Item, tuple[CopyLocation, ...]]]) -> list[LocatedItem]:
-    """Laid out one after the other, in the order given; aligned in memory as they were."""
+    """Give each item an offset in the target file, in the order given, aligned as it was."""
     found = []
     end = 0
     for item, places in items:
@@ -80,7 +85,8 @@ def placed(items: Iterable[tuple[Item, tuple[CopyLocation, ...]]]) -> list[Locat
     return found
 
 
-def cells_of(placed: LocatedItem) -> Iterator[FetchUnit]:
+def units_of(placed: LocatedItem) -> Iterator[FetchUnit]:
+    """Yield the units of an item."""
     item = placed.item
     undivided = item.checksum and not item.blocks
     bounds = [(0, item.length)] if undivided else manifest.blocks(item)
@@ -91,59 +97,61 @@ def cells_of(placed: LocatedItem) -> Iterator[FetchUnit]:
 
 
 def touched(items: Sequence[LocatedItem], ranges: Iterable[Range]) -> Iterator[FetchUnit]:
-    """The cells of these items (in order of their offsets) that ranges of the target touch."""
+    """Yield the units that ranges of the target file touch. `items` are in the order of offsets."""
     done = 0
     for start, end in sorted(ranges):
         before = bisect_right(items, start, key=lambda placed: placed.item.offset) - 1
         for placed in islice(items, max(before, 0), None):
             if placed.item.offset >= end:
                 break
-            for cell in cells_of(placed):
-                if cell.start < end and cell.end > max(start, done):
-                    yield cell
-                    done = cell.end
+            for unit in units_of(placed):
+                if unit.start < end and unit.end > max(start, done):
+                    yield unit
+                    done = unit.end
 
 
-def requests(cells: Iterable[FetchUnit], most: int) -> list[FetchRequest]:
-    """Each of at most `most` bytes, or of one cell; files take turns, in the order of their
-    offsets: stores send several objects faster than several ranges of one."""
+def requests(units: Iterable[FetchUnit], most: int) -> list[FetchRequest]:
+    """Group units into requests of at most `most` bytes, or of one unit.
+
+    Files take turns, because stores send several objects faster than several ranges of one.
+    """
     alike: dict[tuple[object, frozenset[int]], list[FetchUnit]] = defaultdict(list)
-    for cell in cells:
-        sources = frozenset(place.source for place in cell.places)
-        alike[cell.places[0][:2], sources].append(cell)
+    for unit in units:
+        sources = frozenset(place.source for place in unit.places)
+        alike[unit.places[0][:2], sources].append(unit)
     files = [list(_cut(group, sources, most)) for (_, sources), group in alike.items()]
     return [found for turn in zip_longest(*files) for found in turn if found is not None]
 
 
-def _cut(cells: list[FetchUnit], sources: frozenset[int], most: int) -> Iterator[FetchRequest]:
-    """Of cells that lie in one file."""
-    cells.sort(key=lambda cell: cell.places[0].offset)
+def _cut(units: list[FetchUnit], sources: frozenset[int], most: int) -> Iterator[FetchRequest]:
+    """Group the units of one file into requests."""
+    units.sort(key=lambda unit: unit.places[0].offset)
     run: list[FetchUnit] = []
     begun = end = 0
-    for cell in cells:
-        offset = cell.places[0].offset
-        if run and (offset > end + GAP or offset + cell.length - begun > most):
+    for unit in units:
+        offset = unit.places[0].offset
+        if run and (offset > end + GAP or offset + unit.length - begun > most):
             yield FetchRequest(tuple(run), sources)
             run = []
         if not run:
             begun = offset
-        run.append(cell)
-        end = offset + cell.length
+        run.append(unit)
+        end = offset + unit.length
     yield FetchRequest(tuple(run), sources)
 
 
-def runs(cells: Iterable[FetchUnit], source: int, most: int) -> Iterator[list[FetchUnit]]:
-    """Pure: as the cells lie in one source: neighbours there together, at most `most` bytes."""
+def runs(units: Iterable[FetchUnit], source: int, most: int) -> Iterator[list[FetchUnit]]:
+    """Group units into those that are neighbours in one source, of at most `most` bytes."""
     run: list[FetchUnit] = []
-    for cell in sorted(cells, key=lambda cell: _order(cell.place(source))):
-        place = cell.place(source)
+    for unit in sorted(units, key=lambda unit: _order(unit.place(source))):
+        place = unit.place(source)
         if run:
             first, last = run[0].place(source), run[-1].place(source)
             apart = place.file != last.file or place.offset > last.offset + run[-1].length + GAP
-            if apart or place.offset + cell.length - first.offset > most:
+            if apart or place.offset + unit.length - first.offset > most:
                 yield run
                 run = []
-        run.append(cell)
+        run.append(unit)
     if run:
         yield run
 

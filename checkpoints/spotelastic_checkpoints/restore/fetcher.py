@@ -1,13 +1,13 @@
-"""Copies cells of a checkpoint into one file of shared memory, from whoever has them.
+"""Fetches ranges of a checkpoint from its sources into one file that a node's ranks restore from.
 
-Bytes are received where the local ranks read them: in memory beyond the file's own ranges, which
-is used again when all of them are past it. So it stays warm, and a restore takes little of it
-however large the state is. What a rank keeps is copied to its own place in the file.
+Bytes are received where the local ranks read them: in memory behind the file's own ranges. That
+memory is reused once all ranks are past it. So it stays warm, and a restore needs little of it
+however large the state is. A range that a rank keeps is copied to its own place in the file.
 
-Must never happen: a rank uses what was not verified, or what has been given back. A range counts as
-fetched only when all its cells have come and match; nobody writes to the memory that it came to
-until each local rank has said that it is past it; and who brings something a second time, because
-the first is slow, has other memory for it.
+A rank must never use bytes that were not verified, or that have been given back. A range counts as
+fetched only when all its units have arrived and match. Memory is written again only after each
+local rank has said that it is past it. A unit that is fetched a second time, because the first
+source is slow, is received in other memory.
 """
 
 import heapq
@@ -36,55 +36,67 @@ from spotelastic_checkpoints.storage.hanging import forget_frames
 from spotelastic_checkpoints.types import Moved, Range
 
 MOST_LANES = 16
+"""Largest number of lanes that work at the same time."""
 ASKED = 64
-"""What was asked for last, by all ranks, of which the cells are remembered."""
+"""Number of recent sets of ranges whose units are remembered. All ranks ask for the same ones."""
 
 END = 1 << 62
-"""Behind everything."""
+"""An offset behind everything."""
 
 
 class Reader(Protocol):
-    """A connection. One thread reads, and closes it; `abort` may be called from another, and ends
-    the read."""
+    """A connection to a source.
+
+    One thread reads and closes it. `abort` may be called from another thread, and ends the read.
+    """
 
     def read(self, file: object, offset: int, target: memoryview) -> None:
-        """Fills `target`; raises `RestoreFailed`, and is not used again then."""
+        """Fill `target`. Raises `RestoreFailed`, after which the reader is not used again."""
         ...
 
-    def abort(self) -> None: ...
+    def abort(self) -> None:
+        """End a read in another thread."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connection."""
 
 
 class RangeSource(Protocol):
-    """`lanes` connections at a time, reads of at most `most` bytes."""
+    """A node or a storage that ranges can be fetched from."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name for messages."""
 
     @property
-    def lanes(self) -> int: ...
+    def lanes(self) -> int:
+        """Number of connections at the same time."""
 
     @property
-    def most(self) -> int: ...
+    def most(self) -> int:
+        """Largest number of bytes per read."""
 
     def open(self) -> Reader:
-        """Raises `RestoreFailed`."""
+        """Connect. Raises `RestoreFailed`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Brought:
-    """Where a request's cells have come to: by their start, the lease and the offset in it. Those
-    that all ranks are past are taken out, and the leases given back with the last one."""
+    """Where the units of a request have been received.
+
+    Units that all ranks are past are removed. The leases are given back with the last of them.
+    """
 
     leases: list[Lease]
     at: dict[int, tuple[Lease, int]]
+    """For the start of each unit, its lease and the offset in it."""
 
 
 class Fetcher:
-    """One checkpoint's way into one file; used by all `readers` local ranks, each of which enters,
-    fetches from its own thread, and passes. Raises `ArenaFull` where there is no room for a file.
+    """Fetches one checkpoint into one file, for all local ranks of a node.
+
+    Each rank enters, fetches from its own thread, and says what it is past.
     """
 
     def __init__(
@@ -94,28 +106,29 @@ class Fetcher:
         sources: Sequence[RangeSource],
         readers: int = 1,
     ) -> None:
+        """Create the file. Raises `ArenaFull` where there is no room for it."""
         self.path = path
         self._items = items
         self._sources = sources
         self._readers = readers
         self._lock = threading.Lock()
         self._asked: dict[int, FetchRequest] = {}
-        """With whom cells come that were asked for, by their start."""
+        """For the start of each unit that was asked for, the request it is part of."""
         self._brought: dict[FetchRequest, _Brought] = {}
         self._passing: list[tuple[int, int]] = []
-        """Ends and starts of cells that were asked for, a heap."""
+        """A heap of the ends and starts of units that were asked for."""
         self._kept: set[int] = set()
-        """The starts of cells that stay,"""
+        """Starts of units that stay in the file."""
         self._settled: set[int] = set()
-        """and of those of them that are in their own places."""
+        """Starts of kept units that are in their own places."""
         self._settling = threading.Lock()
-        # All ranks ask for the same, first ahead.
+        # All ranks ask for the same ranges, first ahead and then as needed.
         self._touched = lru_cache(ASKED)(lambda ranges: tuple(fetch_units.touched(items, ranges)))
         self._passed: dict[int, int] = {}
-        """By local rank: nothing before this offset is needed by it."""
+        """For each local rank, the offset before which it needs nothing any more."""
         self._failed: CheckpointsError | None = None
         self._connected: dict[int, list[Reader]] = defaultdict(list)
-        """By source, those that no lane uses."""
+        """For each source, the connections that no lane uses."""
         self._working: list[Reader] = []
         self._work = FetchQueue([source.lanes for source in sources])
         self._pool = ThreadPoolExecutor(MOST_LANES, thread_name_prefix="fetch")
@@ -123,7 +136,7 @@ class Fetcher:
         try:
             path.touch(0o600)
             self._file = path.open("rb+", buffering=0)
-            # Pages come as they are written: what nobody needs takes no memory.
+            # Memory is allocated as pages are written: ranges that no rank needs take none.
             self._file.truncate(end)
         except OSError as error:
             raise ArenaFull(f"{path}: {error.strerror}") from error
@@ -133,32 +146,31 @@ class Fetcher:
 
     @property
     def shortage(self) -> str:
-        """What room was missing, if that has ended it: another may find it by now."""
+        """What memory was missing, if that has ended it; a new fetcher may find some."""
         return str(self._failed) if isinstance(self._failed, ArenaFull) else ""
 
     # -- local ranks ------------------------------------------------------------------------------
 
     def enter(self, reader: int) -> None:
-        """This local rank may need anything from now on."""
+        """Declare that this local rank may need anything from now on."""
         with self._lock:
             self._passed[reader] = 0
 
     def fetch(
         self, ranges: Iterable[Range], *, ahead: Iterable[Range] = (), keep: bool = True
     ) -> list[Moved]:
-        """Returns when these ranges are there and verified, with what of them is not in its own
-        place; what is `ahead` begins to come.
+        """Wait until these ranges are available and verified; ranges `ahead` begin to be fetched.
 
-        To `keep` them makes them stay, in their places, when all ranks are past them. Raises
-        `RestoreFailed`, `ArenaFull`, and whatever else the source raised; so does every later call
-        then.
+        Returns those that are not in their own places. With `keep` they stay in their places when
+        all ranks are past them. Raises `RestoreFailed`, `ArenaFull` or another error of the source,
+        and raises it at every later call.
         """
         try:
             with self._lock:
                 if self._failed is not None:
                     raise self._failed
                 wanted = self._ask(ranges, keep=keep)
-                asked = {self._asked[cell.start] for cell in wanted}
+                asked = {self._asked[unit.start] for unit in wanted}
                 self._ask(ahead, keep=False)
             self._work.wait(asked)
             if keep:
@@ -173,38 +185,38 @@ class Fetcher:
             return list(self._moved(wanted))
 
     def passed(self, reader: int, offset: int) -> None:
-        """This local rank needs nothing before the offset any more but what it keeps."""
+        """Declare that this local rank needs only kept ranges before the offset."""
         with self._lock:
             self._passed[reader] = offset
             if len(self._passed) == self._readers and self._failed is None:
                 self._give_back(min(self._passed.values()))
 
     def remove(self) -> None:
-        """The file goes at once, its memory with the last who has it open."""
-        self._end(RestoreFailed("what was to be restored has been put away"))
+        """Delete the file. Its memory is freed when the last process closes it."""
+        self._end(RestoreFailed("the restore was ended: its copies have been deleted"))
         self._pool.shutdown(wait=False)
 
     # -- what is there ----------------------------------------------------------------------------
 
     def _ask(self, ranges: Iterable[Range], *, keep: bool) -> Sequence[FetchUnit]:
-        """In the order of their offsets."""
+        """Return the units of these ranges, by offset, and begin to fetch those that are new."""
         wanted = self._touched(tuple(ranges))
-        new = [cell for cell in wanted if cell.start not in self._asked]
+        new = [unit for unit in wanted if unit.start not in self._asked]
         if keep:
-            self._kept.update(cell.start for cell in wanted)
+            self._kept.update(unit.start for unit in wanted)
         if new:
-            self._check_memory(sum(cell.length for cell in new))
+            self._check_memory(sum(unit.length for unit in new))
             requests = fetch_units.requests(new, min(source.most for source in self._sources))
             for request in requests:
-                for cell in request.cells:
-                    self._asked[cell.start] = request
-                    heapq.heappush(self._passing, (cell.end, cell.start))
+                for unit in request.units:
+                    self._asked[unit.start] = request
+                    heapq.heappush(self._passing, (unit.end, unit.start))
             for number in self._work.add(requests):
                 self._pool.submit(self._lane, number)
         return wanted
 
     def _give_back(self, offset: int) -> None:
-        """The memory of what ends before the offset."""
+        """Give back the memory of units that end before the offset."""
         not_yet = []
         while self._passing and self._passing[0][0] <= offset:
             end, start = heapq.heappop(self._passing)
@@ -216,7 +228,7 @@ class Fetcher:
                 del self._asked[start]
             brought = self._brought.get(request)
             if brought is not None:
-                brought.at.pop(start, None)  # none where it was settled
+                brought.at.pop(start, None)  # A settled unit has been removed before.
                 if not brought.at:
                     self._drop(self._brought.pop(request))
         for each in not_yet:
@@ -227,7 +239,7 @@ class Fetcher:
             self._extents.give_back(lease)
 
     def _moved(self, wanted: Iterable[FetchUnit]) -> Iterator[Moved]:
-        left = [cell for cell in wanted if cell.start not in self._settled]
+        left = [unit for unit in wanted if unit.start not in self._settled]
         at = {c.start: self._brought[self._asked[c.start]].at[c.start] for c in left}
         for start, end, lease, begun in _stretches(left, at):
             yield start, end, lease.offset + begun
@@ -238,8 +250,11 @@ class Fetcher:
             raise ArenaFull(f"{mib(needed)} more for a restore; {left}: {left.more}")
 
     def _give_up(self, error: CheckpointsError) -> None:
-        """The memory goes now, when the last lane has ended: the error's traceback holds on to
-        us."""
+        """Fail, and free the memory as soon as the last lane has ended.
+
+        It cannot be left to garbage collection, because the error's traceback refers to this
+        object.
+        """
         self._end(error)
         self._pool.shutdown(wait=True)
         with self._settling, self._lock:
@@ -280,7 +295,7 @@ class Fetcher:
                 except RestoreFailed:
                     if not may_have_ended or self._failed is not None:
                         raise
-                    # Whoever holds something ends connections that have been idle for long.
+                    # A source may close connections that have been idle for long.
                     self._close(reader)
                     reader = None
                     reader = self._opened(number)
@@ -293,7 +308,7 @@ class Fetcher:
         except RestoreFailed as error:
             work.lost(number, error)
         except CheckpointsError as error:
-            forget_frames(error)  # which hold on to what they have leased
+            forget_frames(error)  # The frames hold on to leases.
             work.failed(error)
         except OSError as error:
             work.failed(ArenaFull(f"{self.path}: {error.strerror}"))
@@ -304,7 +319,7 @@ class Fetcher:
                 self._close(reader)
 
     def _idle(self, number: int) -> Reader | None:
-        """A connection that is there already saves a handshake."""
+        """Return an open connection to the source, which saves a handshake; None if there is none."""
         with self._lock:
             there = self._connected[number]
             return self._at_work(there.pop()) if there else None
@@ -336,14 +351,14 @@ class Fetcher:
     def _bring(self, request: FetchRequest, number: int, reader: Reader) -> _Brought:
         brought = _Brought([], {})
         try:
-            for run in fetch_units.runs(request.cells, number, self._sources[number].most):
+            for run in fetch_units.runs(request.units, number, self._sources[number].most):
                 first, last = run[0].place(number), run[-1].place(number)
                 length = last.offset + run[-1].length - first.offset
                 lease = self._extents.lease(length, like=run[0].start)
                 brought.leases.append(lease)
                 self._fill(lease.memory, run, number, reader)
-                for cell in run:
-                    brought.at[cell.start] = lease, cell.place(number).offset - first.offset
+                for unit in run:
+                    brought.at[unit.start] = lease, unit.place(number).offset - first.offset
         except BaseException:
             self._drop(brought)
             raise
@@ -352,10 +367,12 @@ class Fetcher:
     def _fill(
         self, memory: memoryview, run: Sequence[FetchUnit], number: int, reader: Reader
     ) -> None:
-        """With cells that are neighbours in the source; one that is longer than what is read at
-        once counts once the last byte has come and all of it matches."""
+        """Read units that are neighbours in the source.
+
+        A unit that is longer than one read is verified once its last byte has arrived.
+        """
         first, most = run[0].place(number), self._sources[number].most
-        # A second look tells what was damaged on the way from what lies damaged in the source.
+        # A second read tells damage on the way from damage in the source.
         for damaged_before in (False, True):
             for begun in range(0, len(memory), most):
                 reader.read(first.file, first.offset + begun, memory[begun : begun + most])
@@ -366,23 +383,23 @@ class Fetcher:
                 raise self._damaged(damaged, number)
 
     def _place(self, request: FetchRequest, brought: _Brought) -> None:
-        """It is there, for all; what stays, in its own place."""
+        """Make the request's units available, those that are kept in their own places."""
         settled: set[int] = set()
         while not self._published(request, brought, settled):
             with self._lock:
-                kept = [c for c in request.cells if c.start in self._kept - settled]
+                kept = [c for c in request.units if c.start in self._kept - settled]
             self._write(kept, brought.at)
-            settled.update(cell.start for cell in kept)
+            settled.update(unit.start for unit in kept)
         crash_points.reached(Stage.FETCH_WROTE)
 
     def _published(
         self, request: FetchRequest, brought: _Brought, settled: Collection[int]
     ) -> bool:
-        """False where more of it is to stay by now."""
+        """Return False where more of the units have to be kept by now."""
         with self._lock:
-            if any(c.start in self._kept and c.start not in settled for c in request.cells):
+            if any(c.start in self._kept and c.start not in settled for c in request.units):
                 return False
-            if self._work.is_done(request):  # by another source
+            if self._work.is_done(request):  # Another source was faster.
                 self._drop(brought)
                 return True
             self._settled.update(settled)
@@ -396,12 +413,12 @@ class Fetcher:
             return True
 
     def _settle(self, wanted: Iterable[FetchUnit]) -> None:
-        """What had come before anybody kept it goes to its own place."""
+        """Copy units to their own places that arrived before any rank wanted to keep them."""
         with self._settling:
             with self._lock:
                 if self._failed is not None:
                     raise self._failed
-                left = [cell for cell in wanted if cell.start not in self._settled]
+                left = [unit for unit in wanted if unit.start not in self._settled]
                 at = {c.start: self._brought[self._asked[c.start]].at[c.start] for c in left}
             try:
                 self._write(left, at)
@@ -411,41 +428,41 @@ class Fetcher:
                 self._settled.update(at)
 
     def _write(self, wanted: Iterable[FetchUnit], at: Mapping[int, tuple[Lease, int]]) -> None:
-        """Each to its own place. Neighbours in both go at once."""
+        """Copy units to their own places. Those that are neighbours in both are copied at once."""
         for start, end, lease, begun in _stretches(wanted, at):
             data, offset = lease.memory[begun : begun + end - start], start
             while data:
                 count = os.pwrite(self._file.fileno(), data, offset)
                 data, offset = data[count:], offset + count
 
-    def _damaged(self, cell: FetchUnit, number: int) -> RestoreFailed:
-        place = cell.place(number)
+    def _damaged(self, unit: FetchUnit, number: int) -> RestoreFailed:
+        place = unit.place(number)
         return RestoreFailed(
-            f"{self._sources[number].name}/{place.file}: {cell.fqn} does not match its checksum"
+            f"{self._sources[number].name}/{place.file}: {unit.fqn} does not match its checksum"
         )
 
 
-def _matches(cell: FetchUnit, number: int, begun: int, data: memoryview) -> bool:
-    if not cell.checksum:
+def _matches(unit: FetchUnit, number: int, begun: int, data: memoryview) -> bool:
+    if not unit.checksum:
         return True
-    start = cell.place(number).offset - begun
-    return xxhash.xxh3_64_hexdigest(data[start : start + cell.length]) == cell.checksum
+    start = unit.place(number).offset - begun
+    return xxhash.xxh3_64_hexdigest(data[start : start + unit.length]) == unit.checksum
 
 
 def _stretches(
     wanted: Iterable[FetchUnit], at: Mapping[int, tuple[Lease, int]]
 ) -> Iterator[tuple[int, int, Lease, int]]:
-    """Start and end of what lies together in a lease, and where it begins there."""
+    """Yield start and end of units that are contiguous in a lease, and where they begin in it."""
     found: tuple[int, int, Lease, int] | None = None
-    for cell in wanted:
-        lease, begun = at[cell.start]
+    for unit in wanted:
+        lease, begun = at[unit.start]
         if found is not None:
             start, end, same, first = found
-            near = lease is same and cell.start - end < ALIGNMENT
-            if near and begun - first == cell.start - start:
-                found = start, cell.end, lease, first
+            near = lease is same and unit.start - end < ALIGNMENT
+            if near and begun - first == unit.start - start:
+                found = start, unit.end, lease, first
                 continue
             yield found
-        found = cell.start, cell.end, lease, begun
+        found = unit.start, unit.end, lease, begun
     if found is not None:
         yield found

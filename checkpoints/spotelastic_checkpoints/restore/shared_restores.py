@@ -1,4 +1,4 @@
-"""Restores of a node: local ranks that ask for the same source share what is fetched of it."""
+"""Lets the local ranks of a node that restore from the same source share what is fetched of it."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from spotelastic_checkpoints.types import Commit, RestoreSet, Resume
 
 @dataclass
 class _Restore:
-    """Under way or done."""
+    """A source that is being opened or is open."""
 
     task: "asyncio.Task[OpenSource]"
     read_by: set[int] = field(default_factory=set)
-    """Local ranks that are done with it."""
+    """Local ranks that have read all they need."""
 
     @property
     def opened(self) -> OpenSource | None:
@@ -30,21 +30,27 @@ class _Restore:
 
 
 class Restores:
-    """Lives in the daemon's event loop."""
+    """The restores of one daemon, in its event loop."""
 
-    def __init__(self, ranks: int, surroundings: Callable[[], SourceContext]) -> None:
+    def __init__(self, ranks: int, make_context: Callable[[], SourceContext]) -> None:
+        """`ranks` is their number; `make_context` returns what sources are opened with."""
         self._ranks = ranks
-        self._surroundings = surroundings
-        self._around: SourceContext | None = None
-        """Of this round's restores: what they wait for ends with it."""
+        self._make_context = make_context
+        self._context: SourceContext | None = None
+        """Context of this round's restores. Their waits end with the round."""
         self._restores: dict[bytes, _Restore] = {}
         self._shortages: dict[int, str] = {}
-        """Of restores that have been begun anew: the next who asks for one hears the same."""
+        """Missing memory of restores that were begun again, by id: a rank that asks for an old one
+        is told.
+        """
         self._last = 0
 
     async def open(self, resume: Resume, local_rank: int) -> RestoreSet:
-        """Once per source, whoever asks; anew where room was missing for what was to be fetched.
-        Raises what opening it raised."""
+        """Open the source, once for all local ranks, and return what it holds.
+
+        It is opened again where memory was missing for what was to be fetched. Raises the error of
+        opening it.
+        """
         key = msgspec.msgpack.encode(resume)
         known = self._restores.get(key)
         if known is not None and known.opened is not None and known.opened.fetcher.shortage:
@@ -59,7 +65,7 @@ class Restores:
         try:
             opened = await asyncio.shield(shared.task)
         except Exception:
-            # Whoever asks again gets another try, which may be under way by now.
+            # The next rank that asks gets another attempt, which may be under way already.
             if self._restores.get(key) is shared:
                 del self._restores[key]
             raise
@@ -68,20 +74,23 @@ class Restores:
         return opened.restore_set
 
     async def find(self, step: int | None, before: Commit | None) -> Commit | None:
-        """The newest commit: at `step` alone, and older than `before`, where told."""
+        """Return the newest commit, or None.
+
+        `step` restricts the search to that step, `before` to commits older than that one.
+        """
         return await asyncio.to_thread(sources.find_commit, step, before, self._of_round())
 
     async def fetch(self, request: Fetch, local_rank: int) -> Fetched:
-        """Returns when these ranges of the file that all share are there."""
+        """Wait until these ranges are available in the file that all ranks share."""
         for each in self._restores.values():
             if each.opened is not None and each.opened.restore_set.id == request.id:
                 return await asyncio.to_thread(_fetch, each.opened.fetcher, request, local_rank)
         if request.id in self._shortages:
             raise ArenaFull(self._shortages[request.id])
-        raise RestoreFailed("what was to be restored has been put away: another round has begun")
+        raise RestoreFailed("the restore was ended, because another round has begun")
 
     def done(self, ident: int, local_rank: int) -> None:
-        """When the last local rank has read it, the copies are no longer needed."""
+        """Note that a local rank has read everything. The last one's report deletes the copies."""
         for key, each in list(self._restores.items()):
             if each.opened is not None and each.opened.restore_set.id == ident:
                 each.read_by.add(local_rank)
@@ -91,10 +100,10 @@ class Restores:
                     del self._restores[key]
 
     def forget(self) -> None:
-        """The copies go at once, or when what is under way is done; nobody waits for it."""
-        if self._around is not None:
-            self._around.patience.end()
-            self._around = None
+        """Delete all copies, now or when the work under way is done, without waiting."""
+        if self._context is not None:
+            self._context.retry.end()
+            self._context = None
         for each in self._restores.values():
             if each.task.done():
                 _remove_copies(each.task)
@@ -104,9 +113,9 @@ class Restores:
         self._shortages.clear()
 
     def _of_round(self) -> SourceContext:
-        if self._around is None:
-            self._around = self._surroundings()
-        return self._around
+        if self._context is None:
+            self._context = self._make_context()
+        return self._context
 
 
 def _fetch(fetcher: Fetcher, request: Fetch, local_rank: int) -> Fetched:

@@ -1,7 +1,8 @@
-"""One exact source as this node can have it: own slots, other nodes' slots, or a commit.
+"""Opens the exact source that a round restores from: own slots, other nodes' slots, or a commit.
 
-Opening it tells what there is. What is not in own slots is then fetched range by range, as local
-ranks ask for it: once per node, verified, into one file of the arena that they share.
+Opening tells what the source holds. What is not in this node's own slots is then fetched range by
+range as local ranks ask for it. It is fetched and verified once per node, into one file of the
+arena that all ranks share.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,43 +25,51 @@ from spotelastic_checkpoints.restore.fetcher import Fetcher, RangeSource, Reader
 from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.types import Commit, Holder, Item, RestoreSet, Resume
 
-STORE_RANGE, STORE_AT_ONCE = 8 << 20, 8
-"""Bytes per request to the store, and requests in flight."""
+STORE_RANGE = 8 << 20
+"""Bytes per request to the object store."""
+STORE_AT_ONCE = 8
+"""Requests to the object store in flight at the same time."""
 PEER_AT_ONCE = 2
-"""Requests in flight to each peer."""
+"""Requests to each other node in flight at the same time."""
 PEERS_AT_ONCE = 8
-"""Peers that are asked at a time what they have."""
+"""Number of nodes that are asked at the same time what they have."""
 
 Key = tuple[str, tuple[int, ...]]
+"""Identifies an item within a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """Where a node can read from."""
+    """What a node needs to open a source."""
 
     arena: Arena
     commits: Callable[[], Commits]
+    """Returns the checkpoints in the object store."""
     node: str
+    """Id of this node."""
     credentials: PeerCredentials
     warn: Callable[[str], None]
-    """Told, in any thread, whom a restore does without, and why."""
-    patience: OutageRetry
-    """With the store."""
+    """Called, in any thread, with which holder a restore does without, and why."""
+    retry: OutageRetry
+    """Retries requests while the object store does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """A source that is being read by local ranks."""
+    """An open source, and the fetcher that local ranks read it with."""
 
     restore_set: RestoreSet
     fetcher: Fetcher
 
 
-def open_source(ident: int, resume: Resume, around: SourceContext) -> OpenSource:
-    """Synchronous; raises `RestoreFailed`, or `StorageUnavailable` when the store stays away."""
+def open_source(ident: int, resume: Resume, context: SourceContext) -> OpenSource:
+    """Open the source that `resume` names. Blocks.
+
+    Raises `RestoreFailed`, or `StorageUnavailable` where the object store does not come back.
+    """
     if resume.kind == "store":
-        return _open_commit(ident, Commit(resume.epoch, resume.step), around)
-    return _open_memory(ident, resume, around)
+        return _open_commit(ident, Commit(resume.epoch, resume.step), context)
+    return _open_memory(ident, resume, context)
 
 
 def _opened(
@@ -70,18 +79,18 @@ def _opened(
     slots: Sequence[str],
     items: Iterable[tuple[Item, tuple[CopyLocation, ...]]],
     sources: Sequence[RangeSource],
-    around: SourceContext,
+    context: SourceContext,
 ) -> OpenSource:
     placed = fetch_units.placed(items)
-    path = around.arena.folder / f"restore-{ident}"
-    fetcher = Fetcher(path, placed, sources, readers=around.arena.workers)
+    path = context.arena.folder / f"restore-{ident}"
+    fetcher = Fetcher(path, placed, sources, readers=context.arena.workers)
     there = tuple(_described(found) for found in placed)
     described = RestoreSet(ident, step, world_size, tuple(slots), str(fetcher.path), there)
     return OpenSource(described, fetcher)
 
 
 def _described(placed: LocatedItem) -> Item:
-    """Checksums are the daemon's business."""
+    """Return the item for workers, without checksums: the daemon verifies."""
     item = placed.item
     return Item(
         item.fqn, item.path, item.dtype, item.shape, item.offsets, item.sizes, item.rank,
@@ -94,49 +103,56 @@ def _described(placed: LocatedItem) -> Item:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """A commit's folder, as a source and as each of its readers."""
+    """The folder of a commit, as a source and as each of its readers."""
 
     commits: Commits
     name: str
-    patience: OutageRetry
+    retry: OutageRetry
     lanes: int = STORE_AT_ONCE
     most: int = STORE_RANGE
 
     def open(self) -> Reader:
+        """Return this object: requests need no connection of their own."""
         return self
 
     def read(self, file: object, offset: int, target: memoryview) -> None:
+        """Fill `target` from an object. Raises `RestoreFailed` or `StorageUnavailable`."""
         key = f"{self.name}/{file}"
         storage = self.commits.storage
-        if self.patience.ask(lambda: storage.read(key, offset, target)) != len(target):
-            raise RestoreFailed(f"{storage.url}/{key} is shorter than its manifest says")
+        if self.retry.ask(lambda: storage.read(key, offset, target)) != len(target):
+            raise RestoreFailed(
+                f"{storage.url}/{key} is damaged: it is shorter than its manifest says"
+            )
 
     def abort(self) -> None:
-        """Its requests have deadlines."""
+        """Do nothing: requests have deadlines."""
 
     def close(self) -> None:
-        """It is shared."""
+        """Do nothing: all readers are this object."""
 
 
-def _open_commit(ident: int, commit: Commit, around: SourceContext) -> OpenSource:
-    manifests = around.patience.ask(lambda: around.commits().checkpoint(commit))
+def _open_commit(ident: int, commit: Commit, context: SourceContext) -> OpenSource:
+    manifests = context.retry.ask(lambda: context.commits().checkpoint(commit))
     items = [
         (item, (CopyLocation(0, shard.name, item.offset),))
         for content in manifests
         for shard in content.shards
         for item in sorted(shard.items, key=lambda item: item.offset)
     ]
-    source = CommitSource(around.commits(), folder(commit), around.patience)
-    return _opened(ident, commit.step, manifests[0].world_size, (), items, [source], around)
+    source = CommitSource(context.commits(), folder(commit), context.retry)
+    return _opened(ident, commit.step, manifests[0].world_size, (), items, [source], context)
 
 
-def find_commit(step: int | None, before: Commit | None, around: SourceContext) -> Commit | None:
-    """The newest in the store: at `step` alone, and older than `before`, where told."""
-    return around.patience.ask(lambda: around.commits().newest(step=step, before=before))
+def find_commit(step: int | None, before: Commit | None, context: SourceContext) -> Commit | None:
+    """Return the newest commit in the object store, or None.
+
+    `step` restricts the search to that step, `before` to commits older than that one.
+    """
+    return context.retry.ask(lambda: context.commits().newest(step=step, before=before))
 
 
 def forget_copies(arena: Arena) -> None:
-    """Of a daemon that has died. Workers that read them still have them mapped."""
+    """Delete what a daemon that died had fetched. Workers that read it still have it mapped."""
     for path in arena.folder.glob("restore-*"):
         path.unlink(missing_ok=True)
 
@@ -146,7 +162,10 @@ def forget_copies(arena: Arena) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PeerSource:
-    """Another node's daemon, as a source. Its files are slots: (rank, generation)."""
+    """The daemon of another node, as a source.
+
+    Its files are slots, named by rank and generation.
+    """
 
     name: str
     credentials: PeerCredentials
@@ -154,6 +173,7 @@ class PeerSource:
     most: int = transfers.RANGE
 
     def open(self) -> Reader:
+        """Connect to the daemon. Raises `RestoreFailed`."""
         return _PeerReader(Peer(self.name, self.credentials))
 
 
@@ -173,16 +193,16 @@ class _PeerReader:
         self._peer.close()
 
 
-def _open_memory(ident: int, resume: Resume, around: SourceContext) -> OpenSource:
-    """Own slots for what is there, the holders that are left for the rest."""
+def _open_memory(ident: int, resume: Resume, context: SourceContext) -> OpenSource:
+    """Open own slots, and holders that still answer for what these do not have."""
     save = Inventory(resume.incarnation, resume.step, resume.layout)
-    own = slots.members(around.arena.sealed(), save.incarnation, save.step, save.layout)
+    own = slots.members(context.arena.sealed(), save.incarnation, save.step, save.layout)
     paths = [str(slot.path) for slot, _ in own]
     if own and _are_whole([header for _, header in own]):
-        return _opened(ident, resume.step, own[0][1].world_size, paths, (), (), around)
+        return _opened(ident, resume.step, own[0][1].world_size, paths, (), (), context)
 
     have = {item.key: item for slot, header in own for item in slot.items(header)}
-    shelves, complaints = _shelves(resume, save, around)
+    shelves, complaints = _shelves(resume, save, context)
     counts = [(header.shared, header.world_size) for _, header in own]
     counts += [(shelf.shared, shelf.world_size) for _, shelf in shelves]
     shared, world_size = counts[0] if counts else (0, 0)
@@ -191,32 +211,34 @@ def _open_memory(ident: int, resume: Resume, around: SourceContext) -> OpenSourc
     found = sum(item.rank == SHARED for item in have.values())
     found += sum(item.rank == SHARED for item, _ in items)
     if not shared or found < shared:
-        reason = "; ".join(complaints) or "its holders have overwritten it"
-        raise RestoreFailed(f"step {resume.step} is no longer whole in memory: {reason}")
-    sources = [PeerSource(address, around.credentials) for address in holders]
-    return _opened(ident, resume.step, world_size, paths, items, sources, around)
+        reason = "; ".join(complaints) or "the nodes that held it have overwritten it"
+        raise RestoreFailed(
+            f"step {resume.step} is no longer complete in the nodes' memory: {reason}"
+        )
+    sources = [PeerSource(address, context.credentials) for address in holders]
+    return _opened(ident, resume.step, world_size, paths, items, sources, context)
 
 
 def _are_whole(headers: Sequence[SlotHeader]) -> bool:
-    """Whether they hold everything that the node's ranks need."""
+    """Return whether the slots hold everything that the node's ranks need."""
     first = headers[0]
     return first.whole and {header.rank for header in headers} == set(first.ranks)
 
 
 def _shelves(
-    resume: Resume, save: Inventory, around: SourceContext
+    resume: Resume, save: Inventory, context: SourceContext
 ) -> tuple[list[tuple[str, Shelf]], list[str]]:
-    """What the holders have, with their addresses, and why some have nothing."""
+    """Return what the holders have, with their addresses, and why others have nothing."""
 
     def ask(holder: Holder) -> tuple[list[tuple[str, Shelf]], str]:
         try:
-            with closing(Peer(holder.daemon, around.credentials)) as peer:
+            with closing(Peer(holder.daemon, context.credentials)) as peer:
                 return [(holder.daemon, shelf) for shelf in peer.inventory(save)], ""
         except RestoreFailed as error:
-            around.warn(f"nothing comes from {holder.node}: {error}")
+            context.warn(f"no snapshot from node {holder.node}: {error}")
             return [], str(error)
 
-    others = [h for h in resume.holders if h.node != around.node and h.daemon]
+    others = [h for h in resume.holders if h.node != context.node and h.daemon]
     with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
         answers = list(pool.map(ask, others))
     shelves = [entry for found, _ in answers for entry in found]
@@ -226,8 +248,10 @@ def _shelves(
 def copies(
     shelves: Sequence[tuple[int, Shelf]], have: Iterable[Key] = ()
 ) -> list[tuple[Item, tuple[CopyLocation, ...]]]:
-    """Pure: every item that is not there yet, and who holds it; neighbours in the first holder's
-    slot stay neighbours."""
+    """Return each item that is still missing, with all places that hold it.
+
+    Neighbours in the first holder's slot stay neighbours.
+    """
     known = set(have)
     places: dict[Key, tuple[Item, list[CopyLocation]]] = {}
     for source, shelf in shelves:

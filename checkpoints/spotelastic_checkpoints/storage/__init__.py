@@ -1,1 +1,1 @@
-"""The object store port and its adapters."""
+"""Object stores: the interface that the checkpoint service needs of them, and its adapters."""

@@ -1,4 +1,4 @@
-"""A folder as an object store: on a local disk, or one that all nodes mount."""
+"""Uses a folder as an object store, on a local disk or on one that all nodes mount."""
 
 import fcntl
 import os
@@ -15,12 +15,17 @@ from spotelastic_checkpoints.storage.port import Blob, unseen
 PIECE = 16 << 20
 """Bytes between two reports of progress."""
 _TEMPORARY = ".writing-"
-"""Then the name that it will have, and something random."""
+"""Prefix of temporary files. Their final name and something random follow."""
 _LOCK = ".lock"
+"""Name of the file that swaps are locked by."""
 
 
 class FolderStorage:
-    """Writes go to a temporary name first; creation is a hard link, a swap is done under a lock."""
+    """A folder as a `Storage`.
+
+    Files are written under a temporary name and renamed. Creation is a hard link, and a swap
+    happens under a lock.
+    """
 
     weaker = ""
 
@@ -69,7 +74,7 @@ class FolderStorage:
             found = self.get(key)
             if found is None or found.etag != etag:
                 return False
-            self.abort_uploads(key)  # of whoever was killed here: the lock was theirs
+            self.abort_uploads(key)  # A process that was killed here held the lock, and left these.
             with self._written(key, memoryview(data)) as temporary:
                 temporary.rename(self._root / key)
             return True
@@ -113,7 +118,9 @@ class FolderStorage:
                 yield path
 
     def _temporary(self, prefix: str) -> Iterator[tuple[str, Path]]:
-        """What is being written, or was by somebody who was killed, with the key that it is of."""
+        """Yield files that are being written, or were when their writer was killed, with their
+        keys.
+        """
         for path in (self._root / prefix.rpartition("/")[0]).rglob(_TEMPORARY + "*"):
             rest = path.name.removeprefix(_TEMPORARY)
             yield self._key(path.with_name(rest.rpartition("-")[0] or rest)), path

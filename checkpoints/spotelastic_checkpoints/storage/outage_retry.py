@@ -1,8 +1,8 @@
-"""How long a restore, or a command, waits for an object store that is away.
+"""Repeats requests to an object store that does not answer, for a limited time.
 
-Must never happen: a store that does not answer is taken for a checkpoint that is damaged, and the
-run goes back to an older one. So it is asked again, and when patience ends the error still says
-that it was the store.
+A store that does not answer must never be taken for a damaged checkpoint, because the run would
+then go back to an older one. So it is asked again, and when time is up the error still says that it
+was the store.
 """
 
 import threading
@@ -16,17 +16,13 @@ from spotelastic_checkpoints.errors import StorageUnavailable
 T = TypeVar("T")
 
 WITHIN = 300.0
-"""Seconds that the store may be away during a restore."""
+"""Seconds for which the store may be away during a restore."""
 RETRY_FIRST, RETRY_MOST = 0.2, 5.0
-"""Seconds between attempts. An outage that has lasted until the longest is worth a word."""
+"""Shortest and longest back-off, in seconds. An outage is reported once the longest is reached."""
 
 
 class OutageRetry:
-    """For all that a round restores on this node; thread-safe. `tell` hears of an outage once.
-
-    Others than a restore say who waits, for how many seconds at most, and from which time between
-    two attempts on that is worth a word.
-    """
+    """Repeats the requests of everything that a round restores on this node; thread-safe."""
 
     def __init__(
         self,
@@ -35,6 +31,11 @@ class OutageRetry:
         within: float | None = None,
         worth_a_word: float | None = None,
     ) -> None:
+        """`tell` is called with a message, once per outage.
+
+        `who` names the waiting work in the message. `within` are the seconds to wait at most, and
+        `worth_a_word` is the back-off (s) from which an outage is reported.
+        """
         self._tell = tell
         self._who = who
         self._within = within
@@ -44,7 +45,7 @@ class OutageRetry:
         self._over = threading.Event()
 
     def ask(self, call: Callable[[], T]) -> T:
-        """The answer; raises `StorageUnavailable` when the store stays away."""
+        """Return the result of `call`. Raises `StorageUnavailable` when the store stays away."""
         within = WITHIN if self._within is None else self._within
         deadline, backoff = time.monotonic() + within, Backoff(RETRY_FIRST, RETRY_MOST)
         while True:
@@ -59,7 +60,10 @@ class OutageRetry:
                     raise
 
     def end(self) -> None:
-        """Nobody needs the answers any more; in any thread."""
+        """End all waits, because the answers are not needed any more.
+
+        May be called in any thread.
+        """
         self._over.set()
 
     def _complain(self, error: StorageUnavailable) -> None:

@@ -1,9 +1,10 @@
-"""The object store port: what the commit protocol needs of S3, and may assume.
+"""Defines the interface of an object store, as the commit protocol needs it.
 
-Assumed of every adapter: a write that has returned is seen by every later read and listing, and
-conditional writes are atomic; an adapter whose store cannot keep this says so in `weaker`. Keys are
-relative to the root that the adapter was opened with, with "/" between their parts. A prefix is
-empty or ends in "/". After `StorageUnavailable` the outcome of a write is unknown.
+Every adapter has to guarantee that a write which has returned is seen by every later read and
+listing, and that conditional writes are atomic. An adapter whose store cannot keep this says so in
+`weaker`. Keys are relative to the root that the adapter was opened with, and have "/" between their
+parts. A prefix is empty or ends in "/". After `StorageUnavailable` the outcome of a write is
+unknown.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,63 +14,80 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An object as read. `etag` names its content for `swap`."""
+    """An object's content. `etag` identifies that content for `swap`."""
 
     data: bytes
     etag: str
 
 
 def unseen(_: int) -> None:
-    """For writes whose progress nobody looks at."""
+    """Do nothing with the progress of a write."""
 
 
 class Storage(Protocol):
-    """Every call raises `StorageUnavailable` (try again later) or `StorageRefused` (do not)."""
+    """An object store.
+
+    Calls raise `StorageUnavailable` (try again later) or `StorageRefused` (do not).
+    """
 
     url: str
+    """URL of the root, for messages."""
     weaker: str
-    """What the store does not keep of the above, in one line for people; empty: it keeps all."""
+    """Which guarantee the store does not keep, in one line for people; empty if it keeps all."""
 
-    def get(self, key: str) -> Blob | None: ...
+    def get(self, key: str) -> Blob | None:
+        """Return the object; None where there is none."""
 
     def read(self, key: str, offset: int, target: memoryview) -> int:
-        """Fills `target`; returns how many bytes: fewer only where the object ends, none where it
-        is missing."""
+        """Fill `target` from `offset` on, and return the number of bytes.
+
+        It is smaller only where the object ends, and 0 where there is no object.
+        """
         ...
 
     def put(self, key: str, data: memoryview, progress: Callable[[int], None] = unseen) -> None:
-        """Whole or not at all. A shard is only ever written again with the same bytes.
+        """Write the whole object, or nothing. A shard is only repeated with the same bytes.
 
-        `progress` is told of bytes as they are handed to the network.
+        `progress` is called with the number of bytes as they are handed to the network.
         """
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """False when the key exists: of several writers exactly one succeeds."""
+        """Create the object.
+
+        Returns False where it exists: of several writers exactly one succeeds.
+        """
         ...
 
     def swap(self, key: str, data: bytes, etag: str) -> bool:
-        """Overwrites the content named by `etag`; False when it is another, or missing."""
+        """Replace the content identified by `etag`.
+
+        Returns False where it is another, or missing.
+        """
         ...
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All under the prefix, sorted."""
+        """Return all keys with this prefix, sorted."""
         ...
 
     def times(self, prefix: str = "") -> dict[str, float]:
-        """When each key under the prefix was written: epoch seconds, by the store's clock."""
+        """Return when each key with this prefix was written: epoch seconds, by the store's clock."""
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Keys that are missing are none of its business."""
+        """Delete objects. Keys that do not exist are ignored."""
         ...
 
     def unfinished(self) -> list[str]:
-        """Keys of multipart uploads that were begun and neither completed nor aborted."""
+        """Return the keys of multipart uploads that were neither completed nor aborted."""
         ...
 
     def abort_uploads(self, prefix: str) -> int:
-        """Ends unfinished uploads under the prefix, or of the key; how many there were."""
+        """Abort unfinished uploads of keys with this prefix, or of this key.
+
+        Returns their number.
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close connections."""

@@ -1,4 +1,4 @@
-"""Whether a folder that is the storage has room for a checkpoint at all."""
+"""Checks whether the disk of a storage folder has room for a first checkpoint."""
 
 import shutil
 from contextlib import suppress
@@ -8,16 +8,18 @@ from spotelastic_checkpoints.storage.open import folder_of
 from spotelastic_checkpoints.types import RoundInfo
 
 SLACK = 1 << 20
-"""Bytes of a slot that are no contents, at most: a smaller difference says nothing."""
+"""Largest number of bytes of a slot that are no content. A smaller shortage is not certain."""
 
 
 def check_room(url: str, round_: RoundInfo | None, nbytes: int) -> None:
-    """Raises `StorageRefused` where a run that begins could not save `nbytes` once. One that goes
-    on is left alone: its disk may be full for a while only."""
+    """Raise `StorageRefused` where a run that begins could not save `nbytes` once.
+
+    A run that resumes is not stopped: its disk may be full only for a while.
+    """
     folder = folder_of(url)
     if folder is None or round_ is None or round_.resume.kind != "fresh":
         return
-    with suppress(OSError):  # what is wrong with the folder, the claim has told
+    with suppress(OSError):  # What is wrong with the folder, the claim has reported.
         free = shutil.disk_usage(folder).free
         if free + SLACK < nbytes:
             raise StorageRefused(

@@ -83,9 +83,9 @@ def opened(text: str) -> Iterator[Named]:
 def storage(url: str) -> Iterator["Storage"]:
     """What does not answer is asked again; a folder is not, whose disk is full, say. Where AWS is
     not configured, S3 is that of the local cloud: while none runs, the folder of its buckets."""
-    from spotelastic_checkpoints.storage.asked import Asked
     from spotelastic_checkpoints.storage.open import folder_of, open_storage
     from spotelastic_checkpoints.storage.outage_retry import OutageRetry
+    from spotelastic_checkpoints.storage.retrying import RetryingStorage
 
     from spotelastic.client.target import CloudTarget
 
@@ -100,7 +100,7 @@ def storage(url: str) -> Iterator["Storage"]:
         if folder_of(url) is not None:
             there = open_storage(url)
         else:
-            there = Asked(patience.ask(lambda: open_storage(url)), patience)
+            there = RetryingStorage(patience.ask(lambda: open_storage(url)), patience)
         try:
             yield there
         finally:

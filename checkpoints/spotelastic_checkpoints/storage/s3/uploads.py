@@ -1,7 +1,7 @@
-"""Unfinished multipart uploads on S3, in a process of its own: `uploads list|abort URL PREFIX`.
+"""Lists or aborts unfinished multipart uploads on S3: `uploads list|abort URL PREFIX`.
 
-Prints their keys, relative to the URL. boto3 takes some 30 MiB that a daemon needs once in a
-while, for a moment.
+Prints their keys, relative to the URL. It is a process of its own, because boto3 takes some 30 MiB
+that a daemon needs only now and then, for a moment.
 """
 
 import os
@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 
 def main() -> str | None:
-    """What went wrong."""
+    """Do what the arguments say. Returns an error message, or None."""
     action, url, prefix = sys.argv[1:]
     try:
         _uploads(action, url, prefix)

@@ -283,7 +283,7 @@ def test_each_side_says_why_and_the_next_holder_brings_it_all(
     }
     found, (told,) = restored(tmp_path / "new", plan, holders, asking)
     assert found == {0: content(0), 1: content(1)}
-    assert told.startswith("nothing comes from n0: ")
+    assert told.startswith("no snapshot from node n0: ")
     assert holders["n0"] in told
     assert re.search(client_says, told)
     if server_says:

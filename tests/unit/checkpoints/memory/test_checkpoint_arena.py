@@ -98,7 +98,7 @@ def test_an_index_that_was_written_over_is_none(tmp_path: Path) -> None:
 
 def test_slots_that_were_given_up_cannot_be_restored(tmp_path: Path) -> None:
     gone = str(tmp_path / "slot-0-0")
-    with pytest.raises(RestoreFailed, match="slot-0-0 has been given up"):
+    with pytest.raises(RestoreFailed, match="slot-0-0 no longer exists"):
         Contents(RestoreSet(1, 5, 1, (gone,), str(tmp_path / "restore-1"), ()))
 
 

@@ -37,17 +37,17 @@ def test_a_long_item_is_verified_by_the_block_and_a_short_one_as_a_whole() -> No
     assert long.checksum == xxhash.xxh3_64_hexdigest(data)
     assert len(long.blocks) == 3 * DIGITS
     [placed] = fetch_units.placed([(long, (CopyLocation(0, "f", 77),))])
-    found = list(fetch_units.cells_of(placed))
-    assert [cell.length for cell in found] == [BLOCK, BLOCK, BLOCK // 2]
-    for cell in found:
-        assert cell.checksum == xxhash.xxh3_64_hexdigest(data[cell.start : cell.end])
-        assert cell.places[0].offset == 77 + cell.start
+    found = list(fetch_units.units_of(placed))
+    assert [unit.length for unit in found] == [BLOCK, BLOCK, BLOCK // 2]
+    for unit in found:
+        assert unit.checksum == xxhash.xxh3_64_hexdigest(data[unit.start : unit.end])
+        assert unit.places[0].offset == 77 + unit.start
     short = manifest.checksummed(item("t", 0, 100), data[:100])
     assert short.blocks == ""
     # Of a manifest that was written before there were blocks.
     whole = item("t", 0, len(data), long.checksum)
     [placed] = fetch_units.placed([(whole, (CopyLocation(0, "f", 0),))])
-    assert [cell.length for cell in fetch_units.cells_of(placed)] == [len(data)]
+    assert [unit.length for unit in fetch_units.units_of(placed)] == [len(data)]
 
 
 def test_a_tensor_is_divided_from_its_first_element_on() -> None:
@@ -66,12 +66,12 @@ def test_exactly_the_cells_that_the_ranges_touch_are_fetched(
 ) -> None:
     items = [(item(f"t{n}", 10 * n * BLOCK, size), ()) for n, size in enumerate(lengths)]
     placed = fetch_units.placed(items)
-    every = [cell for found in placed for cell in fetch_units.cells_of(found)]
+    every = [unit for found in placed for unit in fetch_units.units_of(found)]
     wanted = [(start, start + length) for start, length in ranges]
     expected = [
-        cell
-        for cell in every
-        if any(start < cell.end and end > cell.start for start, end in wanted)
+        unit
+        for unit in every
+        if any(start < unit.end and end > unit.start for start, end in wanted)
     ]
     assert list(fetch_units.touched(placed, wanted)) == expected
     for before, after in itertools.pairwise(every):
@@ -81,9 +81,9 @@ def test_exactly_the_cells_that_the_ranges_touch_are_fetched(
 def test_neighbours_travel_together_and_never_more_than_one_request_takes() -> None:
     items = [(item(f"t{n}", n * 128, 100), (CopyLocation(0, "f", n * 128),)) for n in range(10)]
     far = (item("far", 1 << 20, 50), (CopyLocation(0, "f", 1 << 20),))
-    every = [c for p in fetch_units.placed([*items, far]) for c in fetch_units.cells_of(p)]
+    every = [c for p in fetch_units.placed([*items, far]) for c in fetch_units.units_of(p)]
     found = fetch_units.requests(every, most=500)
-    assert [[cell.fqn for cell in request.cells] for request in found] == [
+    assert [[unit.fqn for unit in request.units] for request in found] == [
         ["t0", "t1", "t2", "t3"],
         ["t4", "t5", "t6", "t7"],
         ["t8", "t9"],
@@ -97,9 +97,9 @@ def test_files_take_turns() -> None:
         for name, count in (("a", 3), ("b", 1), ("c", 2))
         for n in range(count)
     ]
-    every = [c for p in fetch_units.placed(items) for c in fetch_units.cells_of(p)]
+    every = [c for p in fetch_units.placed(items) for c in fetch_units.units_of(p)]
     found = fetch_units.requests(every, most=100)
-    assert [request.cells[0].fqn for request in found] == ["a0", "b0", "c0", "a1", "c1", "a2"]
+    assert [request.units[0].fqn for request in found] == ["a0", "b0", "c0", "a1", "c1", "a2"]
 
 
 def test_what_two_nodes_hold_can_come_from_either() -> None:

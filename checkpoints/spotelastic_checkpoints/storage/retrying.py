@@ -1,4 +1,4 @@
-"""A store whose calls are made until they are answered, as long as somebody has the patience."""
+"""Wraps a storage so that each call is repeated while the store does not answer."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,18 +6,18 @@ from spotelastic_checkpoints.storage.outage_retry import OutageRetry
 from spotelastic_checkpoints.storage.port import Blob, Storage, unseen
 
 
-class Asked:
-    """A `Storage`; thread-safe where `storage` is.
+class RetryingStorage:
+    """A `Storage` whose calls are repeated; thread-safe where `storage` is.
 
-    A conditional write that is repeated may meet its own first try and be told False: who makes
-    one looks what is there then.
+    A repeated conditional write may find the result of its own first try, and return False. The
+    caller has to look what is stored then.
     """
 
-    def __init__(self, storage: Storage, patience: OutageRetry) -> None:
+    def __init__(self, storage: Storage, retry: OutageRetry) -> None:
         self.url = storage.url
         self.weaker = storage.weaker
         self._storage = storage
-        self._ask = patience.ask
+        self._ask = retry.ask
 
     def get(self, key: str) -> Blob | None:
         return self._ask(lambda: self._storage.get(key))
