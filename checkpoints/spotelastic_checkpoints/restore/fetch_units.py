@@ -33,7 +33,7 @@ class CopyLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocatedItem:
-    """An item at its offset in the file it is fetched into, and all places that it can come from."""
+    """An item at its offset in the file it is fetched into, and where it can come from."""
 
     item: Item
     places: tuple[CopyLocation, ...]

@@ -319,7 +319,7 @@ class Fetcher:
                 self._close(reader)
 
     def _idle(self, number: int) -> Reader | None:
-        """Return an open connection to the source, which saves a handshake; None if there is none."""
+        """Return a connection that is open already, or None. It saves a handshake."""
         with self._lock:
             there = self._connected[number]
             return self._at_work(there.pop()) if there else None

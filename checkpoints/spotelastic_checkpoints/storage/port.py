@@ -71,7 +71,7 @@ class Storage(Protocol):
         ...
 
     def times(self, prefix: str = "") -> dict[str, float]:
-        """Return when each key with this prefix was written: epoch seconds, by the store's clock."""
+        """Return when each key with this prefix was written (epoch s, by the store's clock)."""
         ...
 
     def delete(self, keys: Iterable[str]) -> None:
